@@ -1,0 +1,123 @@
+"""X25519 agreement, Ed25519 identities and HKDF-SHA256: thin, strict wrappers of `cryptography`.
+
+RFC 7748 (X25519), RFC 8032 (Ed25519), RFC 5869 (HKDF). Keys travel as 32 raw bytes. A public key that
+could make an agreement predictable, or that has two encodings, is refused before it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from secagg.errors import PeerError, UsageError
+
+Entropy = Callable[[int], bytes]
+
+KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+HASH_BYTES: Final = 32
+_FIELD_25519: Final = 2**255 - 19
+
+# The u-coordinates of the points of order 1, 2, 4 and 8 on Curve25519 and its twist, in canonical form
+# (RFC 7748, section 7). Their non-canonical encodings fall to the canonical check.
+LOW_ORDER_POINTS: Final = frozenset(
+    value.to_bytes(32, "little")
+    for value in (
+        0,
+        1,
+        325606250916557431795983626356110631294008115727848805560023387167927233504,
+        39382357235489614581723060781553021112529911719440698176882885853963445705823,
+        2**255 - 20,
+    )
+)
+
+
+def hkdf(secret: bytes, info: bytes, length: int = 32) -> bytes:
+    """HKDF-SHA256 with an empty salt (RFC 5869); `info` always opens with a label of `labels.py`."""
+    if not 0 < length <= 32:
+        raise UsageError("one block of HKDF-SHA256 gives 1 to 32 bytes")
+    extracted = hmac.digest(bytes(32), secret, "sha256")
+    return hmac.digest(extracted, info + b"\x01", "sha256")[:length]
+
+
+def digest(label: bytes, *parts: bytes) -> bytes:
+    """SHA-256 of a label and parts. Callers give parts of fixed length, or at most one variable part, last."""
+    state = hashlib.sha256(label)
+    for part in parts:
+        state.update(part)
+    return state.digest()
+
+
+def check_public_key(public: bytes) -> bytes:
+    """Refuse low-order and non-canonical X25519 public keys, so that no agreement is all zeros."""
+    if len(public) != KEY_BYTES:
+        raise PeerError(f"an X25519 key has 32 bytes, not {len(public)}")
+    if int.from_bytes(public, "little") >= _FIELD_25519:
+        raise PeerError("non-canonical X25519 key")
+    if public in LOW_ORDER_POINTS:
+        raise PeerError("low-order X25519 key")
+    return public
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AgreementKey:
+    """An X25519 key pair for one run. The private half is 32 bytes that Shamir shares as they are."""
+
+    private: bytes = field(repr=False)
+    public: bytes
+
+    @classmethod
+    def generate(cls, entropy: Entropy = os.urandom) -> AgreementKey:
+        return cls.from_private(entropy(KEY_BYTES))
+
+    @classmethod
+    def from_private(cls, private: bytes) -> AgreementKey:
+        key = X25519PrivateKey.from_private_bytes(private)
+        return cls(private, key.public_key().public_bytes_raw())
+
+    def agree(self, public: bytes) -> bytes:
+        """The raw shared secret. It goes into HKDF and nowhere else."""
+        check_public_key(public)
+        try:
+            mine = X25519PrivateKey.from_private_bytes(self.private)
+            return mine.exchange(X25519PublicKey.from_public_bytes(public))
+        except ValueError:  # what OpenSSL says of an all-zero result; unreachable after the check above
+            raise PeerError("X25519 agreement failed") from None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Identity:
+    """A client's long-term Ed25519 key. The roster lists the public half; every stage is signed with it."""
+
+    private: bytes = field(repr=False)
+    public: bytes
+
+    @classmethod
+    def generate(cls, entropy: Entropy = os.urandom) -> Identity:
+        return cls.from_private(entropy(KEY_BYTES))
+
+    @classmethod
+    def from_private(cls, private: bytes) -> Identity:
+        if len(private) != KEY_BYTES:
+            raise UsageError(f"an Ed25519 private key has 32 bytes, not {len(private)}")
+        key = Ed25519PrivateKey.from_private_bytes(private)
+        return cls(private, key.public_key().public_bytes_raw())
+
+    def sign(self, message: bytes) -> bytes:
+        return Ed25519PrivateKey.from_private_bytes(self.private).sign(message)
+
+
+def verify(public: bytes, signature: bytes, message: bytes, *, signer: int) -> None:
+    """Raise PeerError, naming the signer, unless the signature is right."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        raise PeerError(f"client {signer}: wrong signature", culprit=signer) from None

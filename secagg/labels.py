@@ -1,0 +1,49 @@
+"""Every domain-separation label, in one file so that no two uses can collide.
+
+A label opens the `info` of each HKDF call, the bytes under each signature and the bytes under each hash.
+No label is a prefix of another: each ends with a newline that appears nowhere else in it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+VERSION: Final = 1
+_PREFIX: Final = b"secagg/v1/"
+
+
+def _label(name: str) -> bytes:
+    return _PREFIX + name.encode("ascii") + b"\n"
+
+
+# HKDF info strings
+PAIRWISE_MASK: Final = _label("pairwise-mask")
+SELF_MASK: Final = _label("self-mask")
+SHARE_BOX: Final = _label("share-box")
+SHARE_NONCE: Final = _label("share-nonce")
+
+# hashes
+ROSTER: Final = _label("roster")
+PLAN: Final = _label("plan")
+SHAPE: Final = _label("shape")
+SEED_COMMITMENT: Final = _label("seed-commitment")
+SHARE_LEAF: Final = _label("share-leaf")
+TREE_LEAF: Final = _label("tree-leaf")
+TREE_NODE: Final = _label("tree-node")
+TREE_EMPTY: Final = _label("tree-empty")
+VIEW: Final = _label("view")
+DISPUTES: Final = _label("disputes")
+OPENING: Final = _label("opening")
+UNMASKING: Final = _label("unmasking")
+STEP_RECORD: Final = _label("step-record")
+UPDATE_RECORD: Final = _label("update-record")
+OPENING_RECORD: Final = _label("opening-record")
+
+# signatures
+SIGN_KEYS: Final = _label("sign-keys")
+SIGN_SHARES: Final = _label("sign-shares")
+SIGN_VIEW: Final = _label("sign-view")
+SIGN_OPENING: Final = _label("sign-opening")
+SIGN_UNMASKING: Final = _label("sign-unmasking")
+
+ALL: Final = tuple(value for name, value in sorted(globals().items()) if name.isupper() and type(value) is bytes)
