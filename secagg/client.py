@@ -1,0 +1,627 @@
+"""One client in one run: five answers, each given once.
+
+The stages are those of Bonawitz et al. 2017, Fig. 4, over R groupings at once, with two additions: the view
+of U2 is signed with the masked input, and every client audits what the opened rows would reveal before it
+signs. `STEPS` is the whole state machine. Doubt comes first: the state is FAILED while a message is being
+handled, and only success leaves it, so a refused request cannot be tried again with a better lie.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg import box, codec, hashtree, labels, shamir, transcript
+from secagg.codec import U8, U16, U32, U64, Blob, Buffer, Fixed, Many, Ring32, Struct
+from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, TooFewSurvivors, UsageError
+from secagg.exposure import Auditor
+from secagg.groupings import ClientId, Row
+from secagg.journal import Journal
+from secagg.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Entropy, Identity, check_public_key, digest, verify
+from secagg.masks import pairwise_key, pairwise_sign, self_key
+from secagg.messages import (
+    Bundle,
+    Consistency,
+    Dealer,
+    Dealing,
+    KeyAdvert,
+    KeyList,
+    MaskedInput,
+    Signatures,
+    Survivors,
+    ToClient,
+    ToServer,
+    Unmasking,
+)
+from secagg.plan import Floors, Plan, roster_hash
+from secagg.prg import add_masks
+from secagg.shamir import SHARE_BYTES
+from secagg.wire import ADVERT, DEALER, HASH, IDS, ROWS, decode
+
+Update = npt.NDArray[Any]
+
+
+class State(IntEnum):
+    """What a client has done so far. FAILED and DONE are final."""
+
+    FAILED = 0
+    NEW = 1
+    ADVERTISED = 2
+    DEALT = 3
+    MASKED = 4
+    SIGNED = 5
+    DONE = 6
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShares:
+    """What one dealer gave this client: a share of its mask key, one of each seed, and their nonce."""
+
+    dealer: ClientId
+    nonce: bytes = field(repr=False)
+    shares: bytes = field(repr=False)  # (R + 1) * 33 bytes: the mask key's, then one per grouping
+
+    def share(self, secret: int) -> bytes:
+        return self.shares[secret * SHARE_BYTES : (secret + 1) * SHARE_BYTES]
+
+
+@dataclass(slots=True, kw_only=True)
+class Memory:
+    """Everything a client must remember between two messages, and what `Client.save` writes."""
+
+    state: State = State.NEW
+    me: ClientId
+    round: int
+    instance: bytes  # names the records of this run of this client
+    step: int = 0
+    channel: bytes = field(repr=False)
+    mask: bytes = field(repr=False)
+    plan: bytes = b""
+    adverts: tuple[KeyAdvert, ...] = ()
+    seeds: tuple[bytes, ...] = field(default=(), repr=False)
+    mine: tuple[Dealer, ...] = ()  # my own dealing's public part: the server may not alter it
+    dealers: tuple[Dealer, ...] = ()
+    held: tuple[HeldShares, ...] = field(default=(), repr=False)
+    survivors: tuple[ClientId, ...] = ()
+    rows: tuple[Row, ...] = ()
+    clipped: int = 0
+
+
+def nonce_of(pair_nonce: bytes, secret: int) -> bytes:
+    """The nonce of one share: all of a pair's nonces come from one, and none tells another."""
+    return digest(labels.SHARE_NONCE, pair_nonce, transcript.u32(secret))
+
+
+class Client:
+    """A client of one run. `hello()` first, then `receive()` for each message of the server.
+
+    `journal` stores the exclusive records (`secagg.journal`); nothing leaves before a record is stored.
+    `floors` is what the client pinned and the least it accepts. `entropy` is for tests.
+    """
+
+    def __init__(
+        self,
+        me: ClientId,
+        identity: Identity,
+        floors: Floors,
+        round: int,
+        journal: Journal,
+        *,
+        entropy: Entropy = os.urandom,
+        auditor: Auditor | None = None,
+    ) -> None:
+        self._bind(identity, floors, journal, entropy, auditor)
+        if identity.public != {m.id: m.identity for m in floors.roster}.get(me):
+            raise UsageError(f"client {me} with this identity is not on the pinned roster")
+        self._memory = Memory(
+            me=me,
+            round=round,
+            instance=entropy(16),
+            channel=entropy(KEY_BYTES),
+            mask=entropy(KEY_BYTES),
+        )
+        self._plan: Plan | None = None
+
+    def _bind(
+        self,
+        identity: Identity,
+        floors: Floors,
+        journal: Journal,
+        entropy: Entropy,
+        auditor: Auditor | None,
+    ) -> None:
+        self._identity = identity
+        self._floors = floors
+        self._journal = journal
+        self._entropy = entropy
+        self._auditor = auditor if auditor is not None else Auditor()
+
+    def __repr__(self) -> str:
+        return f"<Client {self._memory.me}, {self.state.name}>"
+
+    @property
+    def me(self) -> ClientId:
+        return self._memory.me
+
+    @property
+    def state(self) -> State:
+        return self._memory.state
+
+    @property
+    def plan(self) -> Plan:
+        """The accepted plan; UsageError before there is one."""
+        if self._plan is None:
+            raise UsageError("no plan was accepted yet")
+        return self._plan
+
+    @property
+    def clipped(self) -> int:
+        """How many coordinates of the update were clipped. It stays with the client: it would leak."""
+        return self._memory.clipped
+
+    # --- the state machine ---------------------------------------------------------------------------
+
+    def hello(self) -> KeyAdvert:
+        """Stage 0: advertise two fresh keys, signed. They serve the first plan accepted, and no other."""
+        if self.state is not State.NEW:
+            self._memory.state = State.FAILED
+            raise UsageError("hello() opens a run, once")
+        self._memory.state = State.FAILED
+        memory = self._memory
+        channel = AgreementKey.from_private(memory.channel).public
+        mask = AgreementKey.from_private(memory.mask).public
+        unsigned = KeyAdvert(memory.me, channel, mask, b"")
+        statement = transcript.key_statement(
+            self._floors.training_id, memory.round, roster_hash(self._floors.roster), unsigned
+        )
+        advert = KeyAdvert(memory.me, channel, mask, self._identity.sign(statement))
+        self._take_step()
+        memory.state = State.ADVERTISED
+        return advert
+
+    def receive(
+        self, message: ToClient | Buffer, *, update: Update | None = None, context: bytes = b""
+    ) -> ToServer:
+        """Answer one server message. Any violation ends this run for good.
+
+        `context` goes with the KeyList (what the application computed itself), `update` with the Bundle.
+        """
+        before, self._memory.state = self.state, State.FAILED
+        if isinstance(message, Buffer):
+            message = decode(message)  # type: ignore[assignment]
+        step = STEPS.get((before, type(message)))
+        if step is None:
+            raise PeerError(f"{type(message).__name__} not expected in state {before.name}")
+        handler, after = step
+        extra = {Bundle: update, KeyList: context}.get(type(message))
+        reply = handler(self, message) if extra is None else handler(self, message, extra)
+        self._take_step()
+        self._memory.state = after
+        return reply
+
+    def _take_step(self) -> None:
+        """Claim this transition, so that a copy of this client cannot take it too."""
+        memory = self._memory
+        memory.step += 1
+        name = digest(labels.STEP_RECORD, memory.instance, transcript.u32(memory.step)).hex()
+        if self._journal.create(name, b"") is not None:
+            raise AlreadyUsed(f"client {memory.me}: step {memory.step} of this run was already taken")
+
+    # --- stage 1 -------------------------------------------------------------------------------------
+
+    def _deal(self, message: KeyList, context: bytes) -> Dealing:
+        """Check plan and keys; share the mask key and one fresh seed per grouping with every peer.
+
+        Bonawitz et al. 2017, Fig. 4, Round 1. Deviation: every share's hash is public and signed.
+        """
+        plan = self._accept(message, context)
+        adverts = self._check_adverts(message.adverts, plan)
+        memory, groupings = self._memory, len(plan.groupings)
+        holders = sorted(adverts)
+        memory.plan, memory.adverts = message.plan, message.adverts
+        memory.seeds = tuple(self._entropy(shamir.SECRET_BYTES) for _ in range(groupings))
+        shares = shamir.split(
+            [memory.mask, *memory.seeds], plan.t, [plan.index[v] for v in holders], self._entropy
+        )
+        hashes, boxes = [], []
+        for place, holder in enumerate(holders):
+            held = HeldShares(memory.me, self._entropy(HASH_BYTES), shares[:, place].tobytes())
+            hashes.append(self._share_hashes(held, holder))
+            if holder == memory.me:
+                memory.held = (held,)
+            else:
+                boxes.append(self._seal(adverts[holder], held))
+        leaves = [hashtree.leaf(row) for row in hashes]
+        commitments = tuple(
+            transcript.seed_commitment(plan.hash, memory.me, r, seed) for r, seed in enumerate(memory.seeds)
+        )
+        dealer = Dealer(memory.me, commitments, hashtree.levels(leaves)[-1][0])
+        memory.mine = (dealer,)
+        signature = self._identity.sign(transcript.dealing_statement(plan.hash, adverts[memory.me], dealer))
+        return Dealing(memory.me, commitments, dealer.root, signature, b"".join(hashes), b"".join(boxes))
+
+    def _accept(self, message: KeyList, context: bytes) -> Plan:
+        """Take the plan if it is above the floors, and the only one ever for this update.
+
+        The record binds the update (training, round) to this plan: a repeated run must have the same one.
+        """
+        try:
+            plan = Plan.from_bytes(message.plan)
+        except UsageError as unsafe:
+            raise PlanRefused(f"plan refused: {unsafe}") from None
+        self._floors.check(plan, self._memory.round, context)
+        earlier = self._journal.create(self._record_name(labels.UPDATE_RECORD), plan.hash)
+        if earlier not in (None, plan.hash):
+            raise AlreadyUsed("another plan was accepted for this update; the round cannot be repeated with this one")
+        self._plan = plan
+        return plan
+
+    def _check_adverts(self, adverts: Sequence[KeyAdvert], plan: Plan) -> Mapping[ClientId, KeyAdvert]:
+        """U1: at least t peers, each key signed by its owner, mine as I sent it."""
+        peers = frozenset(plan.peers(self.me))
+        ids = [advert.sender for advert in adverts]
+        if sorted(set(ids)) != ids or not {self.me} <= set(ids) <= peers:
+            raise PeerError("the key list must name me and my peers, once each, in order")
+        if len(ids) < plan.t:
+            raise TooFewSurvivors(f"{len(ids)} clients sent keys, the threshold is {plan.t}")
+        for advert in adverts:
+            if advert.sender == self.me:
+                expected = (
+                    AgreementKey.from_private(self._memory.channel).public,
+                    AgreementKey.from_private(self._memory.mask).public,
+                )
+                if (advert.channel, advert.mask) != expected:
+                    raise PeerError("the key list gives me keys that are not mine")
+                continue
+            check_advert(plan, advert)
+        return {advert.sender: advert for advert in adverts}
+
+    def _share_hashes(self, held: HeldShares, holder: ClientId) -> bytes:
+        plan_hash, dealer = self.plan.hash, held.dealer
+        return b"".join(
+            transcript.share_hash(
+                plan_hash, dealer, holder, secret, held.share(secret), nonce_of(held.nonce, secret)
+            )
+            for secret in range(len(self.plan.groupings) + 1)
+        )
+
+    def _seal(self, advert: KeyAdvert, held: HeldShares) -> bytes:
+        agreed = AgreementKey(self._memory.channel, b"").agree(advert.channel)
+        content = held.nonce + held.shares
+        return box.seal(agreed, self.plan.hash, self.me, advert.sender, content, self._entropy)
+
+    # --- stage 2 -------------------------------------------------------------------------------------
+
+    def _mask(self, message: Bundle, update: Update | None) -> MaskedInput:
+        """Open the boxes, encode the update and mask it once per grouping; sign the view of U2.
+
+        Bonawitz et al. 2017, Fig. 4, Round 2. A box that does not open, or a share that does not match its
+        dealer's hash, is a disputed pair: the dealer stays, this client just holds no share of it.
+        """
+        plan, memory = self.plan, self._memory
+        if update is None:
+            raise UsageError("the update goes with the Bundle: receive(bundle, update=...)")
+        members = self._check_dealers(message)
+        memory.dealers = message.dealers
+        memory.held, disputes = self._open_boxes(message, members)
+        encoded, memory.clipped = plan.encoding.encode(
+            _as_vector(update, plan.length), weight=plan.relative_weight(memory.me)
+        )
+        vectors = self._masked(encoded, members)
+        statement = transcript.view_statement(plan.hash, memory.me, self._view(), disputes)
+        return MaskedInput(memory.me, disputes, self._identity.sign(statement), vectors)
+
+    def _check_dealers(self, message: Bundle) -> Mapping[ClientId, KeyAdvert]:
+        """U2: a subset of U1 with at least t members, me among them with my own dealing."""
+        plan = self.plan
+        adverts = {advert.sender: advert for advert in self._memory.adverts}
+        ids = [dealer.id for dealer in message.dealers]
+        if sorted(set(ids)) != ids or not {self.me} <= set(ids) <= set(adverts):
+            raise PeerError("U2 must be inside U1, with me, once each, in order")
+        if len(ids) < plan.t:
+            raise TooFewSurvivors(f"{len(ids)} clients shared keys, the threshold is {plan.t}")
+        if any(len(dealer.commitments) != len(plan.groupings) for dealer in message.dealers):
+            raise PeerError("a dealer has not one commitment per grouping")
+        if self._memory.mine[0] not in message.dealers:
+            raise PeerError("U2 shows a dealing of mine that is not mine")
+        return {v: adverts[v] for v in ids}
+
+    def _open_boxes(
+        self, message: Bundle, members: Mapping[ClientId, KeyAdvert]
+    ) -> tuple[tuple[HeldShares, ...], tuple[ClientId, ...]]:
+        plan = self.plan
+        others = [dealer for dealer in message.dealers if dealer.id != self.me]
+        box_size = box_bytes(plan)
+        if len(message.boxes) != len(others) * box_size:
+            raise PeerError("the bundle has not one box per dealer")
+        proofs = iter_proofs(message.proofs, plan, [dealer.id for dealer in others], self.me, len(members))
+        held, disputes = list(self._memory.held), []
+        for place, (dealer, (index, path)) in enumerate(zip(others, proofs, strict=True)):
+            sealed = message.boxes[place * box_size : (place + 1) * box_size]
+            agreed = AgreementKey(self._memory.channel, b"").agree(members[dealer.id].channel)
+            try:
+                content = box.unseal(agreed, plan.hash, dealer.id, self.me, sealed)
+            except PeerError:
+                disputes.append(dealer.id)
+                continue
+            shares = HeldShares(dealer.id, content[:HASH_BYTES], content[HASH_BYTES:])
+            leaf = hashtree.leaf(self._share_hashes(shares, self.me))
+            if hashtree.root_from(leaf, index, path) == dealer.root:
+                held.append(shares)
+            else:
+                disputes.append(dealer.id)
+        return tuple(sorted(held, key=lambda shares: shares.dealer)), tuple(disputes)
+
+    def _masked(self, encoded: Ring32, members: Mapping[ClientId, KeyAdvert]) -> Ring32:
+        plan, memory = self.plan, self._memory
+        rows = plan.rows_of[memory.me]
+        vectors = np.empty((len(rows), plan.length if rows else 0), dtype=np.uint32)
+        agreed: dict[ClientId, bytes] = {}
+        for vector, (r, g) in zip(vectors, rows, strict=True):
+            keys, signs = [self_key(memory.seeds[r], plan.hash, memory.me, r)], [1]
+            for peer in plan.groupings[r][g]:
+                if peer == memory.me or peer not in members:
+                    continue
+                if peer not in agreed:
+                    agreed[peer] = AgreementKey(memory.mask, b"").agree(members[peer].mask)
+                keys.append(pairwise_key(agreed[peer], plan.hash, memory.me, peer, r))
+                signs.append(pairwise_sign(memory.me, peer))
+            vector[:] = encoded
+            add_masks(vector, keys, signs)
+        return vectors
+
+    def _view(self) -> bytes:
+        adverts = {advert.sender: advert for advert in self._memory.adverts}
+        dealers = self._memory.dealers
+        return transcript.view(self.plan.hash, [(adverts[dealer.id], dealer) for dealer in dealers])
+
+    # --- stage 3 -------------------------------------------------------------------------------------
+
+    def _sign(self, message: Survivors) -> Consistency:
+        """Sign U3 and the rows, if all of U3 saw the same U2 and the audit allows the rows.
+
+        Bonawitz et al. 2017, Fig. 4, Round 3. The record comes first: after it, this update is opened for
+        these survivors and these rows (or fewer), or never.
+        """
+        plan, memory = self.plan, self._memory
+        survivors = self._check_survivors(message)
+        verdict = self._auditor.audit(plan, survivors)
+        refused = sorted(set(message.rows) - verdict.rows)
+        if refused:
+            why = verdict.closed.get(refused[0], "there is no such row")
+            raise PeerError(f"the server wants to open row {refused[0]}, which my audit closes: {why}")
+        memory.survivors, memory.rows = survivors, message.rows
+        self._record_opening()
+        return Consistency(memory.me, self._identity.sign(self._statement()))
+
+    def _check_survivors(self, message: Survivors) -> tuple[ClientId, ...]:
+        plan, view = self.plan, self._view()
+        ids = tuple(member.id for member in message.members)
+        mine = {dealer.id for dealer in self._memory.dealers}
+        if list(ids) != sorted(set(ids)) or self.me not in ids:
+            raise PeerError("U3 must name me, and everyone once, in order")
+        if not set(ids) <= (set(plan.ids) if plan.semi_honest_only else mine):
+            raise PeerError("U3 must be inside U2")
+        if len(set(ids) & mine) < plan.t:
+            raise TooFewSurvivors(f"{len(set(ids) & mine)} clients survive, the threshold is {plan.t}")
+        if not plan.semi_honest_only:  # in the sparse mode views differ from neighbourhood to neighbourhood
+            for member in message.members:
+                statement = transcript.view_statement(plan.hash, member.id, view, member.disputes)
+                verify(plan.identities[member.id], member.signature, statement, signer=member.id)
+        return ids
+
+    def _record_opening(self) -> None:
+        memory = self._memory
+        wanted = Opening(self.plan.hash, memory.survivors, memory.rows)
+        stored = self._journal.create(
+            self._record_name(labels.OPENING_RECORD), codec.to_bytes(_OPENING, wanted)
+        )
+        if stored is None:
+            return
+        earlier: Opening = codec.from_bytes(_OPENING, stored)
+        same = (earlier.plan_hash, earlier.survivors) == (wanted.plan_hash, wanted.survivors)
+        if not same or not set(wanted.rows) <= set(earlier.rows):
+            raise AlreadyUsed("this update was opened before, for other survivors or rows")
+
+    def _sign_again(self, message: Survivors) -> Consistency:
+        """The same statement again, when the first answer was lost. Another one ends the run."""
+        if (tuple(member.id for member in message.members), message.rows) != (
+            self._memory.survivors,
+            self._memory.rows,
+        ):
+            raise PeerError("the server named other survivors or rows than I signed")
+        return Consistency(self.me, self._identity.sign(self._statement()))
+
+    def _statement(self) -> bytes:
+        return transcript.opening(self.plan, self._view(), self._memory.survivors, self._memory.rows)
+
+    def _record_name(self, label: bytes) -> str:
+        """Names a record of one update: of this client, this training and this round."""
+        round = self._memory.round.to_bytes(8, "little")
+        return digest(label, self._identity.public, self._floors.training_id, round).hex()
+
+    # --- stage 4 -------------------------------------------------------------------------------------
+
+    def _unmask(self, message: Signatures) -> Unmasking:
+        """Give one kind of share per peer: of its seeds if it survived, of its mask key if it is gone.
+
+        Bonawitz et al. 2017, Fig. 4, Round 4: b_{v,u} for v in U3, s^SK_{v,u} for v in U2 minus U3.
+        Deviation: only the seeds of opened rows, and the key only of clients with an opened row. The two
+        sets come from the one U3 that at least t clients signed, so they cannot overlap.
+        """
+        plan, memory = self.plan, self._memory
+        self._check_endorsements(message)
+        alive, opened = frozenset(memory.survivors), frozenset(memory.rows)
+        seed_owners, key_owners, seeds, keys = [], [], [], []
+        for held in memory.held:
+            groupings = [r for r, g in plan.rows_of[held.dealer] if (r, g) in opened]
+            if not groupings:
+                continue
+            if held.dealer in alive:
+                seed_owners.append(held.dealer)
+                seeds.extend(held.share(r + 1) + nonce_of(held.nonce, r + 1) for r in groupings)
+            else:
+                key_owners.append(held.dealer)
+                secret = transcript.KEY_SECRET
+                keys.append(held.share(secret) + nonce_of(held.nonce, secret))
+        unsigned = Unmasking(
+            memory.me, tuple(seed_owners), b"".join(seeds), tuple(key_owners), b"".join(keys), b""
+        )
+        signature = self._identity.sign(transcript.unmasking_statement(plan.hash, unsigned))
+        return Unmasking(
+            memory.me, unsigned.seed_owners, unsigned.seeds, unsigned.key_owners, unsigned.keys, signature
+        )
+
+    def _check_endorsements(self, message: Signatures) -> None:
+        """At least t of my peers in U3 signed exactly what I signed."""
+        plan, statement = self.plan, self._statement()
+        electorate = frozenset(self._memory.survivors) & frozenset(plan.peers(self.me))
+        signers = [endorsement.id for endorsement in message.endorsements]
+        if signers != sorted(set(signers)):
+            raise PeerError("each signer counts once, in order")
+        valid = 0
+        for endorsement in message.endorsements:
+            if endorsement.id not in electorate:
+                raise PeerError(f"client {endorsement.id} may not sign for this opening")
+            verify(plan.identities[endorsement.id], endorsement.signature, statement, signer=endorsement.id)
+            valid += 1
+            if valid == plan.t:
+                return
+        raise TooFewSurvivors(f"{valid} clients signed the opening, the threshold is {plan.t}")
+
+    # --- state in bytes ------------------------------------------------------------------------------
+
+    def save(self) -> bytes:
+        """This client as bytes, between two messages. The object is spent: only the bytes go on.
+
+        The bytes hold secrets: encrypt them where they are stored. An older copy of them cannot act again,
+        because the journal has the record of what it did.
+        """
+        if self.state in (State.FAILED, State.DONE):
+            raise UsageError(f"nothing to save: this run is {self.state.name}")
+        data = _SAVED_CLIENT + codec.to_bytes(_MEMORY, self._memory)
+        self._memory.state = State.FAILED
+        return data
+
+    @classmethod
+    def restore(
+        cls,
+        data: bytes,
+        identity: Identity,
+        floors: Floors,
+        journal: Journal,
+        *,
+        entropy: Entropy = os.urandom,
+        auditor: Auditor | None = None,
+    ) -> Client:
+        """The client that `save` wrote, with the same identity, floors and journal."""
+        if data[: len(_SAVED_CLIENT)] != _SAVED_CLIENT:
+            raise UsageError("these bytes are not a saved client of this version")
+        client = cls.__new__(cls)
+        client._bind(identity, floors, journal, entropy, auditor)
+        try:
+            client._memory = codec.from_bytes(_MEMORY, memoryview(data)[len(_SAVED_CLIENT) :])
+            client._memory.state = State(client._memory.state)
+            client._plan = Plan.from_bytes(client._memory.plan) if client._memory.plan else None
+        except (SecAggError, ValueError) as damaged:
+            raise UsageError(f"this saved client is damaged: {damaged}") from None
+        if identity.public != {m.id: m.identity for m in floors.roster}.get(client.me):
+            raise UsageError("this saved client belongs to another identity")
+        return client
+
+
+def check_advert(plan: Plan, advert: KeyAdvert) -> None:
+    """PeerError, naming the sender, unless a stage-0 message is well made and signed."""
+    try:
+        check_public_key(advert.channel)
+        check_public_key(advert.mask)
+    except PeerError as bad:
+        raise PeerError(f"client {advert.sender}: {bad}", culprit=advert.sender) from None
+    if advert.channel == advert.mask:
+        raise PeerError(f"client {advert.sender}: one key for two purposes", culprit=advert.sender)
+    statement = transcript.key_statement(plan.training_id, plan.round, plan.roster_hash, advert)
+    verify(plan.identities[advert.sender], advert.signature, statement, signer=advert.sender)
+
+
+def box_bytes(plan: Plan) -> int:
+    """The size of every box of a run."""
+    return box.OVERHEAD + HASH_BYTES + (len(plan.groupings) + 1) * SHARE_BYTES
+
+
+def iter_proofs(
+    data: bytes, plan: Plan, dealers: Sequence[ClientId], holder: ClientId, count: int
+) -> list[tuple[int, tuple[bytes, ...]]]:
+    """For each dealer: this holder's place in the dealer's tree, and the siblings. See docs/protocol.md."""
+    proofs, start = [], 0
+    for _ in dealers:
+        if start + 3 > len(data):
+            raise PeerError("the proofs end too early")
+        index, depth = int.from_bytes(data[start : start + 2], "little"), data[start + 2]
+        end = start + 3 + depth * HASH_BYTES
+        if end > len(data):
+            raise PeerError("the proofs end too early")
+        path = tuple(data[i : i + HASH_BYTES] for i in range(start + 3, end, HASH_BYTES))
+        proofs.append((index, path))
+        start = end
+    if start != len(data):
+        raise PeerError("the proofs do not end with the last dealer")
+    return proofs
+
+
+def _as_vector(update: Update, length: int) -> Update:
+    vector = np.asarray(update)
+    if vector.shape != (length,):
+        raise UsageError(f"the update has shape {vector.shape}, the plan wants ({length},)")
+    return vector
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """The record of stage 3: what this client agreed to open."""
+
+    plan_hash: bytes
+    survivors: tuple[ClientId, ...]
+    rows: tuple[Row, ...]
+
+
+_OPENING: Final = Struct(Opening, (("plan_hash", HASH), ("survivors", IDS), ("rows", ROWS)))
+_HELD: Final = Struct(HeldShares, (("dealer", U32), ("nonce", HASH), ("shares", Blob())))
+_SAVED_CLIENT: Final = b"secagg client 1\n"
+_MEMORY: Final = Struct(
+    Memory,
+    (
+        ("state", U8),
+        ("me", U32),
+        ("round", U64),
+        ("instance", Fixed(16)),
+        ("step", U16),
+        ("channel", Fixed(KEY_BYTES)),
+        ("mask", Fixed(KEY_BYTES)),
+        ("plan", Blob()),
+        ("adverts", Many(ADVERT)),
+        ("seeds", Many(Fixed(shamir.SECRET_BYTES))),
+        ("mine", Many(DEALER, 1)),
+        ("dealers", Many(DEALER)),
+        ("held", Many(_HELD)),
+        ("survivors", IDS),
+        ("rows", ROWS),
+        ("clipped", U64),
+    ),
+)
+assert [name for name, _ in _MEMORY.fields] == [f.name for f in fields(Memory)]
+
+Handler = Callable[..., ToServer]
+STEPS: Final[Mapping[tuple[State, type], tuple[Handler, State]]] = {
+    # (state, message) -> (handler, next state). Rounds of Bonawitz et al. 2017, Fig. 4.
+    (State.ADVERTISED, KeyList): (Client._deal, State.DEALT),  # Round 1
+    (State.DEALT, Bundle): (Client._mask, State.MASKED),  # Round 2
+    (State.MASKED, Survivors): (Client._sign, State.SIGNED),  # Round 3
+    (State.SIGNED, Survivors): (Client._sign_again, State.SIGNED),  # its answer was lost
+    (State.SIGNED, Signatures): (Client._unmask, State.DONE),  # Round 4
+}

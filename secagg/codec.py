@@ -1,0 +1,303 @@
+"""Small strict codecs: how one value becomes bytes, and back, with nothing to spare.
+
+Every codec knows the least number of bytes that a value takes, so a declared count is refused against the
+bytes that are really there before anything is allocated. Integers are little-endian and of fixed width.
+Vectors come back as views of the received buffer, not as copies.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.errors import WireError
+
+Ring32 = npt.NDArray[np.uint32]
+Buffer = bytes | memoryview
+
+
+class Reader:
+    """A cursor over received bytes."""
+
+    __slots__ = ("_data", "_next")
+
+    def __init__(self, data: Buffer) -> None:
+        self._data = memoryview(data).toreadonly().cast("B")
+        self._next = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._data) - self._next
+
+    def take(self, count: int) -> memoryview:
+        if count > self.left:
+            raise WireError(f"message ends {count - self.left} bytes too early")
+        start, self._next = self._next, self._next + count
+        return self._data[start : self._next]
+
+    def end(self) -> None:
+        if self.left:
+            raise WireError(f"{self.left} bytes too many after the message")
+
+
+class Codec(Protocol):
+    """How one kind of field is laid out. `layout` is the line that docs/protocol.md prints."""
+
+    @property
+    def least(self) -> int: ...
+    @property
+    def layout(self) -> str: ...
+    def put(self, parts: list[Buffer], value: Any) -> None: ...
+    def get(self, reader: Reader) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Uint:
+    """An unsigned integer of a fixed number of bytes."""
+
+    size: int
+
+    @property
+    def least(self) -> int:
+        return self.size
+
+    @property
+    def layout(self) -> str:
+        return f"u{8 * self.size}"
+
+    def put(self, parts: list[Buffer], value: int) -> None:
+        parts.append(value.to_bytes(self.size, "little"))
+
+    def get(self, reader: Reader) -> int:
+        return int.from_bytes(reader.take(self.size), "little")
+
+
+@dataclass(frozen=True, slots=True)
+class Float:
+    """A finite IEEE 754 double; negative zero is refused, so that each value has one encoding."""
+
+    least: int = 8
+    layout: str = "f64, finite"
+
+    def put(self, parts: list[Buffer], value: float) -> None:
+        parts.append(struct.pack("<d", value))
+
+    def get(self, reader: Reader) -> float:
+        (value,) = struct.unpack("<d", reader.take(8))
+        if not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0):
+            raise WireError("a number is not finite")
+        return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Exactly so many bytes."""
+
+    size: int
+
+    @property
+    def least(self) -> int:
+        return self.size
+
+    @property
+    def layout(self) -> str:
+        return f"{self.size} bytes"
+
+    def put(self, parts: list[Buffer], value: bytes) -> None:
+        if len(value) != self.size:
+            raise WireError(f"a field of {self.size} bytes was given {len(value)}")
+        parts.append(value)
+
+    def get(self, reader: Reader) -> bytes:
+        return bytes(reader.take(self.size))
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A u32 length and that many bytes."""
+
+    most: int = 2**32 - 1
+
+    @property
+    def least(self) -> int:
+        return 4
+
+    @property
+    def layout(self) -> str:
+        return "u32 length, bytes"
+
+    def put(self, parts: list[Buffer], value: Buffer) -> None:
+        _check_count(len(value), self.most)
+        parts.append(len(value).to_bytes(4, "little"))
+        parts.append(value)
+
+    def get(self, reader: Reader) -> bytes:
+        length = int.from_bytes(reader.take(4), "little")
+        _check_count(length, self.most)
+        return bytes(reader.take(length))
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """A u32 count and that many values, as a tuple."""
+
+    item: Codec
+    most: int = 65535
+
+    @property
+    def least(self) -> int:
+        return 4
+
+    @property
+    def layout(self) -> str:
+        return f"u32 count, each: {self.item.layout}"
+
+    def put(self, parts: list[Buffer], value: Sequence[Any]) -> None:
+        _check_count(len(value), self.most)
+        parts.append(len(value).to_bytes(4, "little"))
+        for item in value:
+            self.item.put(parts, item)
+
+    def get(self, reader: Reader) -> tuple[Any, ...]:
+        count = int.from_bytes(reader.take(4), "little")
+        _check_count(count, self.most)
+        if count * self.item.least > reader.left:
+            raise WireError(f"{count} values declared, but only {reader.left} bytes follow")
+        return tuple(self.item.get(reader) for _ in range(count))
+
+
+@dataclass(frozen=True, slots=True)
+class Ascending:
+    """A u32 count and that many u32 values, each larger than the one before."""
+
+    most: int = 65535
+
+    @property
+    def least(self) -> int:
+        return 4
+
+    @property
+    def layout(self) -> str:
+        return "u32 count, u32 each, strictly ascending"
+
+    def put(self, parts: list[Buffer], value: Sequence[int]) -> None:
+        _check_count(len(value), self.most)
+        parts.append(struct.pack(f"<I{len(value)}I", len(value), *value))
+
+    def get(self, reader: Reader) -> tuple[int, ...]:
+        count = int.from_bytes(reader.take(4), "little")
+        _check_count(count, self.most)
+        values = struct.unpack(f"<{count}I", reader.take(4 * count))
+        if any(a >= b for a, b in zip(values, values[1:], strict=False)):
+            raise WireError("ids must be strictly ascending")
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class AscendingRows:
+    """A u32 count and that many rows (u16 grouping, u32 group), each after the one before."""
+
+    most: int = 2**20
+
+    @property
+    def least(self) -> int:
+        return 4
+
+    @property
+    def layout(self) -> str:
+        return "u32 count, (u16 grouping, u32 group) each, strictly ascending"
+
+    def put(self, parts: list[Buffer], value: Sequence[tuple[int, int]]) -> None:
+        _check_count(len(value), self.most)
+        parts.append(len(value).to_bytes(4, "little"))
+        parts.extend(struct.pack("<HI", *row) for row in value)
+
+    def get(self, reader: Reader) -> tuple[tuple[int, int], ...]:
+        count = int.from_bytes(reader.take(4), "little")
+        _check_count(count, self.most)
+        rows = tuple(struct.iter_unpack("<HI", reader.take(6 * count)))
+        if any(a >= b for a, b in zip(rows, rows[1:], strict=False)):
+            raise WireError("rows must be strictly ascending")
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """u32 rows, u32 columns, then rows times columns u32 values; read as a view of the message."""
+
+    @property
+    def least(self) -> int:
+        return 8
+
+    @property
+    def layout(self) -> str:
+        return "u32 rows, u32 columns, u32 each, row after row"
+
+    def put(self, parts: list[Buffer], value: Ring32) -> None:
+        rows, columns = value.shape
+        parts.append(struct.pack("<II", rows, columns))
+        for row in value:
+            contiguous = np.ascontiguousarray(row, dtype="<u4")
+            parts.append(memoryview(contiguous).cast("B") if columns else b"")
+
+    def get(self, reader: Reader) -> Ring32:
+        rows, columns = struct.unpack("<II", reader.take(8))
+        flat = np.frombuffer(reader.take(4 * rows * columns), dtype="<u4")
+        if columns == 0 and rows:
+            raise WireError("a matrix without columns has no rows")
+        return flat.reshape(rows, columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """The fields of a dataclass, one after the other."""
+
+    cls: type[Any]
+    fields: tuple[tuple[str, Codec], ...]
+
+    @property
+    def least(self) -> int:
+        return sum(codec.least for _, codec in self.fields)
+
+    @property
+    def layout(self) -> str:
+        return "(" + "; ".join(f"{name}: {codec.layout}" for name, codec in self.fields) + ")"
+
+    def put(self, parts: list[Buffer], value: Any) -> None:
+        for name, codec in self.fields:
+            codec.put(parts, getattr(value, name))
+
+    def get(self, reader: Reader) -> Any:
+        return self.cls(**{name: codec.get(reader) for name, codec in self.fields})
+
+
+U8: Final = Uint(1)
+U16: Final = Uint(2)
+U32: Final = Uint(4)
+U64: Final = Uint(8)
+
+
+def to_bytes(codec: Codec, value: Any) -> bytes:
+    """One value as bytes."""
+    parts: list[Buffer] = []
+    codec.put(parts, value)
+    return b"".join(parts)
+
+
+def from_bytes(codec: Codec, data: Buffer) -> Any:
+    """One value from exactly these bytes, or WireError."""
+    reader = Reader(data)
+    value = codec.get(reader)
+    reader.end()
+    return value
+
+
+def _check_count(count: int, most: int) -> None:
+    if count > most:
+        raise WireError(f"{count} is over the limit of {most}")
