@@ -1,0 +1,217 @@
+"""Models, and the one flat float32 vector that the rest of the toolkit sees instead of them.
+
+The order of the vector: the parameters as `named_parameters()` yields them (the order in which the module's
+constructor assigns its parts), each row by row in its logical shape, whatever its layout in memory. A parameter
+used twice appears once; a parameter that does not require a gradient is not in it.
+
+A model of your own is a function of the input shape and the number of classes, named by its import path:
+
+    def my_model(shape, classes):                       # in a module of yours, say nets.py
+        return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+    # model = "nets:my_model"
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+Vector = NDArray[np.float32]
+Matrix = NDArray[np.float32]
+Factory = Callable[[tuple[int, ...], int], nn.Module]
+
+
+def linear(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Multinomial logistic regression."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
+
+
+def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The paper's network for CIFAR-10: two 5x5 convolutions and 512 hidden units; d = 2,156,490.
+
+    SHARE, Appendix D. The activation comes after the pooling: max and ReLU commute, so the function and its
+    gradient are those of the paper's order at a quarter of the activations.
+    """
+    channels, height, width = _image(shape, 4)
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=2),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 5, padding=2),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(64 * (height // 4) * (width // 4), 512),
+        nn.ReLU(),
+        nn.Linear(512, classes),
+    )
+
+
+def small_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A small network for 8x8 or 28x28 digits: two 3x3 convolutions and 64 hidden units."""
+    channels, height, width = _image(shape, 4)
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * (height // 4) * (width // 4), 64),
+        nn.ReLU(),
+        nn.Linear(64, classes),
+    )
+
+
+class NextCharacter(nn.Module):
+    """The paper's network for Shakespeare: predict the character that follows a line of context."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(classes, 8)
+        self.lstm = nn.LSTM(8, 256, num_layers=2, batch_first=True)
+        self.out = nn.Linear(256, classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embedding(tokens))
+        out: Tensor = self.out(states[:, -1])
+        return out
+
+
+def lstm(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """Embedding of 8, two LSTM layers of 256, a dense layer on the last step; d = 819,920 for 80 characters.
+
+    Caldas et al. 2018 (LEAF), as SHARE uses it (Appendix D).
+    """
+    if len(shape) != 1:
+        raise ValueError(f"lstm reads sequences of tokens, not inputs of shape {shape}")
+    return NextCharacter(classes)
+
+
+MODELS: Final[dict[str, Factory]] = {"cnn": cnn, "lstm": lstm, "small-cnn": small_cnn, "linear": linear}
+
+
+def _image(shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
+    if len(shape) != 3 or min(shape[1:]) < least:
+        raise ValueError(
+            f"this model reads images (channels, height, width) of at least {least}x{least}, got {shape}"
+        )
+    return shape[0], shape[1], shape[2]
+
+
+def resolve(model: str | Factory) -> Factory:
+    """The function behind a name of MODELS, an import path `module:function`, or a function itself."""
+    if not isinstance(model, str):
+        return model
+    if model in MODELS:
+        return MODELS[model]
+    module, colon, name = model.partition(":")
+    if not colon or not module or not name:
+        raise ValueError(f"unknown model {model!r}: one of {', '.join(MODELS)}, or module:function")
+    found: object = importlib.import_module(module)
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"model {model!r}: {module} has no {name}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ValueError(f"model {model!r} is not a function of (shape, classes)")
+    factory: Factory = found
+    return factory
+
+
+def import_path(model: str | Factory) -> str | None:
+    """A string that names the model in another process; None where there is none.
+
+    A lambda, a nested function, or a function of the script being run cannot be imported elsewhere.
+    """
+    if isinstance(model, str):
+        return model
+    for name, factory in MODELS.items():
+        if factory is model:
+            return name
+    module, name = getattr(model, "__module__", None), getattr(model, "__qualname__", None)
+    if not module or not name or module == "__main__" or module not in sys.modules:
+        return None
+    path = f"{module}:{name}"
+    try:
+        return path if resolve(path) is model else None
+    except ValueError:
+        return None
+
+
+def build(model: str | Factory, shape: tuple[int, ...], classes: int, *, seed: int) -> nn.Module:
+    """The model with its initial parameters, which depend on `seed` alone; torch's own state is left as it was.
+
+    Refuses what cannot be one float32 vector that training alone changes: other types, nothing to train, and
+    layers that keep running statistics (batch norm). Those statistics are not gradients, so a robust rule has no
+    claim about them, and each client's would leak through the sums: use GroupNorm, or
+    BatchNorm with track_running_stats=False.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = resolve(model)(shape, classes)
+    if not isinstance(module, nn.Module):
+        raise ValueError(f"model {model!r} returned {type(module).__name__}, not a torch.nn.Module")
+    for name, part in module.named_modules():
+        if isinstance(part, _NormBase) and part.track_running_stats:
+            raise ValueError(
+                f"{name or 'the model'} ({type(part).__name__}) keeps running statistics, which are no part of an "
+                "update; use GroupNorm, or track_running_stats=False"
+            )
+    trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+    if not trained:
+        raise ValueError(f"model {model!r} has no parameters to train")
+    for name, parameter in trained:
+        if parameter.dtype != torch.float32:
+            raise ValueError(f"parameter {name} is {parameter.dtype}; only float32 is trained")
+    return module
+
+
+def parameters(module: nn.Module) -> list[nn.Parameter]:
+    """The trained parameters, in the vector's order."""
+    return [p for p in module.parameters() if p.requires_grad]
+
+
+def dimension(module: nn.Module) -> int:
+    """d: the length of the vector."""
+    return sum(p.numel() for p in parameters(module))
+
+
+def split(vector: Tensor, module: nn.Module) -> list[Tensor]:
+    """Views of the flat vector (or of a stack of them, along the last axis) shaped as the parameters."""
+    trained = parameters(module)
+    ends = np.cumsum([0] + [p.numel() for p in trained]).tolist()
+    if vector.shape[-1] != ends[-1]:
+        raise ValueError(f"a vector of {vector.shape[-1]} for a model of {ends[-1]} parameters")
+    return [
+        vector[..., start:end].reshape(*vector.shape[:-1], *p.shape)
+        for p, (start, end) in zip(trained, pairwise(ends), strict=True)
+    ]
+
+
+def flatten(module: nn.Module) -> Vector:
+    """The parameters as one float32 vector (a copy)."""
+    vector = np.empty(dimension(module), dtype=np.float32)
+    with torch.no_grad():
+        for part, parameter in zip(split(torch.from_numpy(vector), module), parameters(module), strict=True):
+            part.copy_(parameter)
+    return vector
+
+
+def unflatten(vector: Vector | Tensor, module: nn.Module) -> None:
+    """Set the parameters from a vector."""
+    flat = torch.from_numpy(vector) if isinstance(vector, np.ndarray) else vector
+    with torch.no_grad():
+        for part, parameter in zip(split(flat, module), parameters(module), strict=True):
+            parameter.copy_(part)
