@@ -1,9 +1,9 @@
 """What a client does with a model: Algorithm 1 of SHARE, lines "Client", and what a server measures.
 
-Everything is a function of (seed, round, client) and of flat float32 vectors, so the result does not depend on
-which process trains a client, in which order, or beside whom. On a CPU it is the same to the last bit as long
-as one torch thread computes it: sums split over threads round differently, so `Learner` pins torch to one
-thread while it works, and parallelism comes from several processes (`fl.workers`).
+Everything is a function of (seed, round, client) and of flat float32 vectors, so the result does not depend
+on which process trains a client, in which order, or beside whom. On a CPU it is the same to the last bit as
+long as one torch thread computes it: sums split over threads round differently, so `Learner` pins torch to
+one thread while it works, and parallelism comes from several processes (`fl.workers`).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn import functional as F
+from torch.nn.functional import cross_entropy
 
 from fl.data.examples import Examples, Federated, Index
 from fl.models import Factory, Matrix, Vector, build, dimension, flatten, parameters, split, unflatten
 
-EVALUATION_BATCH = 250
+EVALUATION_BATCH = 200
 """Examples in one forward pass of an evaluation. Fixed, because the sum of the losses rounds by batch."""
 
 
@@ -101,9 +101,9 @@ class Learner:
     """One process's model and data: trains clients, and measures vectors.
 
     `together` is how many clients are trained at once with stacked weights (torch.func), which pays on a GPU;
-    1 trains one after the other, which is faster on a CPU and is the default there. Both give the same updates
-    within 1e-4 of an update's largest coordinate. Models that torch cannot stack (LSTM, dropout, batch norm)
-    are trained one after the other, and `not_together` says why.
+    1 trains one after the other, which is faster on a CPU and is the default there. Both give the same
+    updates within 1e-4 of an update's largest coordinate. Models that torch cannot stack (LSTM, dropout,
+    batch norm) are trained one after the other, and `not_together` says why.
     """
 
     def __init__(
@@ -118,8 +118,10 @@ class Learner:
             p.dim() == 4 for p in parameters(self._module)
         )
         if self._channels_last:
-            self._module.to(memory_format=torch.channels_last)
-        self._parameters = parameters(self._module)
+            for p in parameters(self._module):
+                if p.dim() == 4:
+                    p.data = p.data.contiguous(memory_format=torch.channels_last)
+        self._parameters: list[Tensor] = list(parameters(self._module))
         self._momenta = [torch.zeros_like(p) for p in self._parameters]
         self._buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         data = task.data
@@ -183,25 +185,28 @@ class Learner:
                 end = min((batch + 1) * EVALUATION_BATCH, len(examples))
                 index = torch.arange(batch * EVALUATION_BATCH, end, device=self.device)
                 logits, labels = self._forward(examples, index)
-                loss = F.cross_entropy(logits, labels, reduction="sum")
+                loss = cross_entropy(logits, labels, reduction="sum")
                 right = (logits.argmax(dim=1) == labels).sum()
                 scores.append((loss.item(), int(right.item()), len(index)))
         return scores
 
-    def losses(self, vectors: Matrix, rows: Index | None = None) -> NDArray[np.float64]:
+    def losses(
+        self, vectors: Matrix, rows: Index | None = None, *, at: Vector | None = None
+    ) -> NDArray[np.float64]:
         """f_s of each vector (one per row of the matrix): the mean loss on the validation examples `rows`.
 
-        Zeno scores a candidate x + g by it (Xie et al. 2019, Def. 2). None means all of them.
+        Zeno scores an update g by the loss at x + g (Xie et al. 2019, Def. 2): with `at` = x the rows are such
+        updates, and no matrix of candidate models is needed. Without `rows` all validation examples count.
         """
         examples = self._part("validation")
         index = self._index(rows, len(examples))
         found = np.empty(len(vectors))
         for i, vector in enumerate(vectors):
-            with self._measuring(vector), torch.no_grad():
+            with self._measuring(vector if at is None else at + vector), torch.no_grad():
                 total = 0.0
-                for some in index.split(EVALUATION_BATCH):
+                for some in _batches(index):
                     logits, labels = self._forward(examples, some)
-                    total += F.cross_entropy(logits, labels, reduction="sum").item()
+                    total += cross_entropy(logits, labels, reduction="sum").item()
             found[i] = total / len(index)
         return found
 
@@ -211,9 +216,9 @@ class Learner:
         index = self._index(rows, len(examples))
         found = np.zeros(self.dimension, dtype=np.float32)
         with self._measuring(vector):
-            for some in index.split(EVALUATION_BATCH):
+            for some in _batches(index):
                 logits, labels = self._forward(examples, some)
-                (F.cross_entropy(logits, labels, reduction="sum") / len(index)).backward()
+                torch.autograd.backward(cross_entropy(logits, labels, reduction="sum") / len(index))
             with torch.no_grad():
                 views = split(torch.from_numpy(found), self._module)
                 for part, gradient in zip(views, self._gradients(), strict=True):
@@ -228,7 +233,7 @@ class Learner:
         self._module.train()
         for step, rows in enumerate(minibatches(self.task.data.clients[client], local, generator)):
             logits, labels = self._forward(self._train, torch.from_numpy(rows).to(self.device))
-            F.cross_entropy(logits, labels).backward()
+            torch.autograd.backward(cross_entropy(logits, labels))
             # What torch.optim.SGD(fused=True) runs; the class itself imports the compiler, 1.6 s a process.
             torch._fused_sgd_(
                 self._parameters,
@@ -249,7 +254,7 @@ class Learner:
             out.copy_(after.sub_(start))
 
     def _train_together(self, start: Tensor, clients: Sequence[int], round_index: int, out: Tensor) -> None:
-        """Clients stacked along a new first axis; short minibatches are padded with examples of weight zero."""
+        """Clients stacked along a new first axis; short minibatches are padded by examples of weight zero."""
         local, count = self.task.local, len(clients)
         plans = []
         for client in clients:
@@ -292,7 +297,7 @@ class Learner:
     ) -> dict[str, Tensor]:
         def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor) -> Tensor:
             logits = functional_call(self._module, parameters, (x,))
-            return (F.cross_entropy(logits, y, reduction="none") * w).sum()
+            return (cross_entropy(logits, y, reduction="none") * w).sum()
 
         found: dict[str, Tensor] = vmap(grad(loss), randomness="error")(stacked, inputs, labels, weight)
         return found
@@ -356,6 +361,10 @@ class Learner:
                     f"buffer {name} changed in training; only parameters are part of an update, so the model "
                     "must not keep running statistics"
                 )
+
+
+def _batches(index: Tensor) -> list[Tensor]:
+    return [index[first : first + EVALUATION_BATCH] for first in range(0, len(index), EVALUATION_BATCH)]
 
 
 def batch_count(examples: int) -> int:

@@ -1,8 +1,8 @@
 """Models, and the one flat float32 vector that the rest of the toolkit sees instead of them.
 
 The order of the vector: the parameters as `named_parameters()` yields them (the order in which the module's
-constructor assigns its parts), each row by row in its logical shape, whatever its layout in memory. A parameter
-used twice appears once; a parameter that does not require a gradient is not in it.
+constructor assigns its parts), each row by row in its logical shape, whatever its layout in memory. A
+parameter used twice appears once; a parameter that does not require a gradient is not in it.
 
 A model of your own is a function of the input shape and the number of classes, named by its import path:
 
@@ -140,10 +140,10 @@ def import_path(model: str | Factory) -> str | None:
     for name, factory in MODELS.items():
         if factory is model:
             return name
-    module, name = getattr(model, "__module__", None), getattr(model, "__qualname__", None)
-    if not module or not name or module == "__main__" or module not in sys.modules:
+    module, function = getattr(model, "__module__", None), getattr(model, "__qualname__", None)
+    if not module or not function or module == "__main__" or module not in sys.modules:
         return None
-    path = f"{module}:{name}"
+    path = f"{module}:{function}"
     try:
         return path if resolve(path) is model else None
     except ValueError:
@@ -151,12 +151,11 @@ def import_path(model: str | Factory) -> str | None:
 
 
 def build(model: str | Factory, shape: tuple[int, ...], classes: int, *, seed: int) -> nn.Module:
-    """The model with its initial parameters, which depend on `seed` alone; torch's own state is left as it was.
+    """The model with its initial parameters, which depend on `seed` alone; torch's own state stays as it was.
 
     Refuses what cannot be one float32 vector that training alone changes: other types, nothing to train, and
-    layers that keep running statistics (batch norm). Those statistics are not gradients, so a robust rule has no
-    claim about them, and each client's would leak through the sums: use GroupNorm, or
-    BatchNorm with track_running_stats=False.
+    layers that keep running statistics (batch norm). Those are not differences that a robust rule can weigh,
+    and a variance pushed below zero breaks the model: use GroupNorm, or track_running_stats=False.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -166,8 +165,8 @@ def build(model: str | Factory, shape: tuple[int, ...], classes: int, *, seed: i
     for name, part in module.named_modules():
         if isinstance(part, _NormBase) and part.track_running_stats:
             raise ValueError(
-                f"{name or 'the model'} ({type(part).__name__}) keeps running statistics, which are no part of an "
-                "update; use GroupNorm, or track_running_stats=False"
+                f"{name or 'the model'} ({type(part).__name__}) keeps running statistics, which are no part "
+                "of an update; use GroupNorm, or track_running_stats=False"
             )
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     if not trained:

@@ -2,6 +2,68 @@
 
 from __future__ import annotations
 
-from fl.data.examples import DataSet, Examples, Federated, Index, Scaling, from_clients
+import importlib
+from pathlib import Path
+from typing import Final
 
-__all__ = ["DataSet", "Examples", "Federated", "Index", "Scaling", "from_clients"]
+from fl.data import cifar10, digits, mnist, shakespeare
+from fl.data.examples import DataSet, Examples, Federated, Index, Scaling, from_clients
+from fl.data.folder import (
+    Availability,
+    DataError,
+    available,
+    data_folder,
+    fetch,
+    import_folder,
+    read,
+)
+from fl.data.partition import PARTITIONS, federate, flip_labels
+
+__all__ = [
+    "DATA_SETS",
+    "PARTITIONS",
+    "Availability",
+    "DataError",
+    "DataSet",
+    "Examples",
+    "Federated",
+    "Index",
+    "Scaling",
+    "available",
+    "data_folder",
+    "federate",
+    "fetch",
+    "flip_labels",
+    "from_clients",
+    "import_folder",
+    "load",
+]
+
+DATA_SETS: Final = ("digits", "mnist", "cifar10", "shakespeare")
+
+
+def load(name: str, *, folder: Path | str | None = None, roles: int | None = None) -> DataSet:
+    """A data set by name, or by the import path `module:function` of a function that returns one.
+
+    `roles` keeps only the first of Shakespeare's roles (the paper: 60); all of them are 4 million examples.
+    """
+    if roles is not None and name != "shakespeare":
+        raise ValueError(f"roles belong to shakespeare, not to {name}")
+    if name == "digits":
+        return digits.load()
+    if name == "mnist":
+        return mnist.parse(read(name, folder))
+    if name == "cifar10":
+        return cifar10.parse(read(name, folder))
+    if name == "shakespeare":
+        return shakespeare.parse(read(name, folder), roles=roles)
+    module, colon, function = name.partition(":")
+    if not colon or not module or not function:
+        raise ValueError(f"unknown data set {name!r}: one of {', '.join(DATA_SETS)}, or module:function")
+    maker = getattr(importlib.import_module(module), function, None)
+    if not callable(maker):
+        raise ValueError(f"data set {name!r}: {module} has no function {function}")
+    data = maker()
+    if not isinstance(data, DataSet):
+        raise ValueError(f"data set {name!r} returned {type(data).__name__}, not a DataSet")
+    return data

@@ -1,7 +1,7 @@
 """Examples in memory: what a data set is, before and after it is dealt to clients.
 
 Inputs stay in the type they were published in (bytes, mostly) and become floats one minibatch at a time:
-CIFAR-10 takes 154 MB this way instead of 614, and converting 64 images costs a thousandth of training on them.
+CIFAR-10 takes 154 MB this way instead of 614, and converting 64 images costs little beside training on them.
 Nothing here starts a process or reads a file.
 """
 
