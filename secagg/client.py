@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -20,11 +21,11 @@ import numpy.typing as npt
 from secagg import box, codec, hashtree, labels, shamir, transcript
 from secagg.codec import U8, U16, U32, U64, Blob, Buffer, Fixed, Many, Ring32, Struct
 from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, TooFewSurvivors, UsageError
-from secagg.exposure import Auditor
 from secagg.groupings import ClientId, Row
 from secagg.journal import Journal
 from secagg.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Entropy, Identity, check_public_key, digest, verify
 from secagg.masks import pairwise_key, pairwise_sign, self_key
+from secagg.memo import Memo
 from secagg.messages import (
     Bundle,
     Consistency,
@@ -71,6 +72,14 @@ class HeldShares:
         return self.shares[secret * SHARE_BYTES : (secret + 1) * SHARE_BYTES]
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What the application gives along with a message."""
+
+    context: bytes
+    encoded: tuple[Ring32, int] | None = field(repr=False)  # and how many coordinates were clipped
+
+
 @dataclass(slots=True, kw_only=True)
 class Memory:
     """Everything a client must remember between two messages, and what `Client.save` writes."""
@@ -114,9 +123,9 @@ class Client:
         journal: Journal,
         *,
         entropy: Entropy = os.urandom,
-        auditor: Auditor | None = None,
+        memo: Memo | None = None,
     ) -> None:
-        self._bind(identity, floors, journal, entropy, auditor)
+        self._bind(identity, floors, journal, entropy, memo)
         if identity.public != {m.id: m.identity for m in floors.roster}.get(me):
             raise UsageError(f"client {me} with this identity is not on the pinned roster")
         self._memory = Memory(
@@ -134,13 +143,14 @@ class Client:
         floors: Floors,
         journal: Journal,
         entropy: Entropy,
-        auditor: Auditor | None,
+        memo: Memo | None,
     ) -> None:
         self._identity = identity
         self._floors = floors
         self._journal = journal
         self._entropy = entropy
-        self._auditor = auditor if auditor is not None else Auditor()
+        self._memo = memo or Memo()
+        self._agreed: dict[ClientId, bytes] = {}  # channel secrets, so that each is computed once
 
     def __repr__(self) -> str:
         return f"<Client {self._memory.me}, {self.state.name}>"
@@ -174,13 +184,11 @@ class Client:
             raise UsageError("hello() opens a run, once")
         self._memory.state = State.FAILED
         memory = self._memory
-        channel = AgreementKey.from_private(memory.channel).public
-        mask = AgreementKey.from_private(memory.mask).public
-        unsigned = KeyAdvert(memory.me, channel, mask, b"")
+        unsigned = KeyAdvert(memory.me, self._channel_key.public, self._mask_key.public, b"")
         statement = transcript.key_statement(
             self._floors.training_id, memory.round, roster_hash(self._floors.roster), unsigned
         )
-        advert = KeyAdvert(memory.me, channel, mask, self._identity.sign(statement))
+        advert = replace(unsigned, signature=self._identity.sign(statement))
         self._take_step()
         memory.state = State.ADVERTISED
         return advert
@@ -192,6 +200,8 @@ class Client:
 
         `context` goes with the KeyList (what the application computed itself), `update` with the Bundle.
         """
+        # The application's own mistakes are told before the run is at stake.
+        given = Given(context, self._encode(update) if self.state is State.DEALT else None)
         before, self._memory.state = self.state, State.FAILED
         if isinstance(message, Buffer):
             message = decode(message)  # type: ignore[assignment]
@@ -199,11 +209,18 @@ class Client:
         if step is None:
             raise PeerError(f"{type(message).__name__} not expected in state {before.name}")
         handler, after = step
-        extra = {Bundle: update, KeyList: context}.get(type(message))
-        reply = handler(self, message) if extra is None else handler(self, message, extra)
+        reply = handler(self, message, given)
         self._take_step()
         self._memory.state = after
         return reply
+
+    def _encode(self, update: Update | None) -> tuple[Ring32, int]:
+        if update is None:
+            raise UsageError("the update goes with the Bundle: receive(bundle, update=...)")
+        vector = np.asarray(update)
+        if vector.shape != (self.plan.length,):
+            raise UsageError(f"the update has shape {vector.shape}, the plan wants ({self.plan.length},)")
+        return self.plan.encoding.encode(vector, weight=self.plan.relative_weight(self.me))
 
     def _take_step(self) -> None:
         """Claim this transition, so that a copy of this client cannot take it too."""
@@ -215,12 +232,12 @@ class Client:
 
     # --- stage 1 -------------------------------------------------------------------------------------
 
-    def _deal(self, message: KeyList, context: bytes) -> Dealing:
+    def _deal(self, message: KeyList, given: Given) -> Dealing:
         """Check plan and keys; share the mask key and one fresh seed per grouping with every peer.
 
         Bonawitz et al. 2017, Fig. 4, Round 1. Deviation: every share's hash is public and signed.
         """
-        plan = self._accept(message, context)
+        plan = self._accept(message, given.context)
         adverts = self._check_adverts(message.adverts, plan)
         memory, groupings = self._memory, len(plan.groupings)
         holders = sorted(adverts)
@@ -237,11 +254,11 @@ class Client:
                 memory.held = (held,)
             else:
                 boxes.append(self._seal(adverts[holder], held))
-        leaves = [hashtree.leaf(row) for row in hashes]
+        leaves = b"".join(hashtree.leaf(row) for row in hashes)
         commitments = tuple(
             transcript.seed_commitment(plan.hash, memory.me, r, seed) for r, seed in enumerate(memory.seeds)
         )
-        dealer = Dealer(memory.me, commitments, hashtree.levels(leaves)[-1][0])
+        dealer = Dealer(memory.me, commitments, hashtree.levels(leaves)[-1])
         memory.mine = (dealer,)
         signature = self._identity.sign(transcript.dealing_statement(plan.hash, adverts[memory.me], dealer))
         return Dealing(memory.me, commitments, dealer.root, signature, b"".join(hashes), b"".join(boxes))
@@ -252,7 +269,7 @@ class Client:
         The record binds the update (training, round) to this plan: a repeated run must have the same one.
         """
         try:
-            plan = Plan.from_bytes(message.plan)
+            plan = self._memo.plan(message.plan)
         except UsageError as unsafe:
             raise PlanRefused(f"plan refused: {unsafe}") from None
         self._floors.check(plan, self._memory.round, context)
@@ -272,11 +289,7 @@ class Client:
             raise TooFewSurvivors(f"{len(ids)} clients sent keys, the threshold is {plan.t}")
         for advert in adverts:
             if advert.sender == self.me:
-                expected = (
-                    AgreementKey.from_private(self._memory.channel).public,
-                    AgreementKey.from_private(self._memory.mask).public,
-                )
-                if (advert.channel, advert.mask) != expected:
+                if (advert.channel, advert.mask) != (self._channel_key.public, self._mask_key.public):
                     raise PeerError("the key list gives me keys that are not mine")
                 continue
             check_advert(plan, advert)
@@ -292,27 +305,36 @@ class Client:
         )
 
     def _seal(self, advert: KeyAdvert, held: HeldShares) -> bytes:
-        agreed = AgreementKey(self._memory.channel, b"").agree(advert.channel)
         content = held.nonce + held.shares
-        return box.seal(agreed, self.plan.hash, self.me, advert.sender, content, self._entropy)
+        return box.seal(self._channel_with(advert), self.plan.hash, self.me, advert.sender, content, self._entropy)
+
+    def _channel_with(self, advert: KeyAdvert) -> bytes:
+        if advert.sender not in self._agreed:
+            self._agreed[advert.sender] = self._channel_key.agree(advert.channel)
+        return self._agreed[advert.sender]
+
+    @cached_property
+    def _channel_key(self) -> AgreementKey:
+        return AgreementKey.from_private(self._memory.channel)
+
+    @cached_property
+    def _mask_key(self) -> AgreementKey:
+        return AgreementKey.from_private(self._memory.mask)
 
     # --- stage 2 -------------------------------------------------------------------------------------
 
-    def _mask(self, message: Bundle, update: Update | None) -> MaskedInput:
+    def _mask(self, message: Bundle, given: Given) -> MaskedInput:
         """Open the boxes, encode the update and mask it once per grouping; sign the view of U2.
 
         Bonawitz et al. 2017, Fig. 4, Round 2. A box that does not open, or a share that does not match its
         dealer's hash, is a disputed pair: the dealer stays, this client just holds no share of it.
         """
         plan, memory = self.plan, self._memory
-        if update is None:
-            raise UsageError("the update goes with the Bundle: receive(bundle, update=...)")
+        assert given.encoded is not None
+        encoded, memory.clipped = given.encoded
         members = self._check_dealers(message)
         memory.dealers = message.dealers
         memory.held, disputes = self._open_boxes(message, members)
-        encoded, memory.clipped = plan.encoding.encode(
-            _as_vector(update, plan.length), weight=plan.relative_weight(memory.me)
-        )
         vectors = self._masked(encoded, members)
         statement = transcript.view_statement(plan.hash, memory.me, self._view(), disputes)
         return MaskedInput(memory.me, disputes, self._identity.sign(statement), vectors)
@@ -338,15 +360,14 @@ class Client:
         plan = self.plan
         others = [dealer for dealer in message.dealers if dealer.id != self.me]
         box_size = box_bytes(plan)
-        if len(message.boxes) != len(others) * box_size:
-            raise PeerError("the bundle has not one box per dealer")
-        proofs = iter_proofs(message.proofs, plan, [dealer.id for dealer in others], self.me, len(members))
+        proofs = read_proofs(message.proofs)
+        if len(message.boxes) != len(others) * box_size or len(proofs) != len(others):
+            raise PeerError("the bundle has not one box and one proof per dealer")
         held, disputes = list(self._memory.held), []
         for place, (dealer, (index, path)) in enumerate(zip(others, proofs, strict=True)):
             sealed = message.boxes[place * box_size : (place + 1) * box_size]
-            agreed = AgreementKey(self._memory.channel, b"").agree(members[dealer.id].channel)
             try:
-                content = box.unseal(agreed, plan.hash, dealer.id, self.me, sealed)
+                content = box.unseal(self._channel_with(members[dealer.id]), plan.hash, dealer.id, self.me, sealed)
             except PeerError:
                 disputes.append(dealer.id)
                 continue
@@ -369,7 +390,7 @@ class Client:
                 if peer == memory.me or peer not in members:
                     continue
                 if peer not in agreed:
-                    agreed[peer] = AgreementKey(memory.mask, b"").agree(members[peer].mask)
+                    agreed[peer] = self._mask_key.agree(members[peer].mask)
                 keys.append(pairwise_key(agreed[peer], plan.hash, memory.me, peer, r))
                 signs.append(pairwise_sign(memory.me, peer))
             vector[:] = encoded
@@ -383,7 +404,7 @@ class Client:
 
     # --- stage 3 -------------------------------------------------------------------------------------
 
-    def _sign(self, message: Survivors) -> Consistency:
+    def _sign(self, message: Survivors, _: Given) -> Consistency:
         """Sign U3 and the rows, if all of U3 saw the same U2 and the audit allows the rows.
 
         Bonawitz et al. 2017, Fig. 4, Round 3. The record comes first: after it, this update is opened for
@@ -391,7 +412,7 @@ class Client:
         """
         plan, memory = self.plan, self._memory
         survivors = self._check_survivors(message)
-        verdict = self._auditor.audit(plan, survivors)
+        verdict = self._memo.verdict(plan, survivors)
         refused = sorted(set(message.rows) - verdict.rows)
         if refused:
             why = verdict.closed.get(refused[0], "there is no such row")
@@ -429,7 +450,7 @@ class Client:
         if not same or not set(wanted.rows) <= set(earlier.rows):
             raise AlreadyUsed("this update was opened before, for other survivors or rows")
 
-    def _sign_again(self, message: Survivors) -> Consistency:
+    def _sign_again(self, message: Survivors, _: Given) -> Consistency:
         """The same statement again, when the first answer was lost. Another one ends the run."""
         if (tuple(member.id for member in message.members), message.rows) != (
             self._memory.survivors,
@@ -448,7 +469,7 @@ class Client:
 
     # --- stage 4 -------------------------------------------------------------------------------------
 
-    def _unmask(self, message: Signatures) -> Unmasking:
+    def _unmask(self, message: Signatures, _: Given) -> Unmasking:
         """Give one kind of share per peer: of its seeds if it survived, of its mask key if it is gone.
 
         Bonawitz et al. 2017, Fig. 4, Round 4: b_{v,u} for v in U3, s^SK_{v,u} for v in U2 minus U3.
@@ -474,9 +495,7 @@ class Client:
             memory.me, tuple(seed_owners), b"".join(seeds), tuple(key_owners), b"".join(keys), b""
         )
         signature = self._identity.sign(transcript.unmasking_statement(plan.hash, unsigned))
-        return Unmasking(
-            memory.me, unsigned.seed_owners, unsigned.seeds, unsigned.key_owners, unsigned.keys, signature
-        )
+        return replace(unsigned, signature=signature)
 
     def _check_endorsements(self, message: Signatures) -> None:
         """At least t of my peers in U3 signed exactly what I signed."""
@@ -518,17 +537,17 @@ class Client:
         journal: Journal,
         *,
         entropy: Entropy = os.urandom,
-        auditor: Auditor | None = None,
+        memo: Memo | None = None,
     ) -> Client:
         """The client that `save` wrote, with the same identity, floors and journal."""
         if data[: len(_SAVED_CLIENT)] != _SAVED_CLIENT:
             raise UsageError("these bytes are not a saved client of this version")
         client = cls.__new__(cls)
-        client._bind(identity, floors, journal, entropy, auditor)
+        client._bind(identity, floors, journal, entropy, memo)
         try:
             client._memory = codec.from_bytes(_MEMORY, memoryview(data)[len(_SAVED_CLIENT) :])
             client._memory.state = State(client._memory.state)
-            client._plan = Plan.from_bytes(client._memory.plan) if client._memory.plan else None
+            client._plan = client._memo.plan(client._memory.plan) if client._memory.plan else None
         except (SecAggError, ValueError) as damaged:
             raise UsageError(f"this saved client is damaged: {damaged}") from None
         if identity.public != {m.id: m.identity for m in floors.roster}.get(client.me):
@@ -554,31 +573,22 @@ def box_bytes(plan: Plan) -> int:
     return box.OVERHEAD + HASH_BYTES + (len(plan.groupings) + 1) * SHARE_BYTES
 
 
-def iter_proofs(
-    data: bytes, plan: Plan, dealers: Sequence[ClientId], holder: ClientId, count: int
-) -> list[tuple[int, tuple[bytes, ...]]]:
-    """For each dealer: this holder's place in the dealer's tree, and the siblings. See docs/protocol.md."""
+def read_proofs(data: bytes) -> list[tuple[int, tuple[bytes, ...]]]:
+    """One proof after the other: u16 place in the dealer's tree, u8 number of siblings, the siblings."""
     proofs, start = [], 0
-    for _ in dealers:
-        if start + 3 > len(data):
-            raise PeerError("the proofs end too early")
-        index, depth = int.from_bytes(data[start : start + 2], "little"), data[start + 2]
+    while start < len(data):
+        place, depth = int.from_bytes(data[start : start + 2], "little"), int.from_bytes(data[start + 2 : start + 3])
         end = start + 3 + depth * HASH_BYTES
         if end > len(data):
             raise PeerError("the proofs end too early")
-        path = tuple(data[i : i + HASH_BYTES] for i in range(start + 3, end, HASH_BYTES))
-        proofs.append((index, path))
+        proofs.append((place, tuple(data[i : i + HASH_BYTES] for i in range(start + 3, end, HASH_BYTES))))
         start = end
-    if start != len(data):
-        raise PeerError("the proofs do not end with the last dealer")
     return proofs
 
 
-def _as_vector(update: Update, length: int) -> Update:
-    vector = np.asarray(update)
-    if vector.shape != (length,):
-        raise UsageError(f"the update has shape {vector.shape}, the plan wants ({length},)")
-    return vector
+def write_proof(place: int, siblings: Sequence[bytes]) -> bytes:
+    """One proof as `read_proofs` reads it."""
+    return place.to_bytes(2, "little") + len(siblings).to_bytes(1, "little") + b"".join(siblings)
 
 
 @dataclass(frozen=True, slots=True)

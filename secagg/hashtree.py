@@ -14,11 +14,12 @@ from typing import Final
 
 from secagg import labels
 
+SIZE: Final = 32
 _FILLER: Final = sha256(labels.TREE_EMPTY).digest()
 
 
-def _node(left: bytes, right: bytes) -> bytes:
-    return sha256(labels.TREE_NODE + left + right).digest()
+def _node(children: bytes) -> bytes:
+    return sha256(labels.TREE_NODE + children).digest()
 
 
 def leaf(content: bytes) -> bytes:
@@ -26,33 +27,28 @@ def leaf(content: bytes) -> bytes:
     return sha256(labels.TREE_LEAF + content).digest()
 
 
-def levels(leaves: Sequence[bytes]) -> list[list[bytes]]:
-    """Every level from the leaves (already hashed) up to the root; the root is `levels(x)[-1][0]`."""
-    rows = [list(leaves) or [_FILLER]]
-    while len(rows[-1]) > 1:
-        row = rows[-1] + [_FILLER] * (len(rows[-1]) % 2)
-        rows.append([_node(row[i], row[i + 1]) for i in range(0, len(row), 2)])
+def levels(leaves: bytes) -> list[bytes]:
+    """Every level from the leaves (their hashes, one after the other) up to the root, which is the last."""
+    rows = [leaves or _FILLER]
+    while len(rows[-1]) > SIZE:
+        row = rows[-1] + _FILLER * (len(rows[-1]) // SIZE % 2)
+        rows.append(b"".join(_node(row[i : i + 2 * SIZE]) for i in range(0, len(row), 2 * SIZE)))
     return rows
 
 
-def proof(rows: Sequence[Sequence[bytes]], index: int) -> tuple[bytes, ...]:
-    """The siblings of leaf `index` from the bottom up."""
+def proof(rows: Sequence[bytes], place: int) -> tuple[bytes, ...]:
+    """The siblings of one leaf from the bottom up."""
     path = []
     for row in rows[:-1]:
-        sibling = index ^ 1
-        path.append(row[sibling] if sibling < len(row) else _FILLER)
-        index //= 2
+        start = (place ^ 1) * SIZE
+        path.append(row[start : start + SIZE] or _FILLER)
+        place //= 2
     return tuple(path)
 
 
-def root_from(leaf_hash: bytes, index: int, path: Sequence[bytes]) -> bytes:
-    """The root that this leaf, position and path lead to."""
+def root_from(leaf_hash: bytes, place: int, path: Sequence[bytes]) -> bytes:
+    """The root that this leaf, place and path lead to."""
     for sibling in path:
-        leaf_hash = _node(sibling, leaf_hash) if index % 2 else _node(leaf_hash, sibling)
-        index //= 2
+        leaf_hash = _node(sibling + leaf_hash if place % 2 else leaf_hash + sibling)
+        place //= 2
     return leaf_hash
-
-
-def depth(count: int) -> int:
-    """How long a proof is for `count` leaves."""
-    return max(count - 1, 0).bit_length()

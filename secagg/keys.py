@@ -71,24 +71,19 @@ def check_public_key(public: bytes) -> bytes:
 class AgreementKey:
     """An X25519 key pair for one run. The private half is 32 bytes that Shamir shares as they are."""
 
-    private: bytes = field(repr=False)
     public: bytes
-
-    @classmethod
-    def generate(cls, entropy: Entropy = os.urandom) -> AgreementKey:
-        return cls.from_private(entropy(KEY_BYTES))
+    _key: X25519PrivateKey = field(repr=False)
 
     @classmethod
     def from_private(cls, private: bytes) -> AgreementKey:
         key = X25519PrivateKey.from_private_bytes(private)
-        return cls(private, key.public_key().public_bytes_raw())
+        return cls(key.public_key().public_bytes_raw(), key)
 
     def agree(self, public: bytes) -> bytes:
         """The raw shared secret. It goes into HKDF and nowhere else."""
         check_public_key(public)
         try:
-            mine = X25519PrivateKey.from_private_bytes(self.private)
-            return mine.exchange(X25519PublicKey.from_public_bytes(public))
+            return self._key.exchange(X25519PublicKey.from_public_bytes(public))
         except ValueError:  # what OpenSSL says of an all-zero result; unreachable after the check above
             raise PeerError("X25519 agreement failed") from None
 

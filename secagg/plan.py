@@ -7,7 +7,7 @@ client draws them itself from the training seed and the round, so the server can
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -15,7 +15,7 @@ from typing import Final
 from secagg import codec, graph, labels
 from secagg.codec import U8, U16, U32, U64, Blob, Fixed, Float, Many, Struct
 from secagg.errors import PlanRefused, UsageError, WireError
-from secagg.exposure import MODES, Policy
+from secagg.exposure import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
 from secagg.fixedpoint import Encoding, FixedPoint, Integers
 from secagg.groupings import SCHEDULES, ClientId, Group, Grouping, Row, Schedule
 from secagg.keys import HASH_BYTES, KEY_BYTES, digest
@@ -24,6 +24,7 @@ MOST_CLIENTS: Final = 65535  # a Shamir index has 16 bits
 MOST_GROUPINGS: Final = 1024
 MOST_LENGTH: Final = 2**31 - 1
 MOST_CONTEXT: Final = 4096
+MODES: Final = (ENFORCE, REPORT_EVEN_IF_EXPOSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,6 +217,17 @@ class Plan:
         if not self.weights:
             return 1.0
         return self.weight_of[client] * len(self.ids) / sum(self.weights)
+
+    def audit(self, survivors: Collection[ClientId]) -> Verdict:
+        """What opening rows would reveal with these survivors, and which rows the policy allows."""
+        return audit(
+            self.groupings,
+            survivors,
+            self.policy,
+            weights=self.weight_of if self.weights else None,
+            plan_hash=self.hash,
+            atoms=self.atoms,
+        )
 
     @cached_property
     def roster_hash(self) -> bytes:

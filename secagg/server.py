@@ -1,0 +1,521 @@
+"""The server of one run: collects answers, closes stages, and learns the opened sums.
+
+The application calls `receive` for every message that arrives and `advance` when a stage is over (everybody
+answered, or its deadline passed); `advance` returns what to send. A client that misbehaves becomes a dropout
+with a reason and never stops the others. `STEPS` says which message belongs to which stage, `CLOSE` what
+ends a stage. Masked vectors are added to their row as they come and not kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+
+from secagg import codec, hashtree, labels, transcript
+from secagg.client import box_bytes, check_advert, write_proof
+from secagg.codec import U8, U32, Blob, Buffer, Fixed, Many, Matrix, Ring32, Struct
+from secagg.errors import AlreadyUsed, PeerError, SecAggError, TooFewSurvivors, UsageError
+from secagg.groupings import ClientId, Row
+from secagg.journal import Journal, MemoryJournal
+from secagg.keys import HASH_BYTES, digest, verify
+from secagg.messages import (
+    Bundle,
+    Consistency,
+    Dealer,
+    Dealing,
+    Endorsement,
+    KeyAdvert,
+    KeyList,
+    MaskedInput,
+    Signatures,
+    Survivor,
+    Survivors,
+    ToClient,
+    ToServer,
+    Unmasking,
+)
+from secagg.plan import Plan
+from secagg.result import Dropout, Result, RowSum, Stage
+from secagg.unmask import Opened, Shares, rebuild, remove_masks
+from secagg.wire import ADVERT, LAYOUTS, ROWS, SURVIVOR, decode
+
+
+class Outbox(Mapping[ClientId, ToClient]):
+    """The messages of one stage by receiver. Each is made when it is looked up: all at once could be large."""
+
+    def __init__(self, receivers: tuple[ClientId, ...], make: Callable[[ClientId], ToClient]) -> None:
+        self._receivers = dict.fromkeys(receivers)
+        self._make = make
+
+    def __getitem__(self, client: ClientId) -> ToClient:
+        if client not in self._receivers:
+            raise KeyError(client)
+        return self._make(client)
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._receivers)
+
+    def __len__(self) -> int:
+        return len(self._receivers)
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A dropout as it lies in a saved server."""
+
+    id: ClientId
+    stage: int
+    reason: bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class Ledger:
+    """Everything a server must remember between two messages, and what `Server.save` writes."""
+
+    stage: Stage = Stage.KEYS
+    instance: bytes
+    plan: bytes
+    adverts: tuple[KeyAdvert, ...] = ()
+    dealings: tuple[Dealing, ...] = ()
+    survivors: tuple[Survivor, ...] = ()
+    units: tuple[Row, ...] = ()
+    sums: Ring32 = field(repr=False)
+    rows: tuple[Row, ...] = ()
+    endorsements: tuple[Consistency, ...] = ()
+    unmaskings: tuple[Unmasking, ...] = ()
+    dropouts: tuple[Departure, ...] = ()
+
+
+class Server:
+    """The server's side of one run, over a plan that it wrote.
+
+    `receive(sender, message)` takes one message; `sender` is whom the application's channel authenticated.
+    It returns None, or the Dropout that the message earned. `advance()` closes the stage and returns the
+    messages to send; `outbox()` is the same again for those who have not answered yet. After stage 3 has
+    begun a run is resumed, never repeated: if `advance` raises TooFewSurvivors in CONSISTENCY or UNMASKING,
+    the run stays open for late answers.
+    """
+
+    def __init__(self, plan: Plan, journal: Journal | None = None) -> None:
+        self._journal = journal if journal is not None else MemoryJournal()
+        self.plan = plan
+        self.stage = Stage.KEYS
+        self._instance = os.urandom(16)  # names the records of this run of this server
+        self._adverts: dict[ClientId, KeyAdvert] = {}
+        self._dealings: dict[ClientId, Dealing] = {}
+        self._trees: dict[ClientId, list[bytes]] = {}
+        self._inputs: dict[ClientId, Survivor] = {}
+        self._sums: dict[Row, Ring32] = {}
+        self._rows: tuple[Row, ...] = ()
+        self._endorsements: dict[ClientId, Consistency] = {}
+        self._unmaskings: dict[ClientId, Unmasking] = {}
+        self._dropouts: dict[ClientId, Dropout] = {}
+        self._result: Result | None = None
+
+    def __repr__(self) -> str:
+        return f"<Server of {len(self.plan.roster)} clients, {self.stage.name}>"
+
+    # --- one message ---------------------------------------------------------------------------------
+
+    def receive(self, sender: ClientId, message: ToServer | Buffer) -> Dropout | None:
+        """Take one message. A bad one makes its sender a dropout, with the reason returned.
+
+        A second message for the same stage, or one for a stage that is over, changes nothing.
+        """
+        if sender not in self.plan.identities:
+            raise UsageError(f"client {sender} is not on the roster")
+        if sender in self._dropouts or self.stage >= Stage.DONE:
+            return self._dropouts.get(sender)
+        try:
+            if isinstance(message, Buffer):
+                message = decode(message)  # type: ignore[assignment]
+            if type(message) not in _STAGE_OF:
+                raise PeerError(f"{type(message).__name__} is not a message to the server")
+            if message.sender != sender:  # type: ignore[union-attr]
+                raise PeerError(f"it says it is from client {message.sender}")  # type: ignore[union-attr]
+            belongs = _STAGE_OF[type(message)]
+            if belongs > self.stage:
+                raise PeerError(f"{type(message).__name__} came too early")
+            if belongs < self.stage or sender in self._answers():
+                return None
+            if sender not in self._expected():
+                raise PeerError("it was not asked")
+            STEPS[self.stage, type(message)](self, message)
+        except PeerError as bad:
+            return self._drop(sender, str(bad))
+        return None
+
+    def waiting_for(self) -> tuple[ClientId, ...]:
+        """Who has not answered in this stage."""
+        answers = self._answers()
+        return tuple(v for v in self._expected() if v not in answers and v not in self._dropouts)
+
+    def _answers(self) -> Mapping[ClientId, object]:
+        return {
+            Stage.KEYS: self._adverts,
+            Stage.SHARES: self._dealings,
+            Stage.INPUTS: self._inputs,
+            Stage.CONSISTENCY: self._endorsements,
+            Stage.UNMASKING: self._unmaskings,
+        }.get(self.stage, {})
+
+    def _expected(self) -> Mapping[ClientId, object]:
+        return {
+            Stage.KEYS: self.plan.identities,
+            Stage.SHARES: self._adverts,
+            Stage.INPUTS: self._dealings,
+            Stage.CONSISTENCY: self._inputs,
+            Stage.UNMASKING: self._endorsements,
+        }.get(self.stage, {})
+
+    def _drop(self, client: ClientId, reason: str) -> Dropout:
+        return self._dropouts.setdefault(client, Dropout(self.stage, reason))
+
+    def _take_advert(self, message: KeyAdvert) -> None:
+        check_advert(self.plan, message)
+        self._adverts[message.sender] = message
+
+    def _take_dealing(self, message: Dealing) -> None:
+        plan, sender = self.plan, message.sender
+        holders = self._holders(sender)
+        secrets = len(plan.groupings) + 1
+        if (
+            len(message.commitments) != len(plan.groupings)
+            or len(message.hashes) != len(holders) * secrets * HASH_BYTES
+            or len(message.boxes) != (len(holders) - 1) * box_bytes(plan)
+        ):
+            raise PeerError("its dealing has not one box per peer and one hash per share")
+        statement = transcript.dealing_statement(plan.hash, self._adverts[sender], message)
+        verify(plan.identities[sender], message.signature, statement, signer=sender)
+        tree = self._tree(message)
+        if tree[-1] != message.root:
+            raise PeerError("its share hashes do not lead to the root that it signed")
+        self._dealings[sender], self._trees[sender] = message, tree
+
+    def _holders(self, dealer: ClientId) -> list[ClientId]:
+        """Whom a dealer shared with: its peers in U1, itself included, ascending."""
+        return [v for v in self.plan.peers(dealer) if v in self._adverts]
+
+    def _tree(self, dealing: Dealing) -> list[bytes]:
+        width = (len(self.plan.groupings) + 1) * HASH_BYTES
+        hashes = dealing.hashes
+        leaves = (hashtree.leaf(hashes[i : i + width]) for i in range(0, len(hashes), width))
+        return hashtree.levels(b"".join(leaves))
+
+    def _take_input(self, message: MaskedInput) -> None:
+        plan, sender = self.plan, message.sender
+        rows = plan.rows_of[sender]
+        if message.vectors.shape != (len(rows), plan.length if rows else 0):
+            raise PeerError(f"its masked input has shape {message.vectors.shape}")
+        if not set(message.disputes) <= set(self._dealings) - {sender}:
+            raise PeerError("it disputes the shares of someone who dealt none")
+        statement = transcript.view_statement(plan.hash, sender, self._view(sender), message.disputes)
+        verify(plan.identities[sender], message.signature, statement, signer=sender)
+        for (r, g), vector in zip(rows, message.vectors, strict=True):
+            unit = (r, self._unit_of.get(sender, g))
+            if unit in self._sums:
+                np.add(self._sums[unit], vector, out=self._sums[unit])
+            else:
+                self._sums[unit] = np.array(vector, dtype=np.uint32)
+        self._inputs[sender] = Survivor(sender, message.disputes, message.signature)
+
+    @cached_property
+    def _unit_of(self) -> Mapping[ClientId, int]:
+        """With atoms, sums are kept per atom, so that an atom that falls too low can leave whole."""
+        return {client: a for a, atom in enumerate(self.plan.atoms) for client in atom}
+
+    def _view(self, client: ClientId) -> bytes:
+        """The view of U2 that this client must have signed: the same for all, but in the sparse mode."""
+        return self._view_of(client) if self.plan.semi_honest_only else self._common_view
+
+    @cached_property
+    def _common_view(self) -> bytes:
+        return self._view_of(self.plan.ids[0])
+
+    def _view_of(self, client: ClientId) -> bytes:
+        seen = [v for v in self.plan.peers(client) if v in self._dealings]
+        return transcript.view(self.plan.hash, [(self._adverts[v], self._dealer(v)) for v in seen])
+
+    def _dealer(self, client: ClientId) -> Dealer:
+        dealing = self._dealings[client]
+        return Dealer(client, dealing.commitments, dealing.root)
+
+    def _take_consistency(self, message: Consistency) -> None:
+        verify(
+            self.plan.identities[message.sender],
+            message.signature,
+            self._statement(message.sender),
+            signer=message.sender,
+        )
+        self._endorsements[message.sender] = message
+
+    def _statement(self, client: ClientId) -> bytes:
+        return transcript.opening(self.plan, self._view(client), sorted(self._inputs), self._rows)
+
+    def _take_unmasking(self, message: Unmasking) -> None:
+        statement = transcript.unmasking_statement(self.plan.hash, message)
+        verify(self.plan.identities[message.sender], message.signature, statement, signer=message.sender)
+        self._unmaskings[message.sender] = message
+
+    # --- the end of a stage --------------------------------------------------------------------------
+
+    def advance(self) -> Outbox:
+        """Close this stage and return what to send next (nothing after the last).
+
+        TooFewSurvivors: in the first three stages the run has failed, and may be repeated with the same
+        plan; in the last two it stays open, and `advance` may be called again after late answers.
+        """
+        if self.stage not in CLOSE:
+            raise UsageError(f"this run is {self.stage.name}")
+        missing = self.waiting_for()
+        resumable = self.stage >= Stage.CONSISTENCY
+        try:
+            CLOSE[self.stage](self)
+        except TooFewSurvivors:
+            if not resumable:
+                self.stage = Stage.FAILED
+            raise
+        for client in missing:
+            self._drop(client, "it did not answer in time")
+        self.stage = Stage(self.stage + 1)
+        self._claim_stage()
+        return self.outbox()
+
+    def _claim_stage(self) -> None:
+        """One process closes a stage: a second one, restored from the same bytes, must not."""
+        name = digest(labels.STEP_RECORD, self._instance, transcript.u32(self.stage)).hex()
+        if self._journal.create(name, b"") is not None:
+            stage, self.stage, self._result = self.stage, Stage.FAILED, None
+            raise AlreadyUsed(f"another process has begun stage {stage.name} of this run")
+
+    def outbox(self) -> Outbox:
+        """What to send to everyone who has not answered in this stage."""
+        build = {
+            Stage.SHARES: self._key_list,
+            Stage.INPUTS: self._bundle,
+            Stage.CONSISTENCY: self._survivors_message,
+            Stage.UNMASKING: self._signatures,
+        }.get(self.stage)
+        return Outbox((), self._key_list) if build is None else Outbox(self.waiting_for(), build)
+
+    def _enough(self, count: int, did: str) -> None:
+        if count < self.plan.t:
+            raise TooFewSurvivors(f"{count} clients {did}, the threshold is {self.plan.t}: the sums stay hidden")
+
+    def _close_keys(self) -> None:
+        self._enough(len(self._adverts), "sent keys")
+
+    def _key_list(self, client: ClientId) -> KeyList:
+        peers = self.plan.peers(client)
+        return KeyList(self.plan.to_bytes(), tuple(self._adverts[v] for v in peers if v in self._adverts))
+
+    def _close_shares(self) -> None:
+        self._enough(len(self._dealings), "shared keys")
+
+    def _bundle(self, client: ClientId) -> Bundle:
+        """The public part of U2, and from each dealer this client's box and the proof of its hashes."""
+        dealers = [v for v in self.plan.peers(client) if v in self._dealings]
+        size = box_bytes(self.plan)
+        boxes, proofs = [], []
+        for dealer in dealers:
+            if dealer == client:
+                continue
+            holders = self._holders(dealer)
+            place = holders.index(client)
+            start = (place - (holders.index(dealer) < place)) * size  # a dealer makes no box for itself
+            boxes.append(self._dealings[dealer].boxes[start : start + size])
+            proofs.append(write_proof(place, hashtree.proof(self._trees[dealer], place)))
+        return Bundle(tuple(self._dealer(v) for v in dealers), b"".join(boxes), b"".join(proofs))
+
+    def _close_inputs(self) -> None:
+        """Fix U3 and the rows to open. With atoms, one that fell below the policy leaves whole."""
+        for client in self._weak_atoms():
+            self._drop(client, "too few of its atom survive to hide it")
+            del self._inputs[client]
+        self._enough(len(self._inputs), "sent masked inputs")
+        self._rows = tuple(sorted(self.plan.audit(sorted(self._inputs)).rows))
+        self._sums = {row: total for row in self._rows if (total := self._row_total(row)) is not None}
+
+    def _weak_atoms(self) -> list[ClientId]:
+        policy = self.plan.policy
+        if not policy.enforced:
+            return []
+        alive = [[v for v in atom if v in self._inputs] for atom in self.plan.atoms]
+        return [v for atom in alive if len(atom) < policy.anonymity for v in atom]
+
+    def _row_total(self, row: Row) -> Ring32 | None:
+        if not self.plan.atoms:
+            return self._sums.get(row)
+        units = sorted({self._unit_of[v] for v in self.plan.group(row) if v in self._inputs})
+        total: Ring32 | None = None
+        for unit in units:
+            part = self._sums[row[0], unit]
+            total = part if total is None else np.add(total, part, out=total)
+        return total
+
+    def _survivors_message(self, client: ClientId) -> Survivors:
+        return Survivors(tuple(self._inputs[v] for v in sorted(self._inputs)), self._rows)
+
+    def _close_consistency(self) -> None:
+        self._enough(len(self._endorsements), "signed the survivors")
+
+    def _signatures(self, client: ClientId) -> Signatures:
+        """t signatures are enough, and each costs the client a verification."""
+        signers = [v for v in self.plan.peers(client) if v in self._endorsements][: self.plan.t]
+        return Signatures(tuple(Endorsement(v, self._endorsements[v].signature) for v in signers))
+
+    def _close_unmasking(self) -> None:
+        self._enough(len(self._unmaskings), "sent shares")
+        opened = Opened(
+            plan=self.plan,
+            adverts=self._adverts,
+            dealings=self._dealings,
+            holders={v: {h: i for i, h in enumerate(self._holders(v))} for v in self._dealings},
+            survivors=frozenset(self._inputs),
+            rows=self._rows,
+        )
+        shares, blamed = Shares(opened), self._disputed()
+        for message in self._unmaskings.values():
+            try:
+                shares.add(message)
+            except PeerError as wrong:
+                blamed[message.sender] = str(wrong)
+        rebuilt = rebuild(shares)
+        blamed.update(rebuilt.cheating_dealers)
+        lost = remove_masks(opened, rebuilt, self._sums)
+        self._result = self._finish(lost, blamed)
+
+    def _disputed(self) -> dict[ClientId, str]:
+        """Dealers whom more peers dispute than may collude: at least one of these is honest."""
+        accusers: dict[ClientId, set[ClientId]] = {}
+        for survivor in self._inputs.values():
+            for dealer in survivor.disputes:
+                accusers.setdefault(dealer, set()).add(survivor.id)
+        enough = self.plan.assumed_colluders + 1
+        return {
+            dealer: f"{len(peers)} peers hold no good share from it"
+            for dealer, peers in accusers.items()
+            if len(peers) >= enough
+        }
+
+    def _finish(self, lost: Mapping[Row, str], blamed: Mapping[ClientId, str]) -> Result:
+        plan, survivors = self.plan, tuple(sorted(self._inputs))
+        verdict = plan.audit(survivors)
+        rows = {}
+        for row in self._rows:
+            if row not in lost:
+                members = tuple(v for v in plan.group(row) if v in self._inputs)
+                rows[row] = RowSum(self._sums[row], members)
+        self._sums = {}
+        return Result(
+            plan=plan,
+            survivors=survivors,
+            rows=rows,
+            closed=verdict.closed,
+            lost=lost,
+            dropouts=dict(self._dropouts),
+            blamed=dict(sorted(blamed.items())),
+            verdict=verdict,
+        )
+
+    def result(self) -> Result:
+        """The outcome, once the last stage is closed."""
+        if self._result is None:
+            raise UsageError(f"this run has no result: it is {self.stage.name}")
+        return self._result
+
+    # --- state in bytes ------------------------------------------------------------------------------
+
+    def save(self) -> bytes:
+        """This server as bytes, between two messages. The object is spent: only the bytes go on."""
+        if self.stage >= Stage.DONE:
+            raise UsageError(f"nothing to save: this run is {self.stage.name}")
+        units = sorted(self._sums)
+        ledger = Ledger(
+            stage=self.stage,
+            instance=self._instance,
+            plan=self.plan.to_bytes(),
+            adverts=tuple(self._adverts.values()),
+            dealings=tuple(self._dealings.values()),
+            survivors=tuple(self._inputs.values()),
+            units=tuple(units),
+            sums=np.stack([self._sums[unit] for unit in units]) if units else np.empty((0, 0), np.uint32),
+            rows=self._rows,
+            endorsements=tuple(self._endorsements.values()),
+            unmaskings=tuple(self._unmaskings.values()),
+            dropouts=tuple(
+                Departure(v, out.stage, out.reason.encode()) for v, out in self._dropouts.items()
+            ),
+        )
+        data = _SAVED_SERVER + codec.to_bytes(_LEDGER, ledger)
+        self.stage = Stage.FAILED
+        return data
+
+    @classmethod
+    def restore(cls, data: bytes, journal: Journal | None = None) -> Server:
+        """The server that `save` wrote, with the same journal."""
+        if data[: len(_SAVED_SERVER)] != _SAVED_SERVER:
+            raise UsageError("these bytes are not a saved server of this version")
+        try:
+            ledger: Ledger = codec.from_bytes(_LEDGER, memoryview(data)[len(_SAVED_SERVER) :])
+            server = cls(Plan.from_bytes(ledger.plan), journal)
+            server.stage = Stage(ledger.stage)
+            server._dropouts = {
+                left.id: Dropout(Stage(left.stage), left.reason.decode()) for left in ledger.dropouts
+            }
+        except (SecAggError, ValueError) as damaged:
+            raise UsageError(f"this saved server is damaged: {damaged}") from None
+        server._instance = ledger.instance
+        server._adverts = {advert.sender: advert for advert in ledger.adverts}
+        server._dealings = {dealing.sender: dealing for dealing in ledger.dealings}
+        server._trees = {v: server._tree(dealing) for v, dealing in server._dealings.items()}
+        server._inputs = {survivor.id: survivor for survivor in ledger.survivors}
+        server._sums = {unit: vector.copy() for unit, vector in zip(ledger.units, ledger.sums, strict=True)}
+        server._rows = ledger.rows
+        server._endorsements = {message.sender: message for message in ledger.endorsements}
+        server._unmaskings = {message.sender: message for message in ledger.unmaskings}
+        return server
+
+
+_SAVED_SERVER: Final = b"secagg server 1\n"
+_DEPARTURE: Final = Struct(Departure, (("id", U32), ("stage", U8), ("reason", Blob(1000))))
+_LEDGER: Final = Struct(
+    Ledger,
+    (
+        ("stage", U8),
+        ("instance", Fixed(16)),
+        ("plan", Blob()),
+        ("adverts", Many(ADVERT)),
+        ("dealings", Many(LAYOUTS[3])),
+        ("survivors", Many(SURVIVOR)),
+        ("units", ROWS),
+        ("sums", Matrix()),
+        ("rows", ROWS),
+        ("endorsements", Many(LAYOUTS[7])),
+        ("unmaskings", Many(LAYOUTS[9])),
+        ("dropouts", Many(_DEPARTURE)),
+    ),
+)
+assert [name for name, _ in _LEDGER.fields] == [f.name for f in fields(Ledger)]
+
+STEPS: Final[Mapping[tuple[Stage, type], Callable[..., None]]] = {
+    # (stage, message) -> what takes it. Rounds of Bonawitz et al. 2017, Fig. 4.
+    (Stage.KEYS, KeyAdvert): Server._take_advert,  # Round 0
+    (Stage.SHARES, Dealing): Server._take_dealing,  # Round 1
+    (Stage.INPUTS, MaskedInput): Server._take_input,  # Round 2
+    (Stage.CONSISTENCY, Consistency): Server._take_consistency,  # Round 3
+    (Stage.UNMASKING, Unmasking): Server._take_unmasking,  # Round 4
+}
+_STAGE_OF: Final = {message: stage for stage, message in STEPS}
+CLOSE: Final[Mapping[Stage, Callable[[Server], None]]] = {
+    Stage.KEYS: Server._close_keys,
+    Stage.SHARES: Server._close_shares,
+    Stage.INPUTS: Server._close_inputs,
+    Stage.CONSISTENCY: Server._close_consistency,
+    Stage.UNMASKING: Server._close_unmasking,
+}

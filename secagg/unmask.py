@@ -1,0 +1,204 @@
+"""The server's last step: rebuild the secrets that stage 4 gave shares of, and take the masks off.
+
+Bonawitz et al. 2017, Fig. 4, Round 4, server side. Every share is checked against its dealer's hash before
+it counts, every rebuilt seed against its commitment and every rebuilt key against the advertised one. So a
+row's sum is exact or not returned, and whoever is named is named by evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from secagg import shamir, transcript
+from secagg.codec import Ring32
+from secagg.errors import PeerError
+from secagg.groupings import ClientId, Row
+from secagg.keys import HASH_BYTES, AgreementKey
+from secagg.masks import pairwise_key, pairwise_sign, self_key
+from secagg.messages import Dealing, KeyAdvert, Unmasking
+from secagg.plan import Plan
+from secagg.prg import add_masks
+
+Secret = tuple[ClientId, int]  # its owner, and which: KEY_SECRET or r + 1
+ENTRY = shamir.SHARE_BYTES + HASH_BYTES
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """What the survivors agreed to open."""
+
+    plan: Plan
+    adverts: Mapping[ClientId, KeyAdvert]
+    dealings: Mapping[ClientId, Dealing]  # of U2
+    holders: Mapping[ClientId, Mapping[ClientId, int]]  # of each dealer: who holds its shares, and where
+    survivors: frozenset[ClientId]
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def groupings_of(self) -> Mapping[ClientId, tuple[int, ...]]:
+        """The groupings in which a client's row is opened."""
+        opened = frozenset(self.rows)
+        return {
+            client: tuple(r for r, g in rows if (r, g) in opened)
+            for client, rows in self.plan.rows_of.items()
+        }
+
+
+@dataclass(slots=True, eq=False)
+class Shares:
+    """The shares received so far that match their dealer's hash, by secret and holder."""
+
+    opened: Opened
+    by_secret: dict[Secret, dict[ClientId, bytes]] = field(default_factory=dict, repr=False)
+
+    def add(self, message: Unmasking) -> None:
+        """Take what matches. PeerError, naming the sender, for a wrong share; the right ones still count."""
+        opened, sender = self.opened, message.sender
+        entries = list(self._entries(message))
+        wrong: list[ClientId] = []
+        for owner, secret, share, nonce in entries:
+            place = opened.holders[owner].get(sender)
+            hashes = opened.dealings[owner].hashes
+            if place is not None:
+                start = (place * (len(opened.plan.groupings) + 1) + secret) * HASH_BYTES
+                found = transcript.share_hash(opened.plan.hash, owner, sender, secret, share, nonce)
+                if hashes[start : start + HASH_BYTES] == found:
+                    self.by_secret.setdefault((owner, secret), {})[sender] = share
+                    continue
+            wrong.append(owner)
+        if wrong:
+            raise PeerError(f"client {sender} gave a wrong share of client {wrong[0]}", culprit=sender)
+
+    def _entries(self, message: Unmasking) -> Iterable[tuple[ClientId, int, bytes, bytes]]:
+        opened, sender = self.opened, message.sender
+        alive = frozenset(message.seed_owners)
+        if not alive <= opened.survivors or opened.survivors & set(message.key_owners):
+            raise PeerError(f"client {sender} gave shares of the wrong kind", culprit=sender)
+        if not (alive | set(message.key_owners)) <= set(opened.dealings):
+            raise PeerError(f"client {sender} gave shares of someone who dealt none", culprit=sender)
+        wanted = [(owner, r + 1) for owner in message.seed_owners for r in opened.groupings_of[owner]]
+        if len(message.seeds) != len(wanted) * ENTRY or len(message.keys) != len(message.key_owners) * ENTRY:
+            raise PeerError(f"client {sender} gave the wrong number of shares", culprit=sender)
+        wanted += [(owner, transcript.KEY_SECRET) for owner in message.key_owners]
+        data = message.seeds + message.keys
+        for place, (owner, secret) in enumerate(wanted):
+            entry = data[place * ENTRY : (place + 1) * ENTRY]
+            yield owner, secret, entry[: shamir.SHARE_BYTES], entry[shamir.SHARE_BYTES :]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rebuilt:
+    """The secrets that came back, those that did not and why, and the dealers whom their shares convict."""
+
+    secrets: Mapping[Secret, bytes] = field(repr=False)
+    missing: Mapping[Secret, str]
+    cheating_dealers: Mapping[ClientId, str]
+
+
+def rebuild(shares: Shares) -> Rebuilt:
+    """Rebuild every secret the opened rows need, with one set of coefficients per set of holders."""
+    opened = shares.opened
+    plan, t = opened.plan, opened.plan.t
+    missing: dict[Secret, str] = {}
+    batches: dict[tuple[ClientId, ...], list[Secret]] = {}
+    for secret in _needed(opened):
+        holders = sorted(shares.by_secret.get(secret, ()))[:t]
+        if len(holders) < t:
+            missing[secret] = f"{len(holders)} good shares of client {secret[0]}, the threshold is {t}"
+        else:
+            batches.setdefault(tuple(holders), []).append(secret)
+    secrets: dict[Secret, bytes] = {}
+    cheating: dict[ClientId, str] = {}
+    for holders, wanted in batches.items():
+        coefficients = shamir.coefficients([plan.index[v] for v in holders])
+        rows = [b"".join(shares.by_secret[secret][v] for v in holders) for secret in wanted]
+        table = np.frombuffer(b"".join(rows), dtype=np.uint8)
+        shape = (len(wanted), len(holders), shamir.SHARE_BYTES)
+        values = shamir.combine(coefficients, table.reshape(shape))
+        for secret, value in zip(wanted, values, strict=True):
+            if value is not None and _is_right(opened, secret, value):
+                secrets[secret] = value
+            else:
+                what = "mask key" if secret[1] == transcript.KEY_SECRET else f"seed of grouping {secret[1] - 1}"
+                cheating[secret[0]] = f"its own shares do not rebuild its {what}"
+                missing[secret] = f"client {secret[0]}: {cheating[secret[0]]}"
+    return Rebuilt(secrets, missing, cheating)
+
+
+def _needed(opened: Opened) -> Iterable[Secret]:
+    for owner in sorted(opened.dealings):
+        groupings = opened.groupings_of[owner]
+        if owner in opened.survivors:
+            yield from ((owner, r + 1) for r in groupings)
+        elif groupings:
+            yield owner, transcript.KEY_SECRET
+
+
+def _is_right(opened: Opened, secret: Secret, value: bytes) -> bool:
+    owner, which = secret
+    if which == transcript.KEY_SECRET:
+        return AgreementKey.from_private(value).public == opened.adverts[owner].mask
+    commitment = opened.dealings[owner].commitments[which - 1]
+    return transcript.seed_commitment(opened.plan.hash, owner, which - 1, value) == commitment
+
+
+def remove_masks(opened: Opened, rebuilt: Rebuilt, totals: Mapping[Row, Ring32]) -> dict[Row, str]:
+    """Take the masks off each opened row, in place. Rows that cannot be unmasked come back with the reason."""
+    lost: dict[Row, str] = {}
+    agreed = _Agreements(opened, rebuilt)
+    for row in opened.rows:
+        gaps = [rebuilt.missing[secret] for secret in _secrets_of(opened, row) if secret in rebuilt.missing]
+        if gaps:
+            lost[row] = gaps[0]
+            continue
+        keys, signs = _masks_left(opened, rebuilt, agreed, row)
+        add_masks(totals[row], keys, signs)
+    return lost
+
+
+def _secrets_of(opened: Opened, row: Row) -> Iterable[Secret]:
+    for client in opened.plan.group(row):
+        if client in opened.survivors:
+            yield client, row[0] + 1
+        elif client in opened.dealings:
+            yield client, transcript.KEY_SECRET
+
+
+def _masks_left(
+    opened: Opened, rebuilt: Rebuilt, agreed: _Agreements, row: Row
+) -> tuple[Sequence[bytes], Sequence[int]]:
+    """The keys still in a row's sum, with the signs that cancel them."""
+    plan, (r, _) = opened.plan, row
+    alive = [client for client in plan.group(row) if client in opened.survivors]
+    gone = [c for c in plan.group(row) if c in opened.dealings and c not in opened.survivors]
+    keys = [self_key(rebuilt.secrets[client, r + 1], plan.hash, client, r) for client in alive]
+    signs = [-1] * len(keys)
+    for lost_client in gone:
+        partners = set(plan.peers(lost_client))
+        for client in alive:
+            if client in partners:
+                keys.append(pairwise_key(agreed.between(lost_client, client), plan.hash, client, lost_client, r))
+                signs.append(-pairwise_sign(client, lost_client))
+    return keys, signs
+
+
+class _Agreements:
+    """X25519 secrets of dropped clients with survivors, each computed once for all groupings."""
+
+    def __init__(self, opened: Opened, rebuilt: Rebuilt) -> None:
+        self._adverts = opened.adverts
+        self._rebuilt = rebuilt
+        self._keys: dict[ClientId, AgreementKey] = {}
+        self._agreed: dict[tuple[ClientId, ClientId], bytes] = {}
+
+    def between(self, gone: ClientId, alive: ClientId) -> bytes:
+        if gone not in self._keys:
+            secret = self._rebuilt.secrets[gone, transcript.KEY_SECRET]
+            self._keys[gone] = AgreementKey.from_private(secret)
+        if (gone, alive) not in self._agreed:
+            self._agreed[gone, alive] = self._keys[gone].agree(self._adverts[alive].mask)
+        return self._agreed[gone, alive]
