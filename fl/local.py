@@ -195,8 +195,8 @@ class Learner:
     ) -> NDArray[np.float64]:
         """f_s of each vector (one per row of the matrix): the mean loss on the validation examples `rows`.
 
-        Zeno scores an update g by the loss at x + g (Xie et al. 2019, Def. 2): with `at` = x the rows are such
-        updates, and no matrix of candidate models is needed. Without `rows` all validation examples count.
+        Zeno scores an update g by the loss at x + g (Xie et al. 2019, Def. 2): with `at` = x the rows are
+        such updates, and nobody builds a matrix of candidate models. Without `rows`: all of them.
         """
         examples = self._part("validation")
         index = self._index(rows, len(examples))

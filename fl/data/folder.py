@@ -195,7 +195,7 @@ def fetch(
     folder: Path | str | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Download a data set from its publisher, or from a mirror with the publisher's file names under `url`."""
+    """Download a data set from its publisher, or from a mirror of the publisher's files under `url`."""
     source = _source(name)
     base = url or source.url
     if urllib.parse.urlsplit(base).scheme not in ("http", "https"):
