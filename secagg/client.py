@@ -10,20 +10,29 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from enum import IntEnum
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from secagg import box, codec, hashtree, labels, shamir, transcript
-from secagg.codec import U8, U16, U32, U64, Blob, Buffer, Fixed, Many, Ring32, Struct
-from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, TooFewSurvivors, UsageError
-from secagg.groupings import ClientId, Row
+from secagg import box, client_state, codec, hashtree, labels, shamir, transcript
+from secagg.client_state import OPENING, HeldShares, Memory, Opening, State, nonce_of
+from secagg.codec import Buffer, Ring32
+from secagg.dealing import box_bytes, check_advert, read_proofs
+from secagg.errors import AlreadyUsed, PeerError, PlanRefused, TooFewSurvivors, UsageError
+from secagg.groupings import ClientId
 from secagg.journal import Journal
-from secagg.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Entropy, Identity, check_public_key, digest, verify
+from secagg.keys import (
+    HASH_BYTES,
+    KEY_BYTES,
+    AgreementKey,
+    Entropy,
+    Identity,
+    digest,
+    verify,
+)
 from secagg.masks import pairwise_key, pairwise_sign, self_key
 from secagg.memo import Memo
 from secagg.messages import (
@@ -42,34 +51,9 @@ from secagg.messages import (
 )
 from secagg.plan import Floors, Plan, roster_hash
 from secagg.prg import add_masks
-from secagg.shamir import SHARE_BYTES
-from secagg.wire import ADVERT, DEALER, HASH, IDS, ROWS, decode
+from secagg.wire import decode
 
 Update = npt.NDArray[Any]
-
-
-class State(IntEnum):
-    """What a client has done so far. FAILED and DONE are final."""
-
-    FAILED = 0
-    NEW = 1
-    ADVERTISED = 2
-    DEALT = 3
-    MASKED = 4
-    SIGNED = 5
-    DONE = 6
-
-
-@dataclass(frozen=True, slots=True)
-class HeldShares:
-    """What one dealer gave this client: a share of its mask key, one of each seed, and their nonce."""
-
-    dealer: ClientId
-    nonce: bytes = field(repr=False)
-    shares: bytes = field(repr=False)  # (R + 1) * 33 bytes: the mask key's, then one per grouping
-
-    def share(self, secret: int) -> bytes:
-        return self.shares[secret * SHARE_BYTES : (secret + 1) * SHARE_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,33 +62,6 @@ class Given:
 
     context: bytes
     encoded: tuple[Ring32, int] | None = field(repr=False)  # and how many coordinates were clipped
-
-
-@dataclass(slots=True, kw_only=True)
-class Memory:
-    """Everything a client must remember between two messages, and what `Client.save` writes."""
-
-    state: State = State.NEW
-    me: ClientId
-    round: int
-    instance: bytes  # names the records of this run of this client
-    step: int = 0
-    channel: bytes = field(repr=False)
-    mask: bytes = field(repr=False)
-    plan: bytes = b""
-    adverts: tuple[KeyAdvert, ...] = ()
-    seeds: tuple[bytes, ...] = field(default=(), repr=False)
-    mine: tuple[Dealer, ...] = ()  # my own dealing's public part: the server may not alter it
-    dealers: tuple[Dealer, ...] = ()
-    held: tuple[HeldShares, ...] = field(default=(), repr=False)
-    survivors: tuple[ClientId, ...] = ()
-    rows: tuple[Row, ...] = ()
-    clipped: int = 0
-
-
-def nonce_of(pair_nonce: bytes, secret: int) -> bytes:
-    """The nonce of one share: all of a pair's nonces come from one, and none tells another."""
-    return digest(labels.SHARE_NONCE, pair_nonce, transcript.u32(secret))
 
 
 class Client:
@@ -275,7 +232,9 @@ class Client:
         self._floors.check(plan, self._memory.round, context)
         earlier = self._journal.create(self._record_name(labels.UPDATE_RECORD), plan.hash)
         if earlier not in (None, plan.hash):
-            raise AlreadyUsed("another plan was accepted for this update; the round cannot be repeated with this one")
+            raise AlreadyUsed(
+                "another plan was accepted for this update; the round cannot be repeated with this one"
+            )
         self._plan = plan
         return plan
 
@@ -306,7 +265,9 @@ class Client:
 
     def _seal(self, advert: KeyAdvert, held: HeldShares) -> bytes:
         content = held.nonce + held.shares
-        return box.seal(self._channel_with(advert), self.plan.hash, self.me, advert.sender, content, self._entropy)
+        return box.seal(
+            self._channel_with(advert), self.plan.hash, self.me, advert.sender, content, self._entropy
+        )
 
     def _channel_with(self, advert: KeyAdvert) -> bytes:
         if advert.sender not in self._agreed:
@@ -367,7 +328,9 @@ class Client:
         for place, (dealer, (index, path)) in enumerate(zip(others, proofs, strict=True)):
             sealed = message.boxes[place * box_size : (place + 1) * box_size]
             try:
-                content = box.unseal(self._channel_with(members[dealer.id]), plan.hash, dealer.id, self.me, sealed)
+                content = box.unseal(
+                    self._channel_with(members[dealer.id]), plan.hash, dealer.id, self.me, sealed
+                )
             except PeerError:
                 disputes.append(dealer.id)
                 continue
@@ -441,11 +404,11 @@ class Client:
         memory = self._memory
         wanted = Opening(self.plan.hash, memory.survivors, memory.rows)
         stored = self._journal.create(
-            self._record_name(labels.OPENING_RECORD), codec.to_bytes(_OPENING, wanted)
+            self._record_name(labels.OPENING_RECORD), codec.to_bytes(OPENING, wanted)
         )
         if stored is None:
             return
-        earlier: Opening = codec.from_bytes(_OPENING, stored)
+        earlier: Opening = codec.from_bytes(OPENING, stored)
         same = (earlier.plan_hash, earlier.survivors) == (wanted.plan_hash, wanted.survivors)
         if not same or not set(wanted.rows) <= set(earlier.rows):
             raise AlreadyUsed("this update was opened before, for other survivors or rows")
@@ -479,7 +442,9 @@ class Client:
         plan, memory = self.plan, self._memory
         self._check_endorsements(message)
         alive, opened = frozenset(memory.survivors), frozenset(memory.rows)
-        seed_owners, key_owners, seeds, keys = [], [], [], []
+        seed_owners, key_owners = [], []
+        seeds: list[bytes] = []
+        keys: list[bytes] = []
         for held in memory.held:
             groupings = [r for r, g in plan.rows_of[held.dealer] if (r, g) in opened]
             if not groupings:
@@ -524,7 +489,7 @@ class Client:
         """
         if self.state in (State.FAILED, State.DONE):
             raise UsageError(f"nothing to save: this run is {self.state.name}")
-        data = _SAVED_CLIENT + codec.to_bytes(_MEMORY, self._memory)
+        data = client_state.save(self._memory)
         self._memory.state = State.FAILED
         return data
 
@@ -540,91 +505,15 @@ class Client:
         memo: Memo | None = None,
     ) -> Client:
         """The client that `save` wrote, with the same identity, floors and journal."""
-        if data[: len(_SAVED_CLIENT)] != _SAVED_CLIENT:
-            raise UsageError("these bytes are not a saved client of this version")
         client = cls.__new__(cls)
         client._bind(identity, floors, journal, entropy, memo)
-        try:
-            client._memory = codec.from_bytes(_MEMORY, memoryview(data)[len(_SAVED_CLIENT) :])
-            client._memory.state = State(client._memory.state)
-            client._plan = client._memo.plan(client._memory.plan) if client._memory.plan else None
-        except (SecAggError, ValueError) as damaged:
-            raise UsageError(f"this saved client is damaged: {damaged}") from None
+        client._memory = client_state.restore(data)
+        plan = client._memory.plan
+        client._plan = client._memo.plan(plan) if plan else None
         if identity.public != {m.id: m.identity for m in floors.roster}.get(client.me):
             raise UsageError("this saved client belongs to another identity")
         return client
 
-
-def check_advert(plan: Plan, advert: KeyAdvert) -> None:
-    """PeerError, naming the sender, unless a stage-0 message is well made and signed."""
-    try:
-        check_public_key(advert.channel)
-        check_public_key(advert.mask)
-    except PeerError as bad:
-        raise PeerError(f"client {advert.sender}: {bad}", culprit=advert.sender) from None
-    if advert.channel == advert.mask:
-        raise PeerError(f"client {advert.sender}: one key for two purposes", culprit=advert.sender)
-    statement = transcript.key_statement(plan.training_id, plan.round, plan.roster_hash, advert)
-    verify(plan.identities[advert.sender], advert.signature, statement, signer=advert.sender)
-
-
-def box_bytes(plan: Plan) -> int:
-    """The size of every box of a run."""
-    return box.OVERHEAD + HASH_BYTES + (len(plan.groupings) + 1) * SHARE_BYTES
-
-
-def read_proofs(data: bytes) -> list[tuple[int, tuple[bytes, ...]]]:
-    """One proof after the other: u16 place in the dealer's tree, u8 number of siblings, the siblings."""
-    proofs, start = [], 0
-    while start < len(data):
-        place, depth = int.from_bytes(data[start : start + 2], "little"), int.from_bytes(data[start + 2 : start + 3])
-        end = start + 3 + depth * HASH_BYTES
-        if end > len(data):
-            raise PeerError("the proofs end too early")
-        proofs.append((place, tuple(data[i : i + HASH_BYTES] for i in range(start + 3, end, HASH_BYTES))))
-        start = end
-    return proofs
-
-
-def write_proof(place: int, siblings: Sequence[bytes]) -> bytes:
-    """One proof as `read_proofs` reads it."""
-    return place.to_bytes(2, "little") + len(siblings).to_bytes(1, "little") + b"".join(siblings)
-
-
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """The record of stage 3: what this client agreed to open."""
-
-    plan_hash: bytes
-    survivors: tuple[ClientId, ...]
-    rows: tuple[Row, ...]
-
-
-_OPENING: Final = Struct(Opening, (("plan_hash", HASH), ("survivors", IDS), ("rows", ROWS)))
-_HELD: Final = Struct(HeldShares, (("dealer", U32), ("nonce", HASH), ("shares", Blob())))
-_SAVED_CLIENT: Final = b"secagg client 1\n"
-_MEMORY: Final = Struct(
-    Memory,
-    (
-        ("state", U8),
-        ("me", U32),
-        ("round", U64),
-        ("instance", Fixed(16)),
-        ("step", U16),
-        ("channel", Fixed(KEY_BYTES)),
-        ("mask", Fixed(KEY_BYTES)),
-        ("plan", Blob()),
-        ("adverts", Many(ADVERT)),
-        ("seeds", Many(Fixed(shamir.SECRET_BYTES))),
-        ("mine", Many(DEALER, 1)),
-        ("dealers", Many(DEALER)),
-        ("held", Many(_HELD)),
-        ("survivors", IDS),
-        ("rows", ROWS),
-        ("clipped", U64),
-    ),
-)
-assert [name for name, _ in _MEMORY.fields] == [f.name for f in fields(Memory)]
 
 Handler = Callable[..., ToServer]
 STEPS: Final[Mapping[tuple[State, type], tuple[Handler, State]]] = {

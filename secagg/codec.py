@@ -11,6 +11,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -194,7 +195,7 @@ class Ascending:
         count = int.from_bytes(reader.take(4), "little")
         _check_count(count, self.most)
         values = struct.unpack(f"<{count}I", reader.take(4 * count))
-        if any(a >= b for a, b in zip(values, values[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(values)):
             raise WireError("ids must be strictly ascending")
         return values
 
@@ -222,7 +223,7 @@ class AscendingRows:
         count = int.from_bytes(reader.take(4), "little")
         _check_count(count, self.most)
         rows = tuple(struct.iter_unpack("<HI", reader.take(6 * count)))
-        if any(a >= b for a, b in zip(rows, rows[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(rows)):
             raise WireError("rows must be strictly ascending")
         return rows
 
@@ -243,8 +244,7 @@ class Matrix:
         rows, columns = value.shape
         parts.append(struct.pack("<II", rows, columns))
         for row in value:
-            contiguous = np.ascontiguousarray(row, dtype="<u4")
-            parts.append(memoryview(contiguous).cast("B") if columns else b"")
+            parts.append(np.ascontiguousarray(row, dtype="<u4").data.cast("B") if columns else b"")
 
     def get(self, reader: Reader) -> Ring32:
         rows, columns = struct.unpack("<II", reader.take(8))

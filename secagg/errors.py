@@ -26,13 +26,13 @@ class WireError(PeerError):
     """Bytes that are not exactly one well-formed message."""
 
 
-class PlanRefused(PeerError):
+class PlanRefused(PeerError):  # noqa: N818 - it reads as the sentence it is
     """The server's plan is below this client's floors; nothing was sent."""
 
 
-class TooFewSurvivors(PeerError):
+class TooFewSurvivors(PeerError):  # noqa: N818 - it reads as the sentence it is
     """Below the threshold: the sums stay hidden, by design."""
 
 
-class AlreadyUsed(SecAggError):
+class AlreadyUsed(SecAggError):  # noqa: N818 - as above
     """An exclusive record exists: this step, or another opening of this update, was taken before."""

@@ -49,7 +49,7 @@ def hkdf(secret: bytes, info: bytes, length: int = 32) -> bytes:
 
 
 def digest(label: bytes, *parts: bytes) -> bytes:
-    """SHA-256 of a label and parts. Callers give parts of fixed length, or at most one variable part, last."""
+    """SHA-256 of a label and parts, which are of fixed length or carry their own."""
     state = hashlib.sha256(label)
     for part in parts:
         state.update(part)

@@ -46,4 +46,6 @@ SIGN_VIEW: Final = _label("sign-view")
 SIGN_OPENING: Final = _label("sign-opening")
 SIGN_UNMASKING: Final = _label("sign-unmasking")
 
-ALL: Final = tuple(value for name, value in sorted(globals().items()) if name.isupper() and type(value) is bytes)
+ALL: Final = tuple(
+    value for name, value in sorted(globals().items()) if name.isupper() and type(value) is bytes
+)

@@ -59,7 +59,7 @@ class Dealer:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """U2 with the public part of every dealing, and this client's boxes and proofs, one per dealer but itself."""
+    """U2 with the public part of every dealing, and this client's boxes and proofs: one per other dealer."""
 
     dealers: tuple[Dealer, ...]
     boxes: bytes = field(repr=False)

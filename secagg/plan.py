@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Final
 
 from secagg import codec, graph, labels
@@ -38,7 +39,9 @@ class Member:
         if not 0 <= self.id < 2**32:
             raise UsageError(f"client id {self.id} does not fit in 32 bits")
         if len(self.identity) != KEY_BYTES:
-            raise UsageError(f"client {self.id}: an Ed25519 public key has 32 bytes, not {len(self.identity)}")
+            raise UsageError(
+                f"client {self.id}: an Ed25519 public key has 32 bytes, not {len(self.identity)}"
+            )
 
 
 def default_colluders(n: int) -> int:
@@ -82,7 +85,7 @@ class Plan:
         ids = [member.id for member in self.roster]
         if not 2 <= n <= MOST_CLIENTS:
             raise UsageError(f"a run needs 2 to {MOST_CLIENTS} clients, got {n}")
-        if any(a >= b for a, b in zip(ids, ids[1:], strict=False)):
+        if any(a >= b for a, b in pairwise(ids)):
             raise UsageError("roster ids must be strictly ascending")
         if len({member.identity for member in self.roster}) < n:
             raise UsageError("two roster members share one identity key")
@@ -424,5 +427,3 @@ class Floors:
         ):
             if refused:
                 raise PlanRefused(f"plan refused: {why}")
-
-

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from secagg import codec, hashtree, labels, transcript
-from secagg.client import box_bytes, check_advert, write_proof
-from secagg.codec import U8, U32, Blob, Buffer, Fixed, Many, Matrix, Ring32, Struct
-from secagg.errors import AlreadyUsed, PeerError, SecAggError, TooFewSurvivors, UsageError
+from secagg import hashtree, labels, server_state, transcript
+from secagg.codec import Buffer, Ring32
+from secagg.dealing import box_bytes, check_advert, write_proof
+from secagg.errors import AlreadyUsed, PeerError, TooFewSurvivors, UsageError
 from secagg.groupings import ClientId, Row
 from secagg.journal import Journal, MemoryJournal
 from secagg.keys import HASH_BYTES, digest, verify
@@ -41,12 +40,13 @@ from secagg.messages import (
 )
 from secagg.plan import Plan
 from secagg.result import Dropout, Result, RowSum, Stage
+from secagg.server_state import Departure, Ledger
 from secagg.unmask import Opened, Shares, rebuild, remove_masks
-from secagg.wire import ADVERT, LAYOUTS, ROWS, SURVIVOR, decode
+from secagg.wire import decode
 
 
 class Outbox(Mapping[ClientId, ToClient]):
-    """The messages of one stage by receiver. Each is made when it is looked up: all at once could be large."""
+    """The messages of one stage by receiver, each made when it is looked up: all at once could be large."""
 
     def __init__(self, receivers: tuple[ClientId, ...], make: Callable[[ClientId], ToClient]) -> None:
         self._receivers = dict.fromkeys(receivers)
@@ -62,33 +62,6 @@ class Outbox(Mapping[ClientId, ToClient]):
 
     def __len__(self) -> int:
         return len(self._receivers)
-
-
-@dataclass(frozen=True, slots=True)
-class Departure:
-    """A dropout as it lies in a saved server."""
-
-    id: ClientId
-    stage: int
-    reason: bytes
-
-
-@dataclass(slots=True, kw_only=True)
-class Ledger:
-    """Everything a server must remember between two messages, and what `Server.save` writes."""
-
-    stage: Stage = Stage.KEYS
-    instance: bytes
-    plan: bytes
-    adverts: tuple[KeyAdvert, ...] = ()
-    dealings: tuple[Dealing, ...] = ()
-    survivors: tuple[Survivor, ...] = ()
-    units: tuple[Row, ...] = ()
-    sums: Ring32 = field(repr=False)
-    rows: tuple[Row, ...] = ()
-    endorsements: tuple[Consistency, ...] = ()
-    unmaskings: tuple[Unmasking, ...] = ()
-    dropouts: tuple[Departure, ...] = ()
 
 
 class Server:
@@ -156,22 +129,24 @@ class Server:
         return tuple(v for v in self._expected() if v not in answers and v not in self._dropouts)
 
     def _answers(self) -> Mapping[ClientId, object]:
-        return {
+        answers: dict[Stage, Mapping[ClientId, object]] = {
             Stage.KEYS: self._adverts,
             Stage.SHARES: self._dealings,
             Stage.INPUTS: self._inputs,
             Stage.CONSISTENCY: self._endorsements,
             Stage.UNMASKING: self._unmaskings,
-        }.get(self.stage, {})
+        }
+        return answers.get(self.stage, {})
 
     def _expected(self) -> Mapping[ClientId, object]:
-        return {
+        expected: dict[Stage, Mapping[ClientId, object]] = {
             Stage.KEYS: self.plan.identities,
             Stage.SHARES: self._adverts,
             Stage.INPUTS: self._dealings,
             Stage.CONSISTENCY: self._inputs,
             Stage.UNMASKING: self._endorsements,
-        }.get(self.stage, {})
+        }
+        return expected.get(self.stage, {})
 
     def _drop(self, client: ClientId, reason: str) -> Dropout:
         return self._dropouts.setdefault(client, Dropout(self.stage, reason))
@@ -272,16 +247,12 @@ class Server:
         """
         if self.stage not in CLOSE:
             raise UsageError(f"this run is {self.stage.name}")
-        missing = self.waiting_for()
-        resumable = self.stage >= Stage.CONSISTENCY
         try:
             CLOSE[self.stage](self)
         except TooFewSurvivors:
-            if not resumable:
+            if self.stage < Stage.CONSISTENCY:
                 self.stage = Stage.FAILED
             raise
-        for client in missing:
-            self._drop(client, "it did not answer in time")
         self.stage = Stage(self.stage + 1)
         self._claim_stage()
         return self.outbox()
@@ -295,27 +266,33 @@ class Server:
 
     def outbox(self) -> Outbox:
         """What to send to everyone who has not answered in this stage."""
-        build = {
+        makers: dict[Stage, Callable[[ClientId], ToClient]] = {
             Stage.SHARES: self._key_list,
             Stage.INPUTS: self._bundle,
             Stage.CONSISTENCY: self._survivors_message,
             Stage.UNMASKING: self._signatures,
-        }.get(self.stage)
-        return Outbox((), self._key_list) if build is None else Outbox(self.waiting_for(), build)
+        }
+        make = makers.get(self.stage)
+        return Outbox(self.waiting_for(), make) if make else Outbox((), self._key_list)
 
-    def _enough(self, count: int, did: str) -> None:
+    def _go_on_with(self, count: int, did: str) -> None:
+        """Go on without those who have not answered, if enough have."""
         if count < self.plan.t:
-            raise TooFewSurvivors(f"{count} clients {did}, the threshold is {self.plan.t}: the sums stay hidden")
+            raise TooFewSurvivors(
+                f"{count} clients {did}, the threshold is {self.plan.t}: the sums stay hidden"
+            )
+        for client in self.waiting_for():
+            self._drop(client, "it did not answer in time")
 
     def _close_keys(self) -> None:
-        self._enough(len(self._adverts), "sent keys")
+        self._go_on_with(len(self._adverts), "sent keys")
 
     def _key_list(self, client: ClientId) -> KeyList:
         peers = self.plan.peers(client)
         return KeyList(self.plan.to_bytes(), tuple(self._adverts[v] for v in peers if v in self._adverts))
 
     def _close_shares(self) -> None:
-        self._enough(len(self._dealings), "shared keys")
+        self._go_on_with(len(self._dealings), "shared keys")
 
     def _bundle(self, client: ClientId) -> Bundle:
         """The public part of U2, and from each dealer this client's box and the proof of its hashes."""
@@ -337,7 +314,7 @@ class Server:
         for client in self._weak_atoms():
             self._drop(client, "too few of its atom survive to hide it")
             del self._inputs[client]
-        self._enough(len(self._inputs), "sent masked inputs")
+        self._go_on_with(len(self._inputs), "sent masked inputs")
         self._rows = tuple(sorted(self.plan.audit(sorted(self._inputs)).rows))
         self._sums = {row: total for row in self._rows if (total := self._row_total(row)) is not None}
 
@@ -362,7 +339,7 @@ class Server:
         return Survivors(tuple(self._inputs[v] for v in sorted(self._inputs)), self._rows)
 
     def _close_consistency(self) -> None:
-        self._enough(len(self._endorsements), "signed the survivors")
+        self._go_on_with(len(self._endorsements), "signed the survivors")
 
     def _signatures(self, client: ClientId) -> Signatures:
         """t signatures are enough, and each costs the client a verification."""
@@ -370,7 +347,7 @@ class Server:
         return Signatures(tuple(Endorsement(v, self._endorsements[v].signature) for v in signers))
 
     def _close_unmasking(self) -> None:
-        self._enough(len(self._unmaskings), "sent shares")
+        self._go_on_with(len(self._unmaskings), "sent shares")
         opened = Opened(
             plan=self.plan,
             adverts=self._adverts,
@@ -448,28 +425,21 @@ class Server:
             rows=self._rows,
             endorsements=tuple(self._endorsements.values()),
             unmaskings=tuple(self._unmaskings.values()),
-            dropouts=tuple(
-                Departure(v, out.stage, out.reason.encode()) for v, out in self._dropouts.items()
-            ),
+            dropouts=tuple(Departure(v, out.stage, out.reason.encode()) for v, out in self._dropouts.items()),
         )
-        data = _SAVED_SERVER + codec.to_bytes(_LEDGER, ledger)
+        data = server_state.save(ledger)
         self.stage = Stage.FAILED
         return data
 
     @classmethod
     def restore(cls, data: bytes, journal: Journal | None = None) -> Server:
         """The server that `save` wrote, with the same journal."""
-        if data[: len(_SAVED_SERVER)] != _SAVED_SERVER:
-            raise UsageError("these bytes are not a saved server of this version")
-        try:
-            ledger: Ledger = codec.from_bytes(_LEDGER, memoryview(data)[len(_SAVED_SERVER) :])
-            server = cls(Plan.from_bytes(ledger.plan), journal)
-            server.stage = Stage(ledger.stage)
-            server._dropouts = {
-                left.id: Dropout(Stage(left.stage), left.reason.decode()) for left in ledger.dropouts
-            }
-        except (SecAggError, ValueError) as damaged:
-            raise UsageError(f"this saved server is damaged: {damaged}") from None
+        ledger = server_state.restore(data)
+        server = cls(Plan.from_bytes(ledger.plan), journal)
+        server.stage = ledger.stage
+        server._dropouts = {
+            left.id: Dropout(Stage(left.stage), left.reason.decode()) for left in ledger.dropouts
+        }
         server._instance = ledger.instance
         server._adverts = {advert.sender: advert for advert in ledger.adverts}
         server._dealings = {dealing.sender: dealing for dealing in ledger.dealings}
@@ -481,27 +451,6 @@ class Server:
         server._unmaskings = {message.sender: message for message in ledger.unmaskings}
         return server
 
-
-_SAVED_SERVER: Final = b"secagg server 1\n"
-_DEPARTURE: Final = Struct(Departure, (("id", U32), ("stage", U8), ("reason", Blob(1000))))
-_LEDGER: Final = Struct(
-    Ledger,
-    (
-        ("stage", U8),
-        ("instance", Fixed(16)),
-        ("plan", Blob()),
-        ("adverts", Many(ADVERT)),
-        ("dealings", Many(LAYOUTS[3])),
-        ("survivors", Many(SURVIVOR)),
-        ("units", ROWS),
-        ("sums", Matrix()),
-        ("rows", ROWS),
-        ("endorsements", Many(LAYOUTS[7])),
-        ("unmaskings", Many(LAYOUTS[9])),
-        ("dropouts", Many(_DEPARTURE)),
-    ),
-)
-assert [name for name, _ in _LEDGER.fields] == [f.name for f in fields(Ledger)]
 
 STEPS: Final[Mapping[tuple[Stage, type], Callable[..., None]]] = {
     # (stage, message) -> what takes it. Rounds of Bonawitz et al. 2017, Fig. 4.

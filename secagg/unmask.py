@@ -106,11 +106,11 @@ def rebuild(shares: Shares) -> Rebuilt:
     missing: dict[Secret, str] = {}
     batches: dict[tuple[ClientId, ...], list[Secret]] = {}
     for secret in _needed(opened):
-        holders = sorted(shares.by_secret.get(secret, ()))[:t]
+        holders = tuple(sorted(shares.by_secret.get(secret, ()))[:t])
         if len(holders) < t:
             missing[secret] = f"{len(holders)} good shares of client {secret[0]}, the threshold is {t}"
         else:
-            batches.setdefault(tuple(holders), []).append(secret)
+            batches.setdefault(holders, []).append(secret)
     secrets: dict[Secret, bytes] = {}
     cheating: dict[ClientId, str] = {}
     for holders, wanted in batches.items():
@@ -123,7 +123,9 @@ def rebuild(shares: Shares) -> Rebuilt:
             if value is not None and _is_right(opened, secret, value):
                 secrets[secret] = value
             else:
-                what = "mask key" if secret[1] == transcript.KEY_SECRET else f"seed of grouping {secret[1] - 1}"
+                what = (
+                    "mask key" if secret[1] == transcript.KEY_SECRET else f"seed of grouping {secret[1] - 1}"
+                )
                 cheating[secret[0]] = f"its own shares do not rebuild its {what}"
                 missing[secret] = f"client {secret[0]}: {cheating[secret[0]]}"
     return Rebuilt(secrets, missing, cheating)
@@ -147,7 +149,7 @@ def _is_right(opened: Opened, secret: Secret, value: bytes) -> bool:
 
 
 def remove_masks(opened: Opened, rebuilt: Rebuilt, totals: Mapping[Row, Ring32]) -> dict[Row, str]:
-    """Take the masks off each opened row, in place. Rows that cannot be unmasked come back with the reason."""
+    """Take the masks off each opened row, in place. Rows that stay masked come back with the reason."""
     lost: dict[Row, str] = {}
     agreed = _Agreements(opened, rebuilt)
     for row in opened.rows:
@@ -181,7 +183,9 @@ def _masks_left(
         partners = set(plan.peers(lost_client))
         for client in alive:
             if client in partners:
-                keys.append(pairwise_key(agreed.between(lost_client, client), plan.hash, client, lost_client, r))
+                keys.append(
+                    pairwise_key(agreed.between(lost_client, client), plan.hash, client, lost_client, r)
+                )
                 signs.append(-pairwise_sign(client, lost_client))
     return keys, signs
 
