@@ -1,0 +1,141 @@
+"""Anonymity T: the least number of clients in any combination of updates that the server can learn.
+
+T is the minimum distance of the code spanned by the opened rows. It is at least T exactly when every T - 1
+columns of a null-space basis are independent (MacWilliams and Sloane 1977, ch. 1, thm 10, with the null space
+as parity check): no zero column for T = 2 (nobody is exposed), no two parallel for T = 3, no three in a plane
+for T = 4. `dependent` decides that on the random null vectors of `linear.RowSpace`; it is cheap up to T = 4
+and grows with n^(T-2) beyond, so larger T are decided only within a budget, or proved by the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import comb
+
+import numpy as np
+
+from secagg import modular
+from secagg.groupings import ClientId, Group, Grouping, smallest_prime_factor
+from secagg.linear import RowSpace
+from secagg.modular import Index, Words
+
+EXACT_UP_TO = 4
+BUDGET = 10**8  # products mod p that a decision beyond T = 4 may cost: about a second
+GLANCE = 5 * 10**6  # the same for a description, where a bound will do
+DEPTH = 6  # null vectors for a description: bounds are computed up to T = 7 where that is cheap
+
+
+def steps(n: int, t: int) -> int:
+    """How many products mod p it takes to decide T >= t for n columns (up to a small factor)."""
+    return comb(n, max(0, t - 3)) * n * max(1, t - 1)
+
+
+def decidable(n: int, t: int) -> bool:
+    """Whether T >= t is decided exactly: always up to 4, beyond that while the work stays within budget."""
+    return t <= EXACT_UP_TO or steps(n, t) <= BUDGET
+
+
+def dependent(space: RowSpace, null: Words, t: int) -> tuple[int, ...]:
+    """At most t - 1 columns that are dependent (so T < t), or () if there are none (so T >= t)."""
+    columns = null[: t - 1]
+    if t <= 1 or not columns.shape[1]:
+        return ()
+    zero = np.flatnonzero(~columns.any(axis=0))
+    if zero.size:
+        return (int(zero[0]),)
+    if t == 2:
+        return ()
+    found = modular.dependent(np.ascontiguousarray(columns), space.one, space.prime, space.pinv)
+    return tuple(int(i) for i in sorted(found) if i >= 0)
+
+
+def bounds(space: RowSpace, rows: Collection[Sequence[int]]) -> tuple[int, int]:
+    """Proven lower and found upper bound on T for the row space of these (nonempty) rows.
+
+    Rows that share no client, not even indirectly, cannot be combined into anything lighter than they are, so
+    T is the least over the connected components of rows.
+    """
+    lower, upper = space.n + 1, space.n + 1
+    for members, kept in _components(rows):
+        sizes = {len(row) for row in kept}
+        if len(kept) == 1:
+            low, high = min(sizes), min(sizes)
+        else:
+            low, high = _component_bounds(space, np.array(sorted(members)), min(sizes))
+        lower, upper = min(lower, low), min(upper, high)
+    return lower, upper
+
+
+def _component_bounds(space: RowSpace, inside: Index, smallest_row: int) -> tuple[int, int]:
+    upper = min(smallest_row, space.lightest(inside))
+    lower = 1
+    for t in range(2, min(upper, len(space.null) + 1) + 1):
+        if t > EXACT_UP_TO and steps(len(inside), t) > GLANCE:
+            break
+        found = dependent(space, space.null[:, inside], t)
+        if found:
+            return len(found), len(found)
+        lower = t
+    return lower, upper
+
+
+def _components(rows: Collection[Sequence[int]]) -> list[tuple[set[int], set[tuple[int, ...]]]]:
+    """The columns and the distinct rows of every connected component."""
+    parts: list[tuple[set[int], set[tuple[int, ...]]]] = []
+    for row in rows:
+        members, kept = set(row), {tuple(row)}
+        apart = []
+        for part in parts:
+            if part[0].isdisjoint(members):
+                apart.append(part)
+            else:
+                members |= part[0]
+                kept |= part[1]
+        parts = [*apart, (members, kept)]
+    return parts
+
+
+def atom_bound(
+    rows: Collection[Collection[ClientId]], atoms: Sequence[Group], known: Collection[ClientId]
+) -> int:
+    """A proven lower bound on T when every row is made of whole atoms, else 0.
+
+    `rows` are the realised rows, `known` the clients that are missing or collude. Then every combination of
+    rows is constant on what is left of each atom, so it involves all of an atom or none of it.
+    """
+    left = [frozenset(atom) - frozenset(known) for atom in atoms]
+    home = {client: index for index, members in enumerate(left) for client in members}
+    smallest = 0
+    for row in rows:
+        inside = frozenset(row) - frozenset(known)
+        touched = {home.get(client, -1) for client in inside}
+        if -1 in touched or sum(len(left[index]) for index in touched) != len(inside):
+            return 0
+        least = min((len(left[index]) for index in touched), default=0)
+        smallest = min(smallest, least) if smallest else least
+    return smallest
+
+
+def transversal_bound(groupings: Sequence[Grouping], columns: Sequence[Group], missing: int) -> int:
+    """A proven lower bound on T if the groupings are those of a transversal schedule, else 0.
+
+    min(m, 2(m - R + 1)) for all its rows (`docs/exposure.md`, "Transversal"), less one for each of the
+    `missing` clients: leaving a client out takes at most one from the weight of any combination. Fewer
+    rows span less, so the bound holds for every subset of them.
+    """
+    m, R = len(columns), len(groupings)
+    c = len(columns[0]) if columns else 0
+    if c < 2 or m < R or smallest_prime_factor(c) < m or any(len(column) != c for column in columns):
+        return 0
+    at: Mapping[ClientId, tuple[int, int]] = {
+        client: (a, b) for a, column in enumerate(columns) for b, client in enumerate(column)
+    }
+    if len(at) != m * c:
+        return 0
+    for r, grouping in enumerate(groupings):
+        if len(grouping) != c or {client for group in grouping for client in group} != set(at):
+            return 0
+        for k, group in enumerate(grouping):
+            if any((at[client][1] + r * at[client][0]) % c != k for client in group):
+                return 0
+    return max(0, min(m, 2 * (m - R + 1)) - missing)

@@ -1,0 +1,258 @@
+"""Who is summed with whom: the partitions of one run, drawn from public randomness that nobody can steer.
+
+SHARE, Algorithm 1, line 3 ("assign clients to clusters"), repeated R times for the same updates. Every draw
+is a function of the training seed, the round and the pinned roster, never of a run id or an attempt, so a
+server can neither choose a partition nor try again for a better one; every client draws it for itself.
+
+- `random`: R independent random partitions, new ones every round (the paper). No promise; the audit decides.
+- `fixed`: the same, drawn once for the whole training (one grouping is the paper's "fixed clustering").
+- `transversal`: two groups share at most one client; anonymity T >= min(m, 2(m - R + 1)) without dropouts.
+- `atoms`: fixed atoms of k clients always move together; T >= the smallest surviving atom, for any R.
+
+`docs/exposure.md` has the proofs. Groups are equal in size, because unequal ones leak by nesting;
+who does not fit is left out by lot, and by the same lot in all groupings of the run, because otherwise the
+difference of two groupings would be those few clients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TypeVar
+
+from secagg.errors import UsageError
+
+ClientId = int
+Group = tuple[ClientId, ...]
+Grouping = tuple[Group, ...]
+Row = tuple[int, int]
+
+SCHEDULES = ("random", "fixed", "transversal", "atoms")
+MIN_SEED_BYTES = 16
+_LABEL = b"secagg/v1/schedule"
+_WHOLE_TRAINING = None
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How the groupings of every round are drawn: `groupings` partitions into groups of `size` clients.
+
+    `Schedule(name="random", size=n)` is the flat sum of Bonawitz et al. 2017. `atom` belongs to `atoms` only.
+    """
+
+    name: str
+    size: int
+    groupings: int = 1
+    atom: int = 0
+
+    def __post_init__(self) -> None:
+        if self.name not in SCHEDULES:
+            raise UsageError(f"no schedule is called {self.name!r}; there are {', '.join(SCHEDULES)}")
+        for field in ("size", "groupings", "atom"):
+            value = getattr(self, field)
+            if type(value) is not int:
+                raise UsageError(f"{field} is a whole number, not {value!r}")
+        if self.size < 2:
+            raise UsageError(f"groups of {self.size} hide nobody; size must be at least 2")
+        if self.groupings < 1:
+            raise UsageError(f"a round needs at least one grouping, not {self.groupings}")
+        if self.name != "atoms" and self.atom:
+            raise UsageError(f"atom={self.atom} means nothing to the schedule {self.name!r}; only to 'atoms'")
+        if self.name == "atoms":
+            self._check_atom()
+        if self.name == "transversal" and self.groupings > self.size:
+            raise UsageError(
+                f"transversal draws at most as many groupings as a group has clients: "
+                f"{self.groupings} > {self.size}; lower groupings or raise size"
+            )
+
+    def _check_atom(self) -> None:
+        if self.atom < 2:
+            raise UsageError(f"atoms of {self.atom} clients hide nobody; atom must be at least 2")
+        if self.size % self.atom:
+            raise UsageError(f"groups of {self.size} cannot be built from atoms of {self.atom}")
+        if self.size == self.atom and self.groupings > 1:
+            raise UsageError(
+                f"groups of one atom are the same in all {self.groupings} groupings; "
+                f"raise size to {2 * self.atom} or set groupings=1"
+            )
+
+    def check(self, n: int) -> None:
+        """Refuse, with what would work instead, if this schedule cannot be drawn for n clients."""
+        self.groups(n)
+
+    def groups(self, n: int) -> int:
+        """The number c of groups in each grouping of n clients."""
+        if n < self.size:
+            raise UsageError(f"{n} clients do not fill one group of {self.size}")
+        groups = n // self.size
+        if self.name == "transversal":
+            groups = self._transversal_groups(n)
+        if groups == 1 and self.groupings > 1:
+            raise UsageError(
+                f"one group of {self.size} among {n} clients is the same in all {self.groupings} groupings; "
+                f"set groupings=1 or lower size to {max(2, n // 2)}"
+            )
+        return groups
+
+    def _transversal_groups(self, n: int) -> int:
+        """The most groups, c, that n clients can fill with no prime factor of c below the group size."""
+        m = self.size
+        fitting = [c for c in range(m, n // m + 1) if smallest_prime_factor(c) >= m]
+        if fitting and 10 * (n - m * fitting[-1]) <= n:
+            return fitting[-1]
+        hint = f"{m * fitting[-1]} clients" if fitting else ""
+        above = next(c for c in range(max(m, n // m + 1), 4 * max(m, n)) if smallest_prime_factor(c) >= m)
+        hint += (" or " if hint else "") + f"{m * above} clients"
+        smaller = next((size for size in range(m - 1, 1, -1) if _fits_transversally(n, size)), None)
+        if smaller:
+            hint += f" or groups of {smaller}"
+        raise UsageError(
+            f"transversal cannot seat {n} clients in groups of {m}: the number of groups must have no prime "
+            f"factor below {m}, and at most a tenth may be left out; {hint} would work"
+        )
+
+    def seated(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> Group:
+        """The clients that have a place in the groupings of this round; the others were left out by lot."""
+        draw = self.draw(roster, training_seed, round)
+        return tuple(sorted(client for group in draw[0] for client in group))
+
+    def draw(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Grouping, ...]:
+        """The groupings of one round. The same for everyone who has the roster and the training seed."""
+        check_roster(roster)
+        groups = self.groups(len(roster))
+        if self.name == "atoms":
+            return self._draw_atoms(roster, training_seed, round, groups)
+        if self.name == "transversal":
+            return self._draw_transversal(self.columns(roster, training_seed, round), groups)
+        when = _WHOLE_TRAINING if self.name == "fixed" else round
+        lot = shuffled(roster, training_seed, when, b"lot")[: groups * self.size]
+        return tuple(
+            _cut(shuffled(sorted(lot), training_seed, when, b"grouping", r), self.size)
+            for r in range(self.groupings)
+        )
+
+    def units(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Group, ...]:
+        """The atoms seated in this round, whose members move together; () for every other schedule."""
+        if self.name != "atoms":
+            return ()
+        check_roster(roster)
+        atoms = self._all_atoms(roster, training_seed)
+        return self._seat_atoms(atoms, training_seed, round, self.groups(len(roster)))
+
+    def columns(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Group, ...]:
+        """The classes a = 0..m-1 of a transversal round, each in the order b = 0..c-1; () for the others.
+
+        Here a tuple is *not* ascending: the place of a client in it is its coordinate b, which the proof of
+        the bound on T needs (see `anonymity.transversal_bound`).
+        """
+        if self.name != "transversal":
+            return ()
+        check_roster(roster)
+        c = self.groups(len(roster))
+        lot = shuffled(roster, training_seed, round, b"lot")[: c * self.size]
+        seats = shuffled(sorted(lot), training_seed, round, b"transversal")
+        return tuple(tuple(seats[a * c : (a + 1) * c]) for a in range(self.size))
+
+    def _draw_transversal(self, columns: Sequence[Group], c: int) -> tuple[Grouping, ...]:
+        """Client (a, b) sits in group (b + r·a) mod c of grouping r."""
+        return tuple(
+            tuple(
+                tuple(sorted(column[(k - r * a) % c] for a, column in enumerate(columns))) for k in range(c)
+            )
+            for r in range(self.groupings)
+        )
+
+    def _all_atoms(self, roster: Sequence[ClientId], training_seed: bytes) -> tuple[Group, ...]:
+        """The atoms of the whole training: drawn without the round, so that no round undoes another."""
+        order = shuffled(roster, training_seed, _WHOLE_TRAINING, b"atoms")
+        return _cut(order[: len(order) // self.atom * self.atom], self.atom)
+
+    def _seat_atoms(
+        self, atoms: Sequence[Group], training_seed: bytes, round: int, groups: int
+    ) -> tuple[Group, ...]:
+        seats = groups * (self.size // self.atom)
+        return tuple(sorted(shuffled(atoms, training_seed, round, b"lot")[:seats]))
+
+    def _draw_atoms(
+        self, roster: Sequence[ClientId], training_seed: bytes, round: int, groups: int
+    ) -> tuple[Grouping, ...]:
+        atoms = self._seat_atoms(self._all_atoms(roster, training_seed), training_seed, round, groups)
+        per_group = self.size // self.atom
+        groupings = []
+        for r in range(self.groupings):
+            order = shuffled(atoms, training_seed, round, b"grouping", r)
+            cut = [order[k * per_group : (k + 1) * per_group] for k in range(groups)]
+            groupings.append(tuple(tuple(sorted(c for atom in part for c in atom)) for part in cut))
+        return tuple(groupings)
+
+
+def check_roster(roster: Sequence[ClientId]) -> None:
+    """Refuse a roster that two parties could read in two orders."""
+    if any(type(client) is not int or not 0 <= client < 2**32 for client in roster):
+        raise UsageError("client ids are whole numbers from 0 to 2^32 - 1")
+    if any(a >= b for a, b in pairwise(roster)):
+        raise UsageError("roster ids must be strictly ascending")
+
+
+def smallest_prime_factor(number: int) -> int:
+    """The least prime that divides `number` (itself if prime); `number` must be at least 2."""
+    divisor = 2
+    while divisor * divisor <= number:
+        if number % divisor == 0:
+            return divisor
+        divisor += 1
+    return number
+
+
+def uniform(key: bytes) -> Iterator[int]:
+    """Endless 64-bit words from SHA-256 in counter mode."""
+    counter = 0
+    while True:
+        block = hashlib.sha256(key + counter.to_bytes(8, "big")).digest()
+        for start in range(0, 32, 8):
+            yield int.from_bytes(block[start : start + 8], "big")
+        counter += 1
+
+
+def below(bound: int, words: Iterator[int]) -> int:
+    """An unbiased number in [0, bound): words that would favour small results are thrown away."""
+    limit = 2**64 - 2**64 % bound
+    return next(word for word in words if word < limit) % bound
+
+
+def shuffled(
+    items: Sequence[Item], training_seed: bytes, round: int | None, purpose: bytes, index: int = 0
+) -> list[Item]:
+    """A Fisher-Yates shuffle whose choices come from H(training seed, round, purpose, index).
+
+    `round=None` draws once for the whole training. Every field has a fixed place or a length in front of it,
+    so no two different draws can hash the same bytes.
+    """
+    if len(training_seed) < MIN_SEED_BYTES:
+        raise UsageError(f"a training seed of {len(training_seed)} bytes can be guessed; use 32")
+    if round is not None and not 0 <= round < 2**63:
+        raise UsageError(f"rounds are numbered from 0, not {round}")
+    when = 0 if round is None else round + 1
+    parts = (_LABEL, purpose, when.to_bytes(8, "big"), index.to_bytes(8, "big"), training_seed)
+    key = hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+    words = uniform(key)
+    order = list(items)
+    for last in range(len(order) - 1, 0, -1):
+        other = below(last + 1, words)
+        order[last], order[other] = order[other], order[last]
+    return order
+
+
+def _cut(order: Sequence[ClientId], size: int) -> Grouping:
+    return tuple(tuple(sorted(order[start : start + size])) for start in range(0, len(order), size))
+
+
+def _fits_transversally(n: int, size: int) -> bool:
+    return any(
+        smallest_prime_factor(c) >= size and 10 * (n - size * c) <= n
+        for c in range(max(size, 2), n // size + 1)
+    )
