@@ -1,30 +1,50 @@
-"""A 16-byte key to a stream of uint32: AES-128 in counter mode, and adding many such masks to a vector.
+"""A 16-byte key to a stream of uint32, by AES-128 in counter mode; and many such masks added to a vector.
 
-NIST SP 800-38A, section 6.5, with an all-zero initial counter block and a big-endian 128-bit counter; the
-keystream is read as little-endian uint32. Every backend gives the same bytes. No other generator makes a mask.
+NIST SP 800-38A, section 6.5: the initial counter block is all zero, the counter 128 bits, big-endian; the
+keystream is read as little-endian words. Nothing else in secagg makes a mask. Three backends give the same
+words: `vaes` and `aesni` make the keystream in registers (`aes_kernels`), `openssl` takes it from the
+cryptography package. The fastest that this processor has, and that agrees with OpenSSL on a self-test when
+first used, is taken; the environment variable SECAGG_BACKEND or `use_backend` forces one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import os
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
+from functools import cache
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from secagg.errors import UsageError
+from secagg.errors import SecAggError, UsageError
+from secagg.parallel import spread, thread_count
 
 Ring32: TypeAlias = npt.NDArray[np.uint32]
 Entropy: TypeAlias = Callable[[int], bytes]
 
 KEY_BYTES = 16
+MAX_WORDS = 2**62  # of one stream: far beyond any vector, and no counter overflows 64 bits below it
+BACKENDS = ("vaes", "aesni", "openssl")  # fastest first
+ENVIRONMENT = "SECAGG_BACKEND"
+
+_PAGE = 1024  # words; pieces are cut at multiples of it, as the kernels like it
+_PIECE = 32768  # words of the vector that one thread takes at a time
+_LEAST_WORK = 2**19  # words of keystream (2 MiB) below which another thread costs more than it gives
+_CHUNK = 32768  # words that OpenSSL makes at a time: long enough to hide a call, short enough for the cache
+_GROUP = 4  # streams made by OpenSSL before they are added, in one pass over the chunk
+
+_forced: ContextVar[str | None] = ContextVar("secagg_backend", default=None)
 
 
 def expand(key: bytes, length: int) -> Ring32:
     """The first `length` words of the key's stream."""
     if length < 0:
-        raise UsageError(f"cannot expand to {length} words")
+        raise UsageError(f"a mask cannot have {length} words")
     mask = np.zeros(length, np.uint32)
     add_masks(mask, [key], [1])
     return mask
@@ -33,35 +53,166 @@ def expand(key: bytes, length: int) -> Ring32:
 def add_masks(
     vector: Ring32,
     keys: Sequence[bytes] | npt.NDArray[np.uint8],
-    signs: Sequence[int],
+    signs: Sequence[int] | npt.NDArray[np.integer],
     *,
     offset: int = 0,
     threads: int | None = None,
 ) -> None:
-    """Add (sign +1) or subtract (sign -1) the stream of every key, in place, mod 2^32.
+    """Add (sign +1) or subtract (sign -1) every key's stream, in place, mod 2^32, on all cores unless told.
 
-    `vector[i]` meets word `offset + i` of each stream.
+    `vector[i]` meets word `offset + i` of each stream, so a vector may be masked in parts. `keys` may be an
+    array of shape (count, 16). The vector is read and written once, however many keys there are.
     """
-    first_block, skip = divmod(offset, 4)
-    for key, sign in zip(keys, signs, strict=True):
-        counter = first_block.to_bytes(16, "big")
-        cipher = Cipher(algorithms.AES(bytes(key)), modes.CTR(counter)).encryptor()
-        stream = np.frombuffer(cipher.update(bytes(4 * (skip + len(vector)))), np.uint32)[skip:]
-        if sign == 1:
-            vector += stream
-        elif sign == -1:
-            vector -= stream
-        else:
-            raise UsageError(f"a sign is +1 or -1, not {sign}")
+    if vector.dtype != np.uint32 or vector.ndim != 1 or not (vector.flags.carray):
+        raise UsageError("masks are added to a writable, contiguous, aligned uint32 vector")
+    if not 0 <= offset <= MAX_WORDS - len(vector):
+        raise UsageError(f"offset {offset} is outside the stream")
+    key_bytes = _key_array(keys)
+    directions = np.array(signs, np.int64).reshape(-1)
+    if len(directions) != len(key_bytes):
+        raise UsageError(f"{len(key_bytes)} keys but {len(directions)} signs")
+    if (np.abs(directions) != 1).any():
+        raise UsageError("a sign is +1 or -1")
+    chosen = backend()
+    workers = thread_count(threads)
+    if len(vector) == 0 or len(key_bytes) == 0:
+        return
+    _add_masks(chosen, vector, key_bytes, directions, offset, workers)
 
 
-def available_backends() -> tuple[str, ...]:
-    return ("openssl",)
+def _key_array(keys: Sequence[bytes] | npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    if isinstance(keys, np.ndarray):
+        if keys.dtype != np.uint8 or keys.ndim != 2 or keys.shape[1] != KEY_BYTES:
+            raise UsageError(f"keys are an array of uint8 with {KEY_BYTES} columns")
+        return np.array(keys, order="C")
+    if any(len(key) != KEY_BYTES for key in keys):
+        raise UsageError(f"a mask key has {KEY_BYTES} bytes")
+    return np.frombuffer(bytearray().join(keys), np.uint8).reshape(-1, KEY_BYTES)
+
+
+def _add_masks(
+    chosen: str,
+    vector: Ring32,
+    keys: npt.NDArray[np.uint8],
+    signs: npt.NDArray[np.int64],
+    offset: int,
+    workers: int,
+) -> None:
+    """With checked arguments: cut the vector into pieces, and give each thread one at a time."""
+    if chosen == "openssl":
+
+        def work(start: int, stop: int) -> None:
+            _add_openssl(vector[start - offset : stop - offset], keys, signs, start)
+    else:
+        from secagg import aes_kernels
+
+        lanes = aes_kernels.LANES[chosen]
+
+        def work(start: int, stop: int) -> None:
+            aes_kernels.add_masks(keys, signs, vector, offset, start, stop, lanes)
+
+    length = len(vector)
+    workers = max(1, min(workers, length * len(keys) // _LEAST_WORK))
+    share = min(_PIECE, -(-length // workers))
+    step = max(share, _LEAST_WORK // len(keys)) if workers > 1 else length
+    spread(work, offset, offset + length, step=-(-step // _PAGE) * _PAGE, threads=workers)
+
+
+def _add_openssl(
+    vector: Ring32, keys: npt.NDArray[np.uint8], signs: npt.NDArray[np.int64], offset: int
+) -> None:
+    """The words from `offset` on, a few streams at a time while they are in the cache."""
+    from secagg import kernels
+
+    block, skip = divmod(offset, 4)
+    counter = modes.CTR(block.to_bytes(16, "big"))
+    ciphers = [Cipher(algorithms.AES(key.tobytes()), counter).encryptor() for key in keys]
+    if skip:
+        for cipher in ciphers:
+            cipher.update(bytes(4 * skip))
+    zeros = memoryview(bytes(4 * min(_CHUNK, len(vector))))
+    streams = np.empty((min(_GROUP, len(keys)), len(zeros)), np.uint8)
+    words, rows = streams.view(np.uint32), [stream.data for stream in streams]
+    for start in range(0, len(vector), _CHUNK):
+        stop = min(start + _CHUNK, len(vector))
+        if 4 * (stop - start) < len(zeros):
+            zeros = zeros[: 4 * (stop - start)]
+            rows = [row[: len(zeros)] for row in rows]
+        for first in range(0, len(ciphers), _GROUP):
+            group = ciphers[first : first + _GROUP]
+            for cipher, row in zip(group, rows, strict=False):
+                cipher.update_into(zeros, row)
+            kernels.add_streams(vector, start, stop, words, signs, first, len(group))
 
 
 def backend() -> str:
-    return "openssl"
+    """The backend that `add_masks` uses here and now. The first call may wait for a compilation."""
+    forced = _forced.get() or os.environ.get(ENVIRONMENT)
+    if not forced:
+        return next(name for name in BACKENDS if _works(name))
+    if forced not in BACKENDS or not _works(forced):
+        raise UsageError(f"no backend {forced!r} here; available: {', '.join(available_backends())}")
+    return forced
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Force a backend inside this context, over SECAGG_BACKEND."""
+    token = _forced.set(name)
+    try:
+        backend()
+        yield
+    finally:
+        _forced.reset(token)
+
+
+def available_backends() -> tuple[str, ...]:
+    """Backends that this processor has and that pass their self-test, fastest first."""
+    return tuple(name for name in BACKENDS if _works(name))
 
 
 def prepare(on_compile: Callable[[str], None] | None = None) -> str:
-    return backend()
+    """Choose the backend now, and call `on_compile` with a function's name if that waits for a compilation.
+
+    Everything else that secagg compiles can be announced in the same way with `compiled.announce`.
+    """
+    from secagg.compiled import announce
+
+    with announce(on_compile) if on_compile else nullcontext():
+        return backend()
+
+
+@cache
+def _works(name: str) -> bool:
+    """Whether this processor can run the backend, and the backend gives the words that OpenSSL gives."""
+    if name != "openssl":
+        from secagg import aes_kernels
+        from secagg.compiled import target_features
+
+        if not target_features() >= aes_kernels.FEATURES[name]:
+            return False
+    keys = np.arange(3 * KEY_BYTES, dtype=np.uint8).reshape(3, KEY_BYTES) * np.uint8(37)
+    signs = np.array([1, -1, 1], np.int64)
+    for offset, length in _SELF_TEST:
+        vector, expected = np.zeros(length, np.uint32), np.zeros(length, np.uint32)
+        _add_masks(name, vector, keys, signs, offset, 1)
+        for key, sign in zip(keys, signs, strict=True):
+            expected += sign.astype(np.uint32) * _stream(key.tobytes(), offset, length)
+        if not np.array_equal(vector, expected):
+            if name == "openssl":
+                raise SecAggError("AES-128-CTR fails its self-test: no masks can be made on this machine")
+            warnings.warn(f"secagg's {name} kernel fails its self-test and is not used", RuntimeWarning, 2)
+            return False
+    return True
+
+
+# First word and length: inside one page; several pages and both edges; a tile's edge; past 2^32 blocks, and
+# across 2^40, where the kernels' tables change.
+_SELF_TEST = ((0, 4), (1021, 4103), (32768 - 5, 2050), (2**34 + 3, 1100), (2**42 - 1500, 3000))
+
+
+def _stream(key: bytes, offset: int, length: int) -> Ring32:
+    """One stream by the shortest path: what all backends are tested against."""
+    block, skip = divmod(offset, 4)
+    cipher = Cipher(algorithms.AES(key), modes.CTR(block.to_bytes(16, "big"))).encryptor()
+    return np.frombuffer(cipher.update(bytes(4 * (skip + length))), "<u4")[skip:].astype(np.uint32)
