@@ -336,7 +336,7 @@ class Client:
                 continue
             shares = HeldShares(dealer.id, content[:HASH_BYTES], content[HASH_BYTES:])
             leaf = hashtree.leaf(self._share_hashes(shares, self.me))
-            if hashtree.root_from(leaf, index, path) == dealer.root:
+            if shares.canonical and hashtree.root_from(leaf, index, path) == dealer.root:
                 held.append(shares)
             else:
                 disputes.append(dealer.id)

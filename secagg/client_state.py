@@ -43,6 +43,15 @@ class HeldShares:
     def share(self, secret: int) -> bytes:
         return self.shares[secret * SHARE_BYTES : (secret + 1) * SHARE_BYTES]
 
+    @property
+    def canonical(self) -> bool:
+        """Whether every share is a field element, written in the only way there is."""
+        return all(map(is_canonical, (self.share(k) for k in range(len(self.shares) // SHARE_BYTES))))
+
+
+def is_canonical(share: bytes) -> bool:
+    return int.from_bytes(share, "little") < shamir.PRIME
+
 
 def nonce_of(pair_nonce: bytes, secret: int) -> bytes:
     """The nonce of one share: all of a pair's nonces come from one, and none tells another."""

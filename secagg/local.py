@@ -195,13 +195,9 @@ def clear(plan: Plan, inputs: Inputs, *, drop: Mapping[ClientId, Stage] | None =
     early = {v: s for v, s in drop.items() if s <= Stage.INPUTS}
     alive = [v for v in plan.ids if v not in early]
     dropouts = {v: Dropout(stage, "it did not answer in time") for v, stage in drop.items()}
-    if plan.policy.enforced:
-        for atom in plan.atoms:
-            left = [v for v in atom if v in alive]
-            if len(left) < plan.policy.anonymity:
-                for v in left:
-                    alive.remove(v)
-                    dropouts[v] = Dropout(Stage.INPUTS, "too few of its atom survive to hide it")
+    for v in plan.too_few_in_atom(alive):
+        alive.remove(v)
+        dropouts[v] = Dropout(Stage.INPUTS, "too few of its atom survive to hide it")
     for stage in (Stage.INPUTS, Stage.CONSISTENCY, Stage.UNMASKING):
         count = sum(v not in drop or drop[v] > stage for v in alive)
         if count < plan.t:

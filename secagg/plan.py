@@ -221,6 +221,14 @@ class Plan:
             return 1.0
         return self.weight_of[client] * len(self.ids) / sum(self.weights)
 
+    def too_few_in_atom(self, survivors: Collection[ClientId]) -> tuple[ClientId, ...]:
+        """Survivors whose atom fell below the policy: they leave U3, so that their rows can be opened."""
+        if not self.policy.enforced:
+            return ()
+        alive = frozenset(survivors)
+        left = [[v for v in atom if v in alive] for atom in self.atoms]
+        return tuple(sorted(v for atom in left if len(atom) < self.policy.anonymity for v in atom))
+
     def audit(self, survivors: Collection[ClientId]) -> Verdict:
         """What opening rows would reveal with these survivors, and which rows the policy allows."""
         return audit(

@@ -311,19 +311,12 @@ class Server:
 
     def _close_inputs(self) -> None:
         """Fix U3 and the rows to open. With atoms, one that fell below the policy leaves whole."""
-        for client in self._weak_atoms():
+        for client in self.plan.too_few_in_atom(self._inputs):
             self._drop(client, "too few of its atom survive to hide it")
             del self._inputs[client]
         self._go_on_with(len(self._inputs), "sent masked inputs")
         self._rows = tuple(sorted(self.plan.audit(sorted(self._inputs)).rows))
         self._sums = {row: total for row in self._rows if (total := self._row_total(row)) is not None}
-
-    def _weak_atoms(self) -> list[ClientId]:
-        policy = self.plan.policy
-        if not policy.enforced:
-            return []
-        alive = [[v for v in atom if v in self._inputs] for atom in self.plan.atoms]
-        return [v for atom in alive if len(atom) < policy.anonymity for v in atom]
 
     def _row_total(self, row: Row) -> Ring32 | None:
         if not self.plan.atoms:

@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from secagg import shamir, transcript
+from secagg.client_state import is_canonical
 from secagg.codec import Ring32
 from secagg.errors import PeerError
 from secagg.groupings import ClientId, Row
@@ -66,7 +67,7 @@ class Shares:
             if place is not None:
                 start = (place * (len(opened.plan.groupings) + 1) + secret) * HASH_BYTES
                 found = transcript.share_hash(opened.plan.hash, owner, sender, secret, share, nonce)
-                if hashes[start : start + HASH_BYTES] == found:
+                if hashes[start : start + HASH_BYTES] == found and is_canonical(share):
                     self.by_secret.setdefault((owner, secret), {})[sender] = share
                     continue
             wrong.append(owner)
