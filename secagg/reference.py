@@ -140,8 +140,8 @@ def keys(seen: Transcript, present: Sequence[Party]) -> None:
     for party in present:
         party.entropy(16)  # the name of this run in the client's journal
         party.channel, party.mask = party.entropy(32), party.entropy(32)
-        publics = (AgreementKey.from_private(k).public for k in (party.channel, party.mask))
-        advert = KeyAdvert(party.id, *publics, b"")
+        channel, mask = AgreementKey.from_private(party.channel), AgreementKey.from_private(party.mask)
+        advert = KeyAdvert(party.id, channel.public, mask.public, b"")
         statement = transcript.key_statement(plan.training_id, plan.round, plan.roster_hash, advert)
         signature = party.identity.sign(statement)
         verify(party.identity.public, signature, statement, signer=party.id)  # by the server and every client

@@ -1,0 +1,5 @@
+"""`python -m secagg` is the `secagg` command."""
+
+from secagg.cli import main
+
+raise SystemExit(main())
