@@ -95,25 +95,16 @@ def _components(rows: Collection[Sequence[int]]) -> list[tuple[set[int], set[tup
     return parts
 
 
-def atom_bound(
-    rows: Collection[Collection[ClientId]], atoms: Sequence[Group], known: Collection[ClientId]
-) -> int:
-    """A proven lower bound on T when every row is made of whole atoms, else 0.
+def atom_bound(row: Collection[ClientId], atoms: Sequence[Group], missing: Collection[ClientId]) -> int:
+    """What remains of the smallest atom in a realised row made of whole atoms; 0 for any other row.
 
-    `rows` are the realised rows, `known` the clients that are missing or collude. Then every combination of
-    rows is constant on what is left of each atom, so it involves all of an atom or none of it.
+    Every combination of such rows is constant on what remains of each atom, so it involves all of an atom or
+    nothing of it: T is at least the least of their bounds, however many rows there are.
     """
-    left = [frozenset(atom) - frozenset(known) for atom in atoms]
-    home = {client: index for index, members in enumerate(left) for client in members}
-    smallest = 0
-    for row in rows:
-        inside = frozenset(row) - frozenset(known)
-        touched = {home.get(client, -1) for client in inside}
-        if -1 in touched or sum(len(left[index]) for index in touched) != len(inside):
-            return 0
-        least = min((len(left[index]) for index in touched), default=0)
-        smallest = min(smallest, least) if smallest else least
-    return smallest
+    members, gone = frozenset(row), frozenset(missing)
+    parts = [left for left in (frozenset(atom) - gone for atom in atoms) if left & members]
+    whole = sum(map(len, parts)) == len(members) and frozenset[ClientId]().union(*parts) == members
+    return min(map(len, parts)) if parts and whole else 0
 
 
 def transversal_bound(groupings: Sequence[Grouping], columns: Sequence[Group], missing: int) -> int:

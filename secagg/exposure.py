@@ -12,7 +12,6 @@ rows span less. `docs/exposure.md` has the theory.
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,16 +23,15 @@ import numpy.typing as npt
 
 from secagg.errors import UsageError
 from secagg.groupings import ClientId, Group, Grouping, Row
+from secagg.realised import Realised, digest
 
 if TYPE_CHECKING:
-    from secagg.leverage import Leverage
     from secagg.linear import RowSpace
 
 ENFORCE: Literal["enforce"] = "enforce"
 REPORT_EVEN_IF_EXPOSED: Literal["report-even-if-exposed"] = "report-even-if-exposed"
 Mode = Literal["enforce", "report-even-if-exposed"]
-SLACK = 1e-9  # leverage may exceed its limit by this much: 1/3 computed is not always below 1/3 written
-NAMED = 8  # how many clients a sentence names before it counts the rest
+BLOCK = 1 << 16  # coordinates that the attack solves for at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,19 +141,26 @@ def audit(
 ) -> Verdict:
     """Decide which rows may be opened, given who survived and who is assumed to collude with the server.
 
-    `colluders` contribute nothing to hide: their columns are removed. `atoms` (`Schedule.units`) and
-    `columns` (`Schedule.columns`) let the schedule's proof stand in for a computation; a proof is used only
-    after checking that the realised rows fit it. The prime that decides is drawn from the plan hash and all
-    these sets, so nobody can look for survivors that fit a prime known beforehand.
+    `colluders` have nothing to hide: their columns are removed. `atoms` (`Schedule.units`) and `columns`
+    (`Schedule.columns`) let the schedule's proof stand in for a computation, after checking that the realised
+    rows fit it. The prime that decides is drawn from the plan hash and all these sets, so nobody can look for
+    survivors that fit a prime known beforehand.
     """
-    case = _Case(groupings, survivors, policy, weights, colluders, plan_hash, atoms, columns)
-    if policy.enforced:
-        opened, closed = case.choose()
-        return case.verdict(opened, closed, closed)
-    _, objections = case.choose()
-    opened = [row for row in case.members if case.alive[row]]
-    closed = {row: "nobody in it survived" for row in case.members if not case.alive[row]}
-    return case.verdict(opened, closed, objections)
+    from secagg.opening import Limits, choose  # compiles with numba: not before it is needed
+
+    rows = Realised(groupings, survivors, colluders=colluders, weights=weights, plan_hash=plan_hash)
+    limits = Limits(
+        survivors=max(policy.min_survivors, policy.anonymity),
+        anonymity=policy.anonymity,
+        leverage=policy.max_leverage,
+        proven=_proven(rows, atoms, columns),
+    )
+    opened, objections = choose(rows, limits)
+    closed = objections
+    if not policy.enforced:
+        opened = [row for row in rows.members if rows.alive[row]]
+        closed = {row: "nobody in it survived" for row in rows.members if not rows.alive[row]}
+    return _describe(rows, policy, limits.proven, opened, closed, objections)
 
 
 class Auditor:
@@ -183,7 +188,7 @@ class Auditor:
         columns: Sequence[Group] = (),
     ) -> Verdict:
         """The same as `exposure.audit`."""
-        key = _digest(
+        key = digest(
             groupings, frozenset(survivors), frozenset(colluders), plan_hash, policy, weights, atoms, columns
         )
         if key in self._answers:
@@ -199,315 +204,164 @@ class Auditor:
         return verdict
 
 
-class _Case:
-    """One audit: the realised rows over the columns of the honest survivors."""
+@dataclass(frozen=True, slots=True)
+class Revealed:
+    """What a set of rows tells about the clients in them."""
 
-    def __init__(
-        self,
-        groupings: Sequence[Grouping],
-        survivors: Collection[ClientId],
-        policy: Policy,
-        weights: Mapping[ClientId, float] | None,
-        colluders: Collection[ClientId],
-        plan_hash: bytes,
-        atoms: Sequence[Group],
-        columns: Sequence[Group],
-    ) -> None:
-        self.policy = policy
-        self.groupings = groupings
-        self.key = _digest(groupings, frozenset(survivors), frozenset(colluders), plan_hash)
-        alive, hidden = frozenset(survivors), frozenset(survivors) - frozenset(colluders)
-        self.alive: dict[Row, int] = {}
-        self.members: dict[Row, Group] = {}
-        for g, grouping in enumerate(groupings):
-            seen: set[ClientId] = set()
-            for k, group in enumerate(grouping):
-                if len(seen | set(group)) != len(seen) + len(group):
-                    raise UsageError(f"grouping {g} has a client in two places; groups must be disjoint")
-                seen |= set(group)
-                self.alive[g, k] = len(alive.intersection(group))
-                self.members[g, k] = tuple(sorted(hidden.intersection(group)))
-        self.clients = tuple(sorted({client for row in self.members.values() for client in row}))
-        self.at = {client: index for index, client in enumerate(self.clients)}
-        self.index = {row: tuple(self.at[c] for c in members) for row, members in self.members.items()}
-        self.weights: npt.NDArray[np.float64] = np.array(
-            [1.0 if weights is None else float(weights[client]) for client in self.clients]
-        )
-        if not (np.isfinite(self.weights).all() and (self.weights > 0).all()):
-            raise UsageError("weights must be positive and finite")
-        scheduled = {client for grouping in groupings for group in grouping for client in group}
-        self.known = scheduled - set(self.clients)
-        self.atoms = atoms
-        self.columns = columns
-        self.proven = self._proven()
-
-    def _proven(self) -> dict[Row, int]:
-        """Rows that a schedule's proof covers jointly, with the bound on T that it gives for them."""
-        from secagg.anonymity import atom_bound, transversal_bound
-
-        bounds: dict[Row, int] = {}
-        if self.columns:
-            bound = transversal_bound(self.groupings, self.columns, len(self.known))
-            bounds = dict.fromkeys(self.members, bound)
-        if self.atoms:
-            for row, members in self.members.items():
-                bounds[row] = atom_bound([members], self.atoms, self.known)
-        return bounds
-
-    # -- choosing rows ---------------------------------------------------------------------------------------
-
-    def choose(self) -> tuple[list[Row], dict[Row, str]]:
-        """The rows to open and the reason for each other one: the best of a few greedy passes.
-
-        A pass adds rows in a fixed order and keeps each one that leaves the policy satisfied. What was
-        refused once stays refused (the row space only grows), so no row can be added to what a pass kept.
-        """
-        floor = max(self.policy.min_survivors, self.policy.anonymity)
-        weak = {
-            row: _few_survivors(self.alive[row], len(members), floor)
-            for row, members in self.members.items()
-            if len(members) < floor
-        }
-        strong = [row for row in self.members if row not in weak]
-        best: tuple[list[Row], dict[Row, str]] | None = None
-        for order in self._orders(strong, weak):
-            opened, refused = self._pass(order)
-            if best is None or len(opened) > len(best[0]):
-                best = opened, refused
-            if not refused:
-                break
-        assert best is not None
-        return best[0], dict(sorted((weak | best[1]).items()))
-
-    def _orders(self, strong: Sequence[Row], weak: Collection[Row]) -> Iterable[list[Row]]:
-        """Grouping by grouping: as drawn; those that lost a row first; those that lost none first.
-
-        Rows that a schedule's proof covers always come first: the proof holds only for rows of their kind.
-        """
-        hurt = {g for g, _ in weak}
-        strong = sorted(strong, key=lambda row: (self.proven.get(row, 0) < self.policy.anonymity, row))
-        yield list(strong)
-        if 0 < len(hurt) < len(self.groupings):
-            yield sorted(strong, key=lambda row: row[0] not in hurt)
-            yield sorted(strong, key=lambda row: row[0] in hurt)
-
-    def _pass(self, order: Sequence[Row]) -> tuple[list[Row], dict[Row, str]]:
-        walk = _Walk(self)
-        walk.take(order)
-        return walk.opened, walk.refused
-
-    # -- describing what is opened ---------------------------------------------------------------------------
-
-    def verdict(
-        self, opened: Sequence[Row], closed: Mapping[Row, str], objections: Mapping[Row, str]
-    ) -> Verdict:
-        from secagg.anonymity import DEPTH
-        from secagg.leverage import Leverage
-        from secagg.linear import RowSpace
-
-        space, leverage = RowSpace(len(self.clients), self.key, depth=DEPTH), Leverage(self.weights)
-        for row in opened:
-            if space.add(self.index[row]):
-                leverage.add(self.index[row])
-        exposed = frozenset(self.clients[i] for i in space.exposed())
-        would, told = self._what_all_rows_would_expose()
-        values = {
-            client: 1.0 if client in exposed else min(1.0, float(value))
-            for client, value in zip(self.clients, leverage.values, strict=True)
-        }
-        anonymity = self._anonymity(space, opened)
-        return Verdict(
-            policy=self.policy,
-            rows=frozenset(opened),
-            closed=MappingProxyType(dict(closed)),
-            objections=MappingProxyType(dict(objections)),
-            exposed=exposed,
-            would_expose=would,
-            clients=len(self.clients),
-            rank=space.rank,
-            leverage=MappingProxyType(values),
-            anonymity=anonymity,
-            sentences=self._sentences(opened, objections, exposed, told, anonymity),
-        )
-
-    def _what_all_rows_would_expose(
-        self,
-    ) -> tuple[frozenset[ClientId], list[tuple[int, frozenset[ClientId]]]]:
-        """Who is exposed if everything is opened, and by which grouping, opened in order, each became so."""
-        from secagg.linear import RowSpace
-
-        space = RowSpace(len(self.clients), self.key)
-        so_far: frozenset[ClientId] = frozenset()
-        told = []
-        for g, grouping in enumerate(self.groupings):
-            for k in range(len(grouping)):
-                space.add(self.index[g, k])
-            now = frozenset(self.clients[i] for i in space.exposed())
-            if now > so_far:
-                told.append((g, now - so_far))
-            so_far = now
-        return so_far, told
-
-    def _anonymity(self, space: RowSpace, opened: Sequence[Row]) -> Anonymity:
-        from secagg.anonymity import bounds
-
-        sizes = [len(self.index[row]) for row in opened if self.index[row]]
-        proven = min((self.proven.get(row, 0) for row in opened if self.index[row]), default=0)
-        if not sizes:
-            return Anonymity(len(self.clients) + 1, None, "no row is opened")
-        lower, upper = bounds(space, [self.index[row] for row in opened if self.index[row]])
-        if proven > lower:
-            return Anonymity(proven, upper, "by the schedule")
-        return Anonymity(lower, upper, "by the null space")
-
-    def _sentences(
-        self,
-        opened: Sequence[Row],
-        objections: Mapping[Row, str],
-        exposed: frozenset[ClientId],
-        told: Sequence[tuple[int, frozenset[ClientId]]],
-        anonymity: Anonymity,
-    ) -> tuple[str, ...]:
-        total = len(self.members)
-        lines = []
-        if not self.policy.enforced:
-            lines.append("REPORT ONLY: nothing is kept closed, whatever it exposes")
-        lines.append(f"{len(opened)} of {total} rows are opened; {anonymity}")
-        if exposed:
-            lines.append(f"the server learns the updates of {_names(exposed)} exactly")
-        lines += [f"opening grouping {g} would expose {_names(clients)}" for g, clients in told]
-        lines += [f"row {k} of grouping {g}: {why}" for (g, k), why in objections.items()]
-        return tuple(lines)
+    clients: tuple[ClientId, ...]
+    rank: int
+    exposed: frozenset[ClientId]
+    leverage: Mapping[ClientId, float] = field(repr=False)
 
 
-class _Walk:
-    """A greedy pass: the rows kept so far and what they span."""
+def revealed(
+    rows: Iterable[Collection[ClientId]], *, weights: Mapping[ClientId, float] | None = None
+) -> Revealed:
+    """What these rows reveal together if every client's update is the same in all of them.
 
-    def __init__(self, case: _Case) -> None:
-        from secagg.leverage import Leverage
-        from secagg.linear import RowSpace
-
-        self.case = case
-        self.need = case.policy.anonymity
-        self.limit = case.policy.max_leverage
-        self.space = RowSpace(len(case.clients), case.key, depth=self.need - 1)
-        self.leverage: Leverage | None = Leverage(case.weights) if self.limit < 1.0 else None
-        self.opened: list[Row] = []
-        self.refused: dict[Row, str] = {}
-        self.proven = True  # every row kept so far is covered by the schedule's proof
-        self.component = np.arange(len(case.clients))  # clients linked by rows carry the same number
-        self.tangled: set[int] = set()  # components of more than one row, whose T must be computed
-
-    def take(self, rows: Sequence[Row]) -> None:
-        """Add rows in order, each only if the policy still holds.
-
-        Beyond T = 3 a test is dear, so it is made once for many rows, which are taken apart only if it fails;
-        the result is the same as testing after every row.
-        """
-        if self.need <= 3 or len(rows) == 1:
-            for row in rows:
-                self._try(row, self.need)
-            return
-        before = self._state()
-        for row in rows:
-            self._try(row, 3)
-        if not any(self._found(label, self.space.null, self.need) for label in sorted(self.tangled)):
-            return
-        self.space, self.leverage, self.opened, self.refused, self.proven, self.component, self.tangled = (
-            before
-        )
-        half = len(rows) // 2
-        self.take(rows[:half])
-        self.take(rows[half:])
-
-    def _state(self) -> tuple[Any, ...]:
-        leverage = self.leverage.copy() if self.leverage is not None else None
-        return (
-            self.space.copy(), leverage, self.opened.copy(), self.refused.copy(), self.proven,
-            self.component.copy(), self.tangled.copy(),
-        )  # fmt: skip
-
-    def _try(self, row: Row, need: int) -> None:
-        members = self.case.index[row]
-        null = self.space.consider(members)
-        if null is None:
-            self.opened.append(row)
-            return
-        labels = set(self.component[list(members)].tolist())
-        joined = np.isin(self.component, list(labels))
-        alone = int(joined.sum()) == len(members)  # no client of it is in, or linked to, a row kept before
-        proven = self.proven and self.case.proven.get(row, 0) >= self.need
-        before, label = self.component, members[0]
-        self.component = np.where(joined, label, self.component)
-        reason = (None if alone or proven else self._found(label, null, need)) or self._too_much(members)
-        if reason:
-            self.component = before
-            self.refused[row] = reason
-            return
-        self.space.accept()
-        if self.leverage is not None:
-            self.leverage.accept()
-        self.proven = proven
-        self.tangled -= labels
-        if not alone and not proven:
-            self.tangled.add(label)
-        self.opened.append(row)
-
-    def _found(self, label: int, null: npt.NDArray[np.uint64], need: int) -> str | None:
-        """Fewer than `need` clients of this component in one combination, or the reason we cannot tell."""
-        from secagg.anonymity import decidable, dependent
-
-        inside = np.flatnonzero(self.component == label)
-        if not decidable(len(inside), need):
-            return f"anonymity {need} among {len(inside)} clients is neither proven nor within reach"
-        found = dependent(self.space, null[:, inside], need)
-        clients = [self.case.clients[inside[i]] for i in found]
-        if len(clients) == 1:
-            return f"with the rows opened before, it would expose {_names(clients)}"
-        return (
-            f"with the rows opened before, a mix of only {_names(clients)} would be learned"
-            if clients
-            else None
-        )
-
-    def _too_much(self, members: Sequence[int]) -> str | None:
-        """A client whose leverage would pass the limit."""
-        if self.leverage is None:
-            return None
-        ahead = self.leverage.consider(members)
-        worst = int(np.argmax(ahead))
-        if ahead[worst] <= self.limit + SLACK:
-            return None
-        return f"client {self.case.clients[worst]} would reach leverage {ahead[worst]:.3f} > {self.limit:g}"
+    Give it the opened rows of several rounds to see the worst case over a training: updates that hardly
+    change from round to round.
+    """
+    groupings = [(tuple(sorted(row)),) for row in rows]
+    everyone = {client for (group,) in groupings for client in group}
+    realised = Realised(groupings, everyone, weights=weights, plan_hash=b"")
+    space, leverage = _span(realised, list(realised.members))
+    return Revealed(realised.clients, space.rank, *leverage)
 
 
-def _few_survivors(alive: int, honest: int, floor: int) -> str:
-    if not alive:
-        return "nobody in it survived"
-    colluding = f", {alive - honest} of them assumed to collude" if alive > honest else ""
-    return f"{alive} survivors{colluding}: fewer than {floor}"
+def solve(
+    rows: Mapping[Row, Collection[ClientId]],
+    sums: Mapping[Row, npt.NDArray[Any]],
+    *,
+    weights: Mapping[ClientId, float] | None = None,
+) -> dict[ClientId, npt.NDArray[np.float64]]:
+    """The attack: every update that follows from row sums by least squares, to floating-point accuracy.
+
+    What an honest-but-curious server can do with the results of a run, and nothing more. It shares no code
+    with the audit, so each can be held against the other.
+    """
+    clients = sorted({client for members in rows.values() for client in members})
+    ordered = sorted(rows)
+    weight = {client: 1.0 if weights is None else weights[client] for client in clients}
+    matrix = np.zeros((len(ordered), len(clients)))
+    for at, row in enumerate(ordered):
+        members = frozenset(rows[row])
+        matrix[at] = [weight[client] * (client in members) for client in clients]
+    inverse = np.linalg.pinv(matrix, rcond=1e-10)
+    known = np.flatnonzero(np.diag(inverse @ matrix) > 1 - 1e-6)
+    found = {clients[i]: np.empty(np.shape(sums[ordered[0]])) for i in known}
+    for start in range(0, len(sums[ordered[0]]) if ordered else 0, BLOCK):
+        block = np.array([sums[row][start : start + BLOCK] for row in ordered], np.float64)
+        for i in known:
+            found[clients[i]][start : start + BLOCK] = inverse[i] @ block
+    return found
 
 
-def _names(clients: Collection[ClientId]) -> str:
-    """'client 7', 'clients 7 and 23', 'clients 1, 2, 3 and 57 others'."""
-    ordered = sorted(clients)
-    if len(ordered) == 1:
-        return f"client {ordered[0]}"
-    if len(ordered) > NAMED:
-        return f"clients {', '.join(map(str, ordered[:NAMED]))} and {len(ordered) - NAMED} others"
-    return f"clients {', '.join(map(str, ordered[:-1]))} and {ordered[-1]}"
+def _proven(rows: Realised, atoms: Sequence[Group], columns: Sequence[Group]) -> Mapping[Row, int]:
+    """A T for each row that holds for all rows with at least that T together; 0 without a proof."""
+    from secagg.anonymity import atom_bound, transversal_bound
+
+    if columns:
+        return dict.fromkeys(rows.members, transversal_bound(rows.groupings, columns, len(rows.missing)))
+    if atoms:
+        return {row: atom_bound(members, atoms, rows.missing) for row, members in rows.members.items()}
+    return {}
 
 
-def _digest(*parts: object) -> bytes:
-    """A hash of public arguments, with sets and mappings in ascending order: equal arguments hash alike."""
-    return hashlib.sha256(repr(tuple(_canonical(part) for part in parts)).encode()).digest()
+def _describe(
+    rows: Realised,
+    policy: Policy,
+    proven: Mapping[Row, int],
+    opened: Sequence[Row],
+    closed: Mapping[Row, str],
+    objections: Mapping[Row, str],
+) -> Verdict:
+    space, (exposed, leverage) = _span(rows, opened)
+    told = _who_each_grouping_would_expose(rows)
+    anonymity = _anonymity(rows, space, opened, proven)
+    return Verdict(
+        policy=policy,
+        rows=frozenset(opened),
+        closed=MappingProxyType(dict(closed)),
+        objections=MappingProxyType(dict(objections)),
+        exposed=exposed,
+        would_expose=frozenset(client for _, clients in told for client in clients),
+        clients=len(rows.clients),
+        rank=space.rank,
+        leverage=leverage,
+        anonymity=anonymity,
+        sentences=_sentences(policy, len(rows.members), len(opened), exposed, told, objections, anonymity),
+    )
 
 
-def _canonical(part: object) -> object:
-    if isinstance(part, Mapping):
-        return ("map", tuple(sorted(part.items())))
-    if isinstance(part, (set, frozenset)):
-        return tuple(sorted(part))
-    if isinstance(part, (list, tuple)):
-        return tuple(_canonical(item) for item in part)
-    return part
+def _span(
+    rows: Realised, opened: Sequence[Row]
+) -> tuple[RowSpace, tuple[frozenset[ClientId], Mapping[ClientId, float]]]:
+    """The row space of the opened rows, who is exposed by it, and everyone's leverage."""
+    from secagg.anonymity import DEPTH
+    from secagg.leverage import Leverage
+    from secagg.linear import RowSpace
+
+    space, leverage = RowSpace(len(rows.clients), rows.key, depth=DEPTH), Leverage(rows.weights)
+    for row in opened:
+        if space.add(rows.index[row]):
+            leverage.add(rows.index[row])
+    exposed = frozenset(rows.clients[i] for i in space.exposed())
+    values = {
+        client: 1.0 if client in exposed else float(min(1.0, value))
+        for client, value in zip(rows.clients, leverage.values, strict=True)
+    }
+    return space, (exposed, MappingProxyType(values))
+
+
+def _who_each_grouping_would_expose(rows: Realised) -> list[tuple[int, frozenset[ClientId]]]:
+    """Opening everything, grouping by grouping: the first one that gives each client away."""
+    from secagg.linear import RowSpace
+
+    space = RowSpace(len(rows.clients), rows.key)
+    told, before = [], frozenset[ClientId]()
+    for g, grouping in enumerate(rows.groupings):
+        for k in range(len(grouping)):
+            space.add(rows.index[g, k])
+        now = frozenset(rows.clients[i] for i in space.exposed())
+        if now > before:
+            told.append((g, now - before))
+        before = now
+    return told
+
+
+def _anonymity(
+    rows: Realised, space: RowSpace, opened: Sequence[Row], proven: Mapping[Row, int]
+) -> Anonymity:
+    from secagg.anonymity import bounds
+
+    seen = [row for row in opened if rows.index[row]]
+    if not seen:
+        return Anonymity(len(rows.clients) + 1, None, "no row is opened")
+    lower, upper = bounds(space, [rows.index[row] for row in seen])
+    promised = min(proven.get(row, 0) for row in seen)
+    if promised > lower:
+        return Anonymity(promised, upper, "by the schedule")
+    return Anonymity(lower, upper, "by the null space")
+
+
+def _sentences(
+    policy: Policy,
+    total: int,
+    opened: int,
+    exposed: Collection[ClientId],
+    told: Sequence[tuple[int, Collection[ClientId]]],
+    objections: Mapping[Row, str],
+    anonymity: Anonymity,
+) -> tuple[str, ...]:
+    from secagg.opening import names
+
+    lines = [f"{opened} of {total} rows are opened; {anonymity}"]
+    if not policy.enforced:
+        lines.insert(0, "REPORT ONLY: every row is opened, whatever it exposes")
+    if exposed:
+        lines.append(f"the server learns the updates of {names(exposed)} exactly")
+    lines += [f"opening grouping {g} would expose {names(clients)}" for g, clients in told]
+    kept = "stays closed" if policy.enforced else "should stay closed"
+    lines += [f"row {k} of grouping {g} {kept}: {why}" for (g, k), why in objections.items()]
+    return tuple(lines)

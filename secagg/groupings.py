@@ -17,7 +17,7 @@ difference of two groupings would be those few clients.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
@@ -196,6 +196,18 @@ def check_roster(roster: Sequence[ClientId]) -> None:
         raise UsageError("client ids are whole numbers from 0 to 2^32 - 1")
     if any(a >= b for a, b in pairwise(roster)):
         raise UsageError("roster ids must be strictly ascending")
+
+
+def keep_whole_atoms(
+    atoms: Sequence[Group], survivors: Collection[ClientId], least: int
+) -> frozenset[ClientId]:
+    """The survivors without the atoms that shrank below `least`: these leave the run as a whole.
+
+    A row with such an atom in it would have to stay closed; without its last members, it can be opened.
+    """
+    alive = frozenset(survivors)
+    weak = [alive.intersection(atom) for atom in atoms]
+    return alive.difference(*(left for left in weak if len(left) < least))
 
 
 def smallest_prime_factor(number: int) -> int:

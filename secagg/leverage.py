@@ -20,41 +20,39 @@ import numpy.typing as npt
 from secagg.compiled import kernel
 
 Vector = npt.NDArray[np.float64]
+Matrix = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-LOST = 1e-20  # a remainder this small (squared, relative) drowns in rounding errors: nothing can be said
+LOST = 1e-10  # a remainder this small (squared, relative) may be rounding errors: nothing can be said
+AGAIN = 1e-2  # below this, project a second time: once loses digits, twice is enough (Giraud et al. 2005)
 
 
 @kernel
-def orthogonal_remainder(basis: Vector, r: int, row: Indices, weights: Vector, out: Vector) -> float:
-    """What is left of a weighted row after projecting out r orthonormal vectors, normalised, in `out`.
+def remainder(projector: Matrix, row: Indices, weights: Vector, out: Vector) -> float:
+    """Put the part of a weighted row outside the projector's range into `out`, normalised.
 
-    Returns its squared length relative to the row's. Gram-Schmidt, twice: once loses digits when little is
-    left, twice is enough (Giraud, Langou and Rozloznik 2005).
+    Returns its squared length relative to the row's.
     """
     n = out.shape[0]
-    before = 0.0
+    before, after = 0.0, 0.0
     for i in range(n):
         out[i] = 0.0
     for i in row:
         out[i] = weights[i]
         before += weights[i] * weights[i]
-    for sweep in range(2):
-        for q in range(r):
-            vector = basis[q]
-            inner = 0.0
-            if sweep == 0:
-                for i in row:
-                    inner += vector[i] * weights[i]
-            else:
-                for i in range(n):
-                    inner += vector[i] * out[i]
-            if inner != 0.0:
-                for i in range(n):
-                    out[i] -= inner * vector[i]
-    after = 0.0
+    for i in row:
+        for j in range(n):
+            out[j] -= weights[i] * projector[i, j]
     for i in range(n):
         after += out[i] * out[i]
+    if after < AGAIN * before:
+        once = out.copy()
+        after = 0.0
+        for i in range(n):
+            for j in range(n):
+                out[j] -= once[i] * projector[i, j]
+        for i in range(n):
+            after += out[i] * out[i]
     length = np.sqrt(after)
     if length > 0.0:
         for i in range(n):
@@ -62,45 +60,48 @@ def orthogonal_remainder(basis: Vector, r: int, row: Indices, weights: Vector, o
     return after / before
 
 
+@kernel
+def extend(projector: Matrix, unit: Vector) -> None:
+    """Add a direction orthogonal to the projector's range."""
+    n = unit.shape[0]
+    for i in range(n):
+        for j in range(n):
+            projector[i, j] += unit[i] * unit[j]
+
+
 class Leverage:
     """The leverages under the rows added so far. Rows must be independent; `linear.RowSpace` knows."""
 
     def __init__(self, weights: Vector) -> None:
         self.weights = weights
-        self.values: Vector = np.zeros(len(weights))
-        self.rank = 0
-        self.lost = False  # true once a row was too close to the others for floating point to tell apart
-        self._basis: Vector = np.zeros((min(16, len(weights)), len(weights)))
-        self._next: Vector = np.zeros(len(weights))
-        self._ahead: Vector = np.zeros(len(weights))
-        self._ahead_lost = False
+        self.lost = False
+        self._projector: Matrix = np.zeros((len(weights), len(weights)))
+        self._unit: Vector = np.zeros(len(weights))
+
+    @property
+    def values(self) -> Vector:
+        """One number per client; all 1 (as if exposed) once a row was too close to the others to tell."""
+        return np.ones_like(self.weights) if self.lost else self._projector.diagonal().copy()
 
     def copy(self) -> Leverage:
         """An independent copy, to come back to."""
-        other = object.__new__(Leverage)
-        for name, value in self.__dict__.items():
-            setattr(other, name, value.copy() if isinstance(value, np.ndarray) else value)
+        other = Leverage(self.weights)
+        other._projector, other.lost = self._projector.copy(), self.lost
         return other
 
     def consider(self, row: Iterable[int]) -> Vector:
         """The leverages as they would be with this row too."""
-        members = np.fromiter(row, np.int64)
-        left = orthogonal_remainder(self._basis, self.rank, members, self.weights, self._next)
-        self._ahead_lost = self.lost or left < LOST
-        self._ahead = np.ones_like(self.values) if self._ahead_lost else self.values + self._next * self._next
-        return self._ahead
+        left = remainder(self._projector, np.fromiter(row, np.int64), self.weights, self._unit)
+        if self.lost or left < LOST:
+            return np.ones_like(self.weights)
+        return self._projector.diagonal() + self._unit * self._unit
 
     def accept(self) -> None:
         """Add the row that was considered last."""
-        if self.rank == len(self._basis):
-            grown = np.zeros((min(len(self.values), 2 * self.rank), len(self.values)))
-            grown[: self.rank] = self._basis
-            self._basis = grown
-        self._basis[self.rank] = self._next
-        self.values = self._ahead
-        self.lost = self._ahead_lost
-        self.rank += 1
+        extend(self._projector, self._unit)
 
     def add(self, row: Iterable[int]) -> None:
-        self.consider(row)
-        self.accept()
+        """Add a row, whatever it does."""
+        left = remainder(self._projector, np.fromiter(row, np.int64), self.weights, self._unit)
+        self.lost = self.lost or left < LOST
+        extend(self._projector, self._unit)
