@@ -39,7 +39,7 @@ class FixedPoint:
 
     def __post_init__(self) -> None:
         _check_clients(self.clients)
-        if not (LEAST_CLIP <= self.clip and self.clients * self.clip <= FLOAT32_MAX):
+        if not (self.clip >= LEAST_CLIP and self.clients * self.clip <= FLOAT32_MAX):
             raise UsageError(
                 f"{self.clients} values of ±{self.clip} do not fit float32 (clip >= {LEAST_CLIP})"
             )
