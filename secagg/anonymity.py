@@ -4,18 +4,19 @@ T is the minimum distance of the code spanned by the opened rows. It is at least
 columns of a null-space basis are independent (MacWilliams and Sloane 1977, ch. 1, thm 10, with the null space
 as parity check): no zero column for T = 2 (nobody is exposed), no two parallel for T = 3, no three in a plane
 for T = 4. `dependent` decides that on the random null vectors of `linear.RowSpace`; it is cheap up to T = 4
-and grows with n^(T-2) beyond, so larger T are decided only within a budget, or proved by the schedule.
+and grows with n^(T-2) beyond, so larger T are decided only within a budget, proved by the schedule or, for
+two groupings, read off a graph (`secagg.cuts`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from math import comb
+from math import comb, lcm
 
 import numpy as np
 
-from secagg import modular
-from secagg.groupings import ClientId, Group, Grouping, smallest_prime_factor
+from secagg import cuts, modular
+from secagg.groupings import ClientId, Group, Grouping, Row
 from secagg.linear import RowSpace
 from secagg.modular import Index, Words
 
@@ -49,49 +50,45 @@ def dependent(space: RowSpace, null: Words, t: int) -> tuple[int, ...]:
     return tuple(int(i) for i in sorted(found) if i >= 0)
 
 
-def bounds(space: RowSpace, rows: Collection[Sequence[int]]) -> tuple[int, int]:
+def bounds(space: RowSpace, rows: Mapping[Row, Sequence[int]]) -> tuple[int, int]:
     """Proven lower and found upper bound on T for the row space of these (nonempty) rows.
 
     Rows that share no client, not even indirectly, cannot be combined into anything lighter than they are, so
     T is the least over the connected components of rows.
     """
-    lower, upper = space.n + 1, space.n + 1
-    for members, kept in _components(rows):
-        sizes = {len(row) for row in kept}
-        if len(kept) == 1:
-            low, high = min(sizes), min(sizes)
-        else:
-            low, high = _component_bounds(space, np.array(sorted(members)), min(sizes))
-        lower, upper = min(lower, low), min(upper, high)
-    return lower, upper
+    parts = [_component_bounds(space, np.array(sorted(columns)), kept) for columns, kept in _components(rows)]
+    return min(low for low, _ in parts), min(high for _, high in parts)
 
 
-def _component_bounds(space: RowSpace, inside: Index, smallest_row: int) -> tuple[int, int]:
-    upper = min(smallest_row, space.lightest(inside))
+def _component_bounds(space: RowSpace, columns: Index, rows: Mapping[Row, Sequence[int]]) -> tuple[int, int]:
+    exact = cuts.anonymity(rows, columns.tolist())
+    if exact is not None:
+        return exact, exact
+    upper = min(space.lightest(columns), *map(len, rows.values()))
     lower = 1
     for t in range(2, min(upper, len(space.null) + 1) + 1):
-        if t > EXACT_UP_TO and steps(len(inside), t) > GLANCE:
+        if t > EXACT_UP_TO and steps(len(columns), t) > GLANCE:
             break
-        found = dependent(space, space.null[:, inside], t)
+        found = dependent(space, space.null[:, columns], t)
         if found:
             return len(found), len(found)
         lower = t
     return lower, upper
 
 
-def _components(rows: Collection[Sequence[int]]) -> list[tuple[set[int], set[tuple[int, ...]]]]:
-    """The columns and the distinct rows of every connected component."""
-    parts: list[tuple[set[int], set[tuple[int, ...]]]] = []
-    for row in rows:
-        members, kept = set(row), {tuple(row)}
+def _components(rows: Mapping[Row, Sequence[int]]) -> list[tuple[set[int], dict[Row, Sequence[int]]]]:
+    """The columns and the rows of every connected component."""
+    parts: list[tuple[set[int], dict[Row, Sequence[int]]]] = []
+    for row, members in rows.items():
+        columns, kept = set(members), {row: members}
         apart = []
         for part in parts:
-            if part[0].isdisjoint(members):
+            if part[0].isdisjoint(columns):
                 apart.append(part)
             else:
-                members |= part[0]
+                columns |= part[0]
                 kept |= part[1]
-        parts = [*apart, (members, kept)]
+        parts = [*apart, (columns, kept)]
     return parts
 
 
@@ -107,26 +104,42 @@ def atom_bound(row: Collection[ClientId], atoms: Sequence[Group], missing: Colle
     return min(map(len, parts)) if parts and whole else 0
 
 
+def transversal_promise(m: int, c: int, groupings: int) -> int:
+    """The T that a transversal schedule of c groups of m guarantees without dropouts.
+
+    min(m, 2(m - R + 1)) if c has no prime factor below m; `docs/exposure.md`, "Transversal", proves this and
+    the general case. `columns[d]` is the least number of nonzero classes in a combination with a Fourier
+    component of order d; where the orders have the least common multiple L, each of these classes has at
+    least 2c/L nonzero coefficients.
+    """
+    if not 1 <= groupings <= min(m, c):
+        return 0
+    columns = {d: _nonzero_columns(m, d, groupings) for d in range(2, c + 1) if c % d == 0}
+    promise = m
+    for most in set(columns.values()):
+        period = lcm(*(d for d, least in columns.items() if least <= most))
+        promise = min(promise, 2 * (c // period) * most)
+    return promise
+
+
+def _nonzero_columns(m: int, d: int, groupings: int) -> int:
+    """m less the columns where a polynomial of degree below R may vanish: min(R, d) - 1 residues modulo d."""
+    sizes = sorted((len(range(residue, m, d)) for residue in range(d)), reverse=True)
+    return m - sum(sizes[: min(groupings, d) - 1])
+
+
 def transversal_bound(groupings: Sequence[Grouping], columns: Sequence[Group], missing: int) -> int:
     """A proven lower bound on T if the groupings are those of a transversal schedule, else 0.
 
-    min(m, 2(m - R + 1)) for all its rows (`docs/exposure.md`, "Transversal"), less one for each of the
-    `missing` clients: leaving a client out takes at most one from the weight of any combination. Fewer
-    rows span less, so the bound holds for every subset of them.
+    The promise for all its rows, less one for each of the `missing` clients: leaving a client out takes at
+    most one from the weight of any combination. Fewer rows span less, so it holds for any subset of them.
     """
-    m, R = len(columns), len(groupings)
-    c = len(columns[0]) if columns else 0
-    if c < 2 or m < R or smallest_prime_factor(c) < m or any(len(column) != c for column in columns):
-        return 0
-    at: Mapping[ClientId, tuple[int, int]] = {
-        client: (a, b) for a, column in enumerate(columns) for b, client in enumerate(column)
-    }
-    if len(at) != m * c:
+    m, c = len(columns), len(columns[0])
+    at = {client: (a, b) for a, column in enumerate(columns) for b, client in enumerate(column)}
+    if len(at) != m * c or any(len(column) != c for column in columns):
         return 0
     for r, grouping in enumerate(groupings):
-        if len(grouping) != c or {client for group in grouping for client in group} != set(at):
+        lines = [{column[(k - r * a) % c] for a, column in enumerate(columns)} for k in range(c)]
+        if [set(group) for group in grouping] != lines:
             return 0
-        for k, group in enumerate(grouping):
-            if any((at[client][1] + r * at[client][0]) % c != k for client in group):
-                return 0
-    return max(0, min(m, 2 * (m - R + 1)) - missing)
+    return max(0, transversal_promise(m, c, len(groupings)) - missing)

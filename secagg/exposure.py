@@ -338,7 +338,7 @@ def _anonymity(
     seen = [row for row in opened if rows.index[row]]
     if not seen:
         return Anonymity(len(rows.clients) + 1, None, "no row is opened")
-    lower, upper = bounds(space, [rows.index[row] for row in seen])
+    lower, upper = bounds(space, {row: rows.index[row] for row in seen})
     promised = min(proven.get(row, 0) for row in seen)
     if promised > lower:
         return Anonymity(promised, upper, "by the schedule")

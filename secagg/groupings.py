@@ -6,7 +6,8 @@ server can neither choose a partition nor try again for a better one; every clie
 
 - `random`: R independent random partitions, new ones every round (the paper). No promise; the audit decides.
 - `fixed`: the same, drawn once for the whole training (one grouping is the paper's "fixed clustering").
-- `transversal`: two groups share at most one client; anonymity T >= min(m, 2(m - R + 1)) without dropouts.
+- `transversal`: groups cross each other evenly. Without dropouts nobody is exposed for any R <= m, and the
+  anonymity T is at least min(m, 2(m - R + 1)) if the number of groups has no prime factor below m.
 - `atoms`: fixed atoms of k clients always move together; T >= the smallest surviving atom, for any R.
 
 `docs/exposure.md` has the proofs. Groups are equal in size, because unequal ones leak by nesting;
@@ -89,31 +90,17 @@ class Schedule:
         if n < self.size:
             raise UsageError(f"{n} clients do not fill one group of {self.size}")
         groups = n // self.size
-        if self.name == "transversal":
-            groups = self._transversal_groups(n)
         if groups == 1 and self.groupings > 1:
             raise UsageError(
                 f"one group of {self.size} among {n} clients is the same in all {self.groupings} groupings; "
                 f"set groupings=1 or lower size to {max(2, n // 2)}"
             )
+        if self.name == "transversal" and self.groupings > groups:
+            raise UsageError(
+                f"transversal repeats itself after as many groupings as there are groups: "
+                f"{self.groupings} > {groups}; set groupings={groups} or lower size to {n // self.groupings}"
+            )
         return groups
-
-    def _transversal_groups(self, n: int) -> int:
-        """The most groups, c, that n clients can fill with no prime factor of c below the group size."""
-        m = self.size
-        fitting = [c for c in range(m, n // m + 1) if smallest_prime_factor(c) >= m]
-        if fitting and 10 * (n - m * fitting[-1]) <= n:
-            return fitting[-1]
-        hint = f"{m * fitting[-1]} clients" if fitting else ""
-        above = next(c for c in range(max(m, n // m + 1), 4 * max(m, n)) if smallest_prime_factor(c) >= m)
-        hint += (" or " if hint else "") + f"{m * above} clients"
-        smaller = next((size for size in range(m - 1, 1, -1) if _fits_transversally(n, size)), None)
-        if smaller:
-            hint += f" or groups of {smaller}"
-        raise UsageError(
-            f"transversal cannot seat {n} clients in groups of {m}: the number of groups must have no prime "
-            f"factor below {m}, and at most a tenth may be left out; {hint} would work"
-        )
 
     def seated(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> Group:
         """The clients that have a place in the groupings of this round; the others were left out by lot."""
@@ -210,16 +197,6 @@ def keep_whole_atoms(
     return alive.difference(*(left for left in weak if len(left) < least))
 
 
-def smallest_prime_factor(number: int) -> int:
-    """The least prime that divides `number` (itself if prime); `number` must be at least 2."""
-    divisor = 2
-    while divisor * divisor <= number:
-        if number % divisor == 0:
-            return divisor
-        divisor += 1
-    return number
-
-
 def uniform(key: bytes) -> Iterator[int]:
     """Endless 64-bit words from SHA-256 in counter mode."""
     counter = 0
@@ -261,10 +238,3 @@ def shuffled(
 
 def _cut(order: Sequence[ClientId], size: int) -> Grouping:
     return tuple(tuple(sorted(order[start : start + size])) for start in range(0, len(order), size))
-
-
-def _fits_transversally(n: int, size: int) -> bool:
-    return any(
-        smallest_prime_factor(c) >= size and 10 * (n - size * c) <= n
-        for c in range(max(size, 2), n // size + 1)
-    )

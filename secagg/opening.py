@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from secagg import cuts
 from secagg.anonymity import decidable, dependent
 from secagg.groupings import ClientId, Row
 from secagg.leverage import Leverage
@@ -131,7 +132,10 @@ class Walk:
         for row in order:
             self._try(row, 3)
         span = self._span
-        if any(self._too_few(label, span.component, span.space.null, need) for label in sorted(span.tangled)):
+        if any(
+            self._too_few(label, span.component, span.kept, span.space.null, need)
+            for label in sorted(span.tangled)
+        ):
             self._span = before
             half = len(order) // 2
             self.take(order[:half])
@@ -148,7 +152,9 @@ class Walk:
         alone = int(joined.sum()) == len(members)  # linked to no row kept before: T is its size
         proven = span.proven and self.limits.covers(row)
         component = np.where(joined, members[0], span.component)
-        reason = None if alone or proven else self._too_few(members[0], component, null, need)
+        reason = (
+            None if alone or proven else self._too_few(members[0], component, [*span.kept, row], null, need)
+        )
         reason = reason or self._too_much(members)
         if reason:
             span.refused[row] = reason
@@ -164,11 +170,22 @@ class Walk:
         span.kept.append(row)
 
     def _too_few(
-        self, label: int, component: npt.NDArray[np.int64], null: npt.NDArray[np.uint64], need: int
+        self,
+        label: int,
+        component: npt.NDArray[np.int64],
+        kept: Sequence[Row],
+        null: npt.NDArray[np.uint64],
+        need: int,
     ) -> str | None:
         """A combination of fewer than `need` clients of this component, or that we cannot rule it out."""
         inside = np.flatnonzero(component == label)
         if not decidable(len(inside), need):
+            rows = {row: self.rows.index[row] for row in kept if component[self.rows.index[row][0]] == label}
+            exact = cuts.anonymity(rows, inside.tolist())
+            if exact is not None and exact >= need:
+                return None
+            if exact is not None:
+                return f"with the rows opened before, it would reveal a combination of only {exact} clients"
             return f"anonymity {need} among {len(inside)} clients is neither proven nor within reach"
         found = [self.rows.clients[inside[i]] for i in dependent(self._span.space, null[:, inside], need)]
         if not found:
