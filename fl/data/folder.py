@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import http.client
 import io
 import os
 import sys
@@ -291,7 +292,7 @@ def _download(url: str, file: Path, largest: int, progress: Progress | None) -> 
                     raise DataError(f"{url} sends more than the {largest} bytes expected")
                 if progress is not None:
                     progress(file.name, received, expected)
-    except OSError as error:  # URLError, HTTPError, time-outs and broken connections are all OSErrors
+    except (OSError, http.client.HTTPException) as error:  # URLError and time-outs are OSErrors
         raise DataError(f"could not fetch {url}: {error}") from error
     if expected is not None and received != expected:
         raise DataError(f"{url} broke off after {received} of {expected} bytes")
