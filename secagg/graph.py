@@ -220,9 +220,7 @@ def _disconnected(n: int, k: int, removed: int) -> float:
 
 def _tail(least: int, n: int, marked: int, drawn: int) -> float:
     """ln P[X >= least], X hypergeometric: how many of `drawn` out of n are among the `marked`."""
-    low, high = max(0, drawn + marked - n), min(drawn, marked)
-    if least <= low:
-        return 0.0
+    high = min(drawn, marked)
     if least > high:
         return -math.inf
     rest = n - marked - drawn

@@ -7,13 +7,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
-from itertools import combinations
+from functools import cache
+from itertools import combinations, islice
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from secagg import graph, labels
@@ -95,11 +96,8 @@ def test_circle_known_answers() -> None:
     assert graph.circle([7, 1000, 3, 2**31], b"secagg") == [2**31, 7, 1000, 3]
 
 
-def test_circle_crosses_blocks_of_the_stream() -> None:
-    n = 3000  # 2999 words: three blocks of 1024
-    order = graph.circle(range(n), b"seed")
-    assert sorted(order) == list(range(n))
-    assert len({(a - b) % n for a, b in zip(order, order[1024:], strict=False)}) > n // 4
+def test_stream_does_not_repeat_from_block_to_block() -> None:
+    assert len(set(islice(graph._words(b"seed"), 3000))) == 3000
 
 
 def test_every_order_is_equally_likely() -> None:
@@ -174,6 +172,24 @@ def test_tail_is_exact(data: st.DataObject) -> None:
 )
 def test_tail_is_exact_for_large_rosters(least: int, n: int, marked: int, drawn: int) -> None:
     assert_just_above(graph._tail(least, n, marked, drawn), exact_tail(least, n, marked, drawn))
+
+
+@pytest.mark.parametrize(("n", "k", "marked"), [(7, 2, 3), (9, 4, 4), (10, 6, 5), (11, 8, 2)])
+def test_bounds_count_the_clients_in_trouble(n: int, k: int, marked: int) -> None:
+    """Every placement of colluders (or dropouts): the mean number among the others, scaled from those to n."""
+    order, near = graph.circle(range(n), b"seed"), graph.neighbours(range(n), k, b"seed")
+    for t in range(1, k + 1):
+        among = below = 0
+        for places in combinations(order, marked):
+            beside = [len(set(places).intersection(near[client])) for client in set(order).difference(places)]
+            among += sum(found >= t for found in beside)
+            below += sum(k - found < t for found in beside)
+        total = math.comb(n, marked) * Fraction(n - marked, n)
+        for log, exact in (
+            (graph._outnumbered(n, k, t, marked), among),
+            (graph._unrebuilt(n, k, t, marked), below),
+        ):
+            assert_just_above(log - math.log(n), exact / total / n)
 
 
 def long_gaps(removed: Sequence[int], n: int, half: int) -> int:
@@ -321,6 +337,8 @@ targets = st.integers(1, 50).map(lambda bits: 2.0**-bits)
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(3, 80), fractions, fractions, targets, targets)
+@example(9, 4 / 9, 0.0, 2**-2, 2**-24)  # (a) and (b) stay below the target each, but not together
+@example(52, 7 / 52, 3 / 52, 2**-14, 2**-16)  # a larger degree, for the sake of (b), needs a lower threshold
 def test_search_is_minimal_among_all_degrees_and_thresholds(
     n: int, colluders: float, dropouts: float, privacy: float, correctness: float
 ) -> None:
@@ -370,6 +388,7 @@ def test_one_step_less_is_not_enough(n: int, fraction: float) -> None:
     assert not any(enough(k, t) for k in (found.degree - 2, found.degree - 4) for t in range(2, k + 1))
 
 
+@cache
 def google(n: int, colluders: float, dropouts: float) -> tuple[int, int]:
     """The criterion of Google's search at 2^-40 and 2^-30, in our words and exact numbers.
 
