@@ -176,7 +176,7 @@ def test_tail_is_exact_for_large_rosters(least: int, n: int, marked: int, drawn:
 
 @pytest.mark.parametrize(("n", "k", "marked"), [(7, 2, 3), (9, 4, 4), (10, 6, 5), (11, 8, 2)])
 def test_bounds_count_the_clients_in_trouble(n: int, k: int, marked: int) -> None:
-    """Every placement of colluders (or dropouts): the mean number among the others, scaled from those to n."""
+    """Every placement of colluders (or dropouts): the mean number among the others, scaled to n."""
     order, near = graph.circle(range(n), b"seed"), graph.neighbours(range(n), k, b"seed")
     for t in range(1, k + 1):
         among = below = 0
