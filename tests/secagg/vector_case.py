@@ -1,0 +1,130 @@
+"""How a test vector is made: this implementation runs operations and writes down their outcome."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from secagg import Identity, Member, Plan, Policy, Schedule
+from secagg.local import floors_for
+from secagg.vectors import FORMAT, perform, session_of
+from tests.secagg.drbg import Drbg
+
+IDENTITY = "vectors/identity/{}"
+
+
+class RecordedDrbg:
+    """A `Drbg` that writes down every draw."""
+
+    def __init__(self, name: str, draws: list[str]) -> None:
+        self._source = Drbg(name.encode())
+        self._draws = draws
+
+    def __call__(self, count: int) -> bytes:
+        drawn = self._source(count)
+        self._draws.append(drawn.hex())
+        return drawn
+
+
+class Case:
+    """One file in the making. `do` runs an operation and insists on the outcome that the author expects."""
+
+    def __init__(
+        self,
+        name: str,
+        about: str,
+        *,
+        given: Mapping[str, Any] | None = None,
+        base: Case | None = None,
+        first: str = "",
+    ) -> None:
+        self.name = name
+        self.about = about
+        self.given: dict[str, Any] = {**(given or {}), "entropy": {}}
+        self.operations: list[dict[str, Any]] = []
+        self.marks: dict[str, int] = {}
+        self._base = base
+        self._first = base.marks[first] if base else 0
+        under = base.content() if base else {}
+        own = {"given": self.given, "bytes": {}}
+        self.session = session_of(own, under, self._draw)
+        self._inherited = set(self.session.known)
+        for step in under.get("operations", [])[: self._first]:
+            perform(self.session, step)
+
+    def _draw(self, name: str) -> RecordedDrbg:
+        return RecordedDrbg(f"vectors/{self.name}/{name}", self.given["entropy"].setdefault(name, []))
+
+    def give(self, name: str, data: bytes) -> str:
+        """Name bytes that no operation of this file makes."""
+        assert self.session.known.setdefault(name, data) == data, name
+        return name
+
+    def do(self, op: str, values: Mapping[str, Any], ok: bool | str = True) -> Any:
+        step = {"op": op, "in": dict(values)}
+        done = perform(self.session, step)
+        assert done["ok"] == ok, f"{self.name}: {step} gave {done}"
+        self.operations.append({**step, **done})
+        return done.get("out")
+
+    def mark(self, name: str) -> None:
+        """Remember this place, so that other cases can start here."""
+        self.marks[name] = len(self.operations)
+
+    def content(self) -> dict[str, Any]:
+        known = {k: v.hex() for k, v in self.session.known.items() if k not in self._inherited}
+        base = {"base": {"file": f"{self._base.name}.json", "first": self._first}} if self._base else {}
+        return {
+            "format": FORMAT,
+            "about": self.about,
+            **base,
+            "given": self.given,
+            "bytes": known,
+            "operations": self.operations,
+        }
+
+    def text(self) -> str:
+        return json.dumps(self.content(), indent=1, ensure_ascii=True) + "\n"
+
+
+def identity(client: int) -> Identity:
+    return Identity.generate(Drbg(IDENTITY.format(client).encode()))
+
+
+def make_plan(ids: tuple[int, ...], schedule: Schedule, **changes: Any) -> Plan:
+    """A plan over these ids, with everything that could be chosen at random fixed."""
+    settings: dict[str, Any] = {
+        "training_id": Drbg(b"vectors/training id")(32),
+        "training_seed": Drbg(b"vectors/training seed")(32),
+        "round": 7,
+        "roster": tuple(Member(v, identity(v).public) for v in ids),
+        "length": 6,
+        "schedule": schedule,
+        "clip": 1.0,
+        "context": b"model 1",
+    }
+    return Plan(**{**settings, **changes})
+
+
+def floors_json(plan: Plan) -> dict[str, Any]:
+    """The floors that just accept this plan."""
+    floors = floors_for(plan)
+    return {
+        "pinned": plan.to_bytes().hex(),
+        "colluders": floors.colluders,
+        "policy": policy_json(floors.policy),
+        "clip": list(floors.clip),
+        "weight_ratio": floors.weight_ratio,
+        "groupings": floors.groupings,
+        "accept_semi_honest_server_only": floors.accept_semi_honest_server_only,
+    }
+
+
+def policy_json(policy: Policy) -> dict[str, Any]:
+    return {
+        "min_survivors": policy.min_survivors,
+        "anonymity": policy.anonymity,
+        "max_leverage": policy.max_leverage,
+        "mode": policy.mode,
+    }
