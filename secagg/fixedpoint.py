@@ -67,7 +67,7 @@ class FixedPoint:
         if values.dtype not in (np.float32, np.float64):
             raise UsageError(f"an update is float32 or float64, not {values.dtype}")
         values = _checked_vector(values, "an update")
-        if not (weight > 0 and _normal(weight * self.scale)):
+        if not (_normal(weight) and _normal(weight * self.scale)):
             raise UsageError(f"a weight is a positive number, not {weight}")
         encoded = _target(out, len(values), np.uint32)
         from secagg import kernels
@@ -93,7 +93,7 @@ class FixedPoint:
         rounded to float64 and then to float32: the same on every machine.
         """
         total = _checked_total(total)
-        if not (divisor > 0 and _normal(divisor * self.scale) and _normal(1 / (divisor * self.scale))):
+        if not (_normal(divisor) and _normal(divisor * self.scale) and _normal(1 / (divisor * self.scale))):
             raise UsageError(f"a divisor is a positive number, not {divisor}")
         values = _target(out, len(total), np.float32)
         from secagg import kernels
@@ -197,5 +197,5 @@ def _target(out: npt.NDArray[Any] | None, length: int, dtype: type[np.generic]) 
 
 
 def _normal(value: float) -> bool:
-    """Neither zero, nor so small that bits are lost, nor infinite."""
+    """Above zero, not so small that bits are lost, and finite."""
     return sys.float_info.min <= value <= sys.float_info.max

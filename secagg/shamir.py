@@ -103,8 +103,8 @@ def combine(
 
 def canonical(shares: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     """Which of the shares, 33 bytes each along the last axis, are below the prime: others are not shares."""
-    if shares.dtype != np.uint8 or shares.ndim < 1 or shares.shape[-1] != SHARE_BYTES:
-        raise UsageError(f"shares are arrays of {SHARE_BYTES} uint8")
+    if shares.dtype != np.uint8 or shares.ndim < 2 or shares.shape[-1] != SHARE_BYTES:
+        raise UsageError(f"shares are rows of {SHARE_BYTES} uint8")
     below: npt.NDArray[np.bool_] = shares[..., -1] <= 1
     # p is a top byte of 1, thirty-one bytes of 255, and 163. One number in 2^17 passes the first line.
     near = (shares[..., -1] == 1) & (shares[..., -2] == 255) & (shares[..., -3] == 255)

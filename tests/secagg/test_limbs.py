@@ -1,0 +1,76 @@
+"""Field arithmetic in limbs agrees with Python's integers, above all where carries run furthest."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from secagg import limbs
+from secagg.shamir import PRIME
+
+EXTREMES = [0, 1, 92, 93, 2**26 - 1, 2**234, 2**256, PRIME - 94, PRIME - 2, PRIME - 1]
+elements = st.one_of(st.sampled_from(EXTREMES), st.integers(0, PRIME - 1))
+points = st.one_of(st.sampled_from([1, 2, 65534, 65535]), st.integers(1, 65535))
+
+
+def packed(values: list[int]) -> npt.NDArray[np.uint8]:
+    joined = bytearray().join(value.to_bytes(limbs.BYTES, "little") for value in values)
+    return np.frombuffer(joined, np.uint8).reshape(-1, limbs.BYTES)
+
+
+def numbers(values: npt.NDArray[np.uint8]) -> list[int]:
+    return [int.from_bytes(value.tobytes(), "little") for value in values]
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(elements, min_size=1, max_size=30), st.lists(points, min_size=1, max_size=40))
+@example([PRIME - 1] * 30, [65535] * 17)
+@example([2**257 - 94], [1])
+def test_evaluate_agrees_with_horner_in_integers(polynomial: list[int], at: list[int]) -> None:
+    values = np.zeros((1, len(at), limbs.BYTES), np.uint8)
+    limbs.evaluate(packed(polynomial)[None], np.array(at, np.int64), values)
+    for x, value in zip(at, numbers(values[0]), strict=True):
+        expected = 0
+        for a in reversed(polynomial):
+            expected = (expected * x + a) % PRIME
+        assert value == expected
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(elements, elements), min_size=1, max_size=40))
+@example([(PRIME - 1, PRIME - 1)] * 1000)
+def test_dot_agrees_with_integers(terms: list[tuple[int, int]]) -> None:
+    weights, shares = packed([a for a, _ in terms]), packed([b for _, b in terms])
+    values = np.zeros((2, limbs.BYTES), np.uint8)
+    limbs.dot(weights, np.array([shares, weights]), values)
+    assert numbers(values) == [sum(a * b for a, b in terms) % PRIME, sum(a * a for a, _ in terms) % PRIME]
+
+
+def test_dot_of_as_many_shares_as_there_are_indices() -> None:
+    many = np.broadcast_to(packed([PRIME - 1]), (65535, limbs.BYTES)).copy()
+    many[:, :-1] = 255  # 2^256 - 1 + 2^256: the largest limbs there can be
+    many[:, 0] = 162
+    values = np.zeros((1, limbs.BYTES), np.uint8)
+    limbs.dot(many, many[None], values)
+    assert numbers(values) == [65535 * (PRIME - 1) ** 2 % PRIME]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(points, min_size=1, max_size=40, unique=True))
+@example(list(range(65535 - 39, 65536)))
+def test_denominators_agree_with_integers(at: list[int]) -> None:
+    values = np.zeros((len(at), limbs.BYTES), np.uint8)
+    limbs.denominators(np.array(at, np.int64), values)
+    for x, value in zip(at, numbers(values), strict=True):
+        expected = x
+        for other in at:
+            expected = expected * (abs(other - x) or 1) % PRIME
+        assert value == expected
+
+
+def test_constants_belong_to_the_prime() -> None:
+    assert pow(2, limbs.BITS * limbs.LIMBS, PRIME) == limbs.FOLD
+    assert pow(2, 257, PRIME) == limbs.TOP_FOLD
+    assert limbs.BITS * (limbs.LIMBS - 1) + limbs.TOP_BITS == 257

@@ -1,0 +1,56 @@
+"""Work is cut without gaps or overlaps, done by several threads, and its errors are not lost."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secagg import parallel
+from secagg.errors import UsageError
+
+
+@settings(deadline=None)
+@given(st.integers(0, 1000), st.integers(0, 300), st.integers(1, 100), st.integers(1, 5))
+def test_pieces_cover_the_range_once_and_are_cut_at_multiples(
+    start: int, length: int, step: int, threads: int
+) -> None:
+    pieces = sorted(parallel.spread(lambda a, b: (a, b), start, start + length, step=step, threads=threads))
+    assert [x for a, b in pieces for x in range(a, b)] == list(range(start, start + length))
+    assert all(a % step == 0 for a, _ in pieces[1:])
+    assert all(a < b for a, b in pieces)
+
+
+def test_as_many_threads_as_asked_work_at_the_same_time() -> None:
+    meeting = threading.Barrier(3)  # passes only when three are inside at once
+    parallel.spread(lambda a, b: meeting.wait(timeout=20), 0, 3, step=1, threads=3)
+
+
+def test_one_thread_means_the_caller() -> None:
+    names = parallel.spread(lambda a, b: threading.current_thread(), 0, 5, step=1, threads=1)
+    assert set(names) == {threading.current_thread()}
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_error_in_any_piece_reaches_the_caller(threads: int) -> None:
+    def work(a: int, b: int) -> None:
+        if a == 7:
+            raise ZeroDivisionError("piece 7")
+
+    with pytest.raises(ZeroDivisionError, match="piece 7"):
+        parallel.spread(work, 0, 20, step=1, threads=threads)
+
+
+def test_no_thread_outlives_its_call() -> None:
+    before = threading.active_count()
+    parallel.spread(lambda a, b: None, 0, 100, step=1, threads=4)
+    assert threading.active_count() == before
+
+
+def test_thread_counts() -> None:
+    assert parallel.thread_count(None) == parallel.cores() >= 1
+    assert parallel.thread_count(3) == 3
+    with pytest.raises(UsageError, match="at least 1"):
+        parallel.thread_count(0)
