@@ -35,7 +35,7 @@ def test_add_streams_agrees_with_integers(
 
 @pytest.mark.skipif(prg.available_backends() == ("openssl",), reason="no AES instructions here")
 def test_the_key_schedule_and_every_byte_of_a_counter_reach_the_cipher() -> None:
-    # one block under each of 256 keys with one bit set, at counters that fill all eight bytes a counter may use
+    # one block under each key of one set bit, at counters that fill all eight bytes a counter may use
     for name in prg.available_backends()[:-1]:
         for bit in range(128):
             key = (1 << bit).to_bytes(16, "big")
