@@ -46,7 +46,9 @@ def dependent(space: RowSpace, null: Words, t: int) -> tuple[int, ...]:
         return (int(zero[0]),)
     if t == 2:
         return ()
-    found = modular.dependent(np.ascontiguousarray(columns), space.one, space.prime, space.pinv)
+    found = modular.dependent(
+        np.ascontiguousarray(columns), space.field.one, space.field.prime, space.field.inverse
+    )
     return tuple(int(i) for i in sorted(found) if i >= 0)
 
 

@@ -302,7 +302,7 @@ def _span(
     from secagg.leverage import Leverage
     from secagg.linear import RowSpace
 
-    space, leverage = RowSpace(len(rows.clients), rows.key, depth=DEPTH), Leverage(rows.weights)
+    space, leverage = RowSpace(len(rows.clients), rows.field, depth=DEPTH), Leverage(rows.weights)
     for row in opened:
         if space.add(rows.index[row]):
             leverage.add(rows.index[row])
@@ -318,7 +318,7 @@ def _who_each_grouping_would_expose(rows: Realised) -> list[tuple[int, frozenset
     """Opening everything, grouping by grouping: the first one that gives each client away."""
     from secagg.linear import RowSpace
 
-    space = RowSpace(len(rows.clients), rows.key)
+    space = RowSpace(len(rows.clients), rows.field)
     told, before = [], frozenset[ClientId]()
     for g, grouping in enumerate(rows.groupings):
         for k in range(len(grouping)):

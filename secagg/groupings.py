@@ -32,7 +32,7 @@ Row = tuple[int, int]
 
 SCHEDULES = ("random", "fixed", "transversal", "atoms")
 MIN_SEED_BYTES = 16
-_LABEL = b"secagg/v1/schedule"
+_LABEL = b"secagg/v1/schedule\n"
 _WHOLE_TRAINING = None
 Item = TypeVar("Item")
 

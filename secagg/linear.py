@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from secagg.groupings import uniform
 from secagg.modular import Index, Words
 
 PRIME_BITS = 61
+PRIME = b"secagg/v1/audit-prime\n"
+NULL_VECTORS = b"secagg/v1/audit-null-vectors\n"
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 
 
@@ -63,24 +66,38 @@ def draw_prime(words: Iterator[int]) -> int:
             return candidate
 
 
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The integers modulo a prime, in Montgomery form: `one` stands for 1, `inverse` is 1/prime mod 2^64."""
+
+    key: bytes
+    prime: np.uint64
+    inverse: np.uint64
+    one: np.uint64
+
+    @classmethod
+    def drawn_from(cls, key: bytes) -> Field:
+        prime = draw_prime(uniform(hashlib.sha256(PRIME + key).digest()))
+        return cls(key, np.uint64(prime), np.uint64(pow(prime, -1, 2**64)), np.uint64(2**64 % prime))
+
+    def random(self, rows: int, columns: int) -> Words:
+        """Public random elements; 64 bits modulo a 61-bit prime favour some by an eighth: harmless here."""
+        stream = hashlib.shake_256(NULL_VECTORS + self.key).digest(8 * rows * columns)
+        return np.frombuffer(stream, "<u8").astype(np.uint64).reshape(rows, columns) % self.prime
+
+
 class RowSpace:
-    """The span of the rows added so far, over n columns, modulo a prime drawn from `key`.
+    """The span of the rows added so far, over n columns.
 
     `null` holds `depth` random vectors of its null space, enough to test that every `depth` columns of a
     null-space basis are independent (`anonymity.dependent`).
     """
 
-    def __init__(self, n: int, key: bytes, *, depth: int = 3) -> None:
-        words = uniform(hashlib.sha256(b"secagg/v1/prime" + key).digest())
+    def __init__(self, n: int, field: Field, *, depth: int = 1) -> None:
         self.n = n
+        self.field = field
         self.rank = 0
-        prime = draw_prime(words)
-        self.prime = np.uint64(prime)
-        self.pinv = np.uint64(pow(prime, -1, 2**64))
-        self.one = np.uint64(2**64 % prime)
-        self.null: Words = np.array(
-            [[next(words) % prime for _ in range(n)] for _ in range(depth)], np.uint64
-        ).reshape(depth, n)
+        self.null = field.random(depth, n)
         self.echelon: Words = np.zeros((min(n, 16), n), np.uint64)
         self.free: Index = np.arange(n, dtype=np.int64)
         self.pivots: Index = np.zeros(n, np.int64)
@@ -101,13 +118,15 @@ class RowSpace:
         """The null vectors as they would be with this row too, or None if the row tells nothing new."""
         members = np.fromiter(row, np.int64)
         k = self.n - self.rank
-        j = modular.reduce(self.echelon, self.rank, k, self.place, members, self._y, self.one, self.prime)
+        j = modular.reduce(
+            self.echelon, self.rank, k, self.place, members, self._y, self.field.one, self.field.prime
+        )
         self._candidate = None if j < 0 else (members, j)
         if j < 0:
             return None
         modular.project(
             self.echelon, self.rank, self.pivots, j, self.free[j], members, self._y[j], self.null,
-            self._ahead, self.one, self.prime, self.pinv,
+            self._ahead, self.field.one, self.field.prime, self.field.inverse,
         )  # fmt: skip
         return self._ahead
 
@@ -121,7 +140,7 @@ class RowSpace:
             self.echelon = grown
         modular.eliminate(
             self.echelon, self.rank, self.n - self.rank, self.pivots, self.free, self.place, j, self._y,
-            self.one, self.prime, self.pinv,
+            self.field.one, self.field.prime, self.field.inverse,
         )  # fmt: skip
         self.null, self._ahead = self._ahead, self.null
         self.rank += 1

@@ -104,7 +104,7 @@ class Walk:
         self.rows = rows
         self.limits = limits
         self._span = _Span(
-            RowSpace(n, rows.key, depth=limits.anonymity - 1),
+            RowSpace(n, rows.field, depth=limits.anonymity - 1),
             Leverage(rows.weights) if limits.leverage < 1.0 else None,
             np.arange(n),
         )
@@ -147,8 +147,10 @@ class Walk:
         if null is None:  # the server knows this sum already
             span.kept.append(row)
             return
-        labels = set(span.component[list(members)].tolist())
-        joined = np.isin(span.component, list(labels))
+        labels = span.component[list(members)]
+        touched = np.zeros(len(span.component), np.bool_)
+        touched[labels] = True
+        joined = touched[span.component]
         alone = int(joined.sum()) == len(members)  # linked to no row kept before: T is its size
         proven = span.proven and self.limits.covers(row)
         component = np.where(joined, members[0], span.component)
@@ -164,7 +166,7 @@ class Walk:
             span.leverage.accept()
         span.proven = proven
         span.component = component
-        span.tangled -= labels
+        span.tangled.difference_update(labels.tolist())
         if not (alone or proven):
             span.tangled.add(members[0])
         span.kept.append(row)

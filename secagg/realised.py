@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg.errors import UsageError
 from secagg.groupings import ClientId, Group, Grouping, Row
+
+if TYPE_CHECKING:
+    from secagg.linear import Field
 
 
 class Realised:
@@ -54,6 +59,13 @@ class Realised:
         self.weights = _weights(self.clients, weights)
         self.key = digest(groupings, alive, frozenset(colluders), plan_hash)
 
+    @cached_property
+    def field(self) -> Field:
+        """Where the audit of these rows computes: modulo a prime that nobody knew before the rows."""
+        from secagg.linear import Field  # compiles with numba: not before it is needed
+
+        return Field.drawn_from(self.key)
+
 
 def _weights(
     clients: Sequence[ClientId], weights: Mapping[ClientId, float] | None
@@ -76,9 +88,9 @@ def digest(*parts: object) -> bytes:
 
 def _canonical(part: object) -> object:
     if isinstance(part, Mapping):
-        return ("map", tuple(sorted(part.items())))
+        return ("map", tuple(sorted((int(key), float(value)) for key, value in part.items())))
     if isinstance(part, (set, frozenset)):
-        return ("set", tuple(sorted(part)))
-    if isinstance(part, (list, tuple)):
+        return ("set", tuple(sorted(map(int, part))))
+    if isinstance(part, Sequence) and not isinstance(part, (str, bytes)):
         return tuple(_canonical(item) for item in part)
-    return part
+    return int(part) if isinstance(part, (int, np.integer)) else part
