@@ -102,7 +102,9 @@ class Learner:
 
     `together` is how many clients are trained at once with stacked weights (torch.func), which pays on a GPU;
     1 trains one after the other, which is faster on a CPU and is the default there. Both give the same
-    updates within 1e-4 of an update's largest coordinate. Models that torch cannot stack (LSTM, dropout,
+    updates but for rounding: within 1e-5 of an update's largest coordinate where the model is smooth. Where
+    rounding decides which of two equal values a max pool takes, one example's gradient goes another way; a
+    client in a few dozen then differs by a per cent or so. Models that torch cannot stack (LSTM, dropout,
     batch norm) are trained one after the other, and `not_together` says why.
     """
 

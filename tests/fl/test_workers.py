@@ -1,0 +1,299 @@
+"""Worker processes: the same bits as one process, and no way to outlive their parent or hide an error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fl.data import Examples, Federated, federate, flip_labels, from_clients, load
+from fl.local import Learner, LocalTraining, Task, TrainingError
+from fl.workers import Pool, WorkerError, cores, open_trainer
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers share open files")
+
+LOCAL = LocalTraining(epochs=2, batch_size=16, lr=0.05)
+
+
+@pytest.fixture(scope="module")
+def task() -> Task:
+    """Clients of unequal sizes, some with flipped labels, a validation set: everything a worker is told."""
+    data = federate(load("digits"), clients=12, seed=1, partition="dirichlet", alpha=0.5, validation=0.2)
+    return Task("small-cnn", flip_labels(data, [2, 5]), LOCAL, seed=7)
+
+
+@pytest.fixture(scope="module")
+def pool(task: Task) -> Iterator[Pool]:
+    with Pool(task, 2) as found:
+        yield found
+
+
+def worker_pids(pool: Pool) -> list[int]:
+    return [worker.process.pid for worker in pool._workers]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_until_gone(pids: list[int], seconds: float = 20) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not any(map(alive, pids)):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_bits_do_not_depend_on_the_number_of_workers(task: Task, workers: int):
+    learner = Learner(task)
+    x = learner.initial()
+    clients = [7, 0, 3, 11, 2, 9, 1]
+    with Pool(task, workers) as pool:
+        assert np.array_equal(pool.initial(), x)
+        assert pool.dimension == learner.dimension
+        for round_index in (0, 5):
+            expected = learner.train(x, clients, round_index=round_index)
+            assert pool.train(x, clients, round_index=round_index).tobytes() == expected.tobytes()
+        assert pool.evaluate(x + expected[0]) == learner.evaluate(x + expected[0])
+        assert pool.evaluate(x, "validation") == learner.evaluate(x, "validation")
+        rows = np.random.default_rng(0).integers(0, len(task.data.validation or ()), 128)
+        losses = learner.losses(expected, rows, at=x)
+        assert pool.losses(expected, rows, at=x).tobytes() == losses.tobytes()
+        assert pool.losses(x + expected).tobytes() == learner.losses(x + expected).tobytes()
+        assert pool.gradient(x, rows).tobytes() == learner.gradient(x, rows).tobytes()
+
+
+def test_many_small_clients_are_handed_out_several_at_a_time(task: Task, pool: Pool):
+    data = federate(load("digits"), clients=200, seed=1)
+    small = Task("linear", data, LOCAL, seed=3)
+    with Pool(small, 1) as crowd:
+        chunks = crowd._chunks(range(200))
+        assert len(chunks) < 20
+        assert sorted(row for chunk in chunks for row in chunk) == list(range(200))
+        x = crowd.initial()
+        expected = Learner(small).train(x, range(200), round_index=0)
+        assert np.array_equal(crowd.train(x, range(200), round_index=0), expected)
+
+
+def test_large_clients_go_first(task: Task, pool: Pool):
+    order = [row for chunk in pool._chunks(range(12)) for row in chunk]
+    sizes = task.data.sizes[order]
+    assert np.all(np.diff(sizes) <= 0)
+
+
+def test_updates_belong_to_the_caller(task: Task, pool: Pool):
+    x = pool.initial()
+    first = pool.train(x, [0, 1], round_index=0)
+    kept = first.copy()
+    pool.train(x, [0, 1], round_index=1)
+    assert np.array_equal(first, kept)
+    first += 1  # and may be written to
+    out = np.empty_like(first)
+    assert pool.train(x, [0, 1], round_index=0, out=out) is out
+    assert np.array_equal(out, kept)
+
+
+def test_wrong_requests_are_refused_before_they_are_sent(task: Task, pool: Pool):
+    x = pool.initial()
+    with pytest.raises(ValueError, match="no clients"):
+        pool.train(x, [], round_index=0)
+    with pytest.raises(ValueError, match="for a model of 13706"):
+        pool.train(x[:-1], [0], round_index=0)
+    with pytest.raises(ValueError, match="float32"):
+        pool.train(x.astype(np.float64), [0], round_index=0)
+    with pytest.raises(ValueError, match="no holdout examples"):
+        pool.evaluate(x, "holdout")
+
+
+def test_nothing_piles_up_over_the_rounds(task: Task, pool: Pool):
+    """Open files, here and in the workers: shared memory that is not given back shows as such."""
+    x = pool.initial()
+
+    def open_files() -> list[int]:
+        return [len(os.listdir(f"/proc/{pid}/fd")) for pid in (os.getpid(), *worker_pids(pool))]
+
+    def one_round() -> None:
+        pool.train(x, range(6), round_index=0)
+        pool.losses(x[None])
+        pool.gradient(x)
+        pool.evaluate(x)
+
+    one_round()
+    before = open_files()
+    for _ in range(3):
+        one_round()
+    assert open_files() == before
+
+
+@pytest.fixture
+def own_nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Models that exist only in a folder that this process put on its path."""
+    (tmp_path / "own_worker_nets.py").write_text(
+        "import time, torch\n"
+        "from torch import nn\n"
+        "class Fragile(nn.Module):\n"
+        "    def __init__(self, classes):\n"
+        "        super().__init__()\n"
+        "        self.out = nn.Linear(4, classes)\n"
+        "    def forward(self, inputs):\n"
+        "        if (inputs == 1000).any():\n"
+        "            raise RuntimeError('the input is cursed')\n"
+        "        if (inputs == 2000).any():\n"
+        "            time.sleep(1000)\n"
+        "        return self.out(inputs)\n"
+        "def fragile(shape, classes):\n"
+        "    return Fragile(classes)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    return "own_worker_nets:fragile"
+
+
+def special(value: float, client: int) -> Federated:
+    """Three clients of four examples; one input of one of them holds a value that `Fragile` looks for."""
+    clients = [Examples(torch.rand(4, 4), torch.arange(4) % 2) for _ in range(3)]
+    clients[client].inputs[2, 1] = value
+    return from_clients(clients, clients[0], classes=2)
+
+
+def test_an_error_names_the_client_and_the_pool_goes_on(own_nets: str):
+    with Pool(Task(own_nets, special(1000, 1), LOCAL, 0), 2) as pool:
+        x = pool.initial()
+        with pytest.raises(TrainingError, match="client 1: RuntimeError: the input is cursed"):
+            pool.train(x, [0, 1, 2], round_index=0)
+        assert np.isfinite(pool.train(x, [0, 2], round_index=0)).all()
+
+
+def test_a_model_that_a_worker_cannot_build_is_an_error(own_nets: str, tmp_path: Path):
+    pool = Pool(Task(own_nets, special(0, 0), LOCAL, 0), 1)
+    (tmp_path / "own_worker_nets.py").write_text("raise ImportError('gone')\n")
+    with pool, pytest.raises(TrainingError, match="setup: ImportError: gone"):
+        pool.train(pool.initial(), [0], round_index=0)
+
+
+def test_a_killed_worker_is_reported_and_replaced(own_nets: str):
+    """The worker sleeps inside client 1 when it is killed, as the kernel does when memory runs out."""
+    with Pool(Task(own_nets, special(2000, 1), LOCAL, 0), 1) as pool:
+        x = pool.initial()
+        pool.train(x, [0], round_index=0)
+        (pid,) = worker_pids(pool)
+        threading.Timer(1.0, os.kill, (pid, signal.SIGKILL)).start()
+        with pytest.raises(WorkerError, match="was ended by SIGKILL while training client 1"):
+            pool.train(x, [1], round_index=0)
+        assert np.isfinite(pool.train(x, [2], round_index=0)).all()
+
+
+def test_closing_ends_the_workers_and_forgetting_does_too(own_nets: str):
+    task = Task(own_nets, special(0, 0), LOCAL, 0)
+    pool = Pool(task, 1)
+    pool.train(pool.initial(), [0], round_index=0)
+    pids = worker_pids(pool)
+    pool.close()
+    assert wait_until_gone(pids)
+    pool.train(pool.initial(), [0], round_index=0)  # starts them again
+    pids = worker_pids(pool)
+    del pool
+    assert wait_until_gone(pids)
+
+
+PARENT = """
+import sys
+import numpy as np
+from tests.fl.test_workers import LOCAL, special, worker_pids
+from fl.local import Task
+from fl.workers import Pool
+
+pool = Pool(Task("own_worker_nets:fragile", special(2000, 1), LOCAL, 0), 2)
+x = pool.initial()
+before = pool.train(x, [0, 2], round_index=0)
+print(*worker_pids(pool), flush=True)
+try:
+    pool.train(x, [1], round_index=0)  # sleeps for a quarter of an hour
+except KeyboardInterrupt:
+    print("interrupted", worker_pids(pool), flush=True)
+    again = pool.train(x, [0, 2], round_index=0)
+    print("same" if np.array_equal(before, again) else "different", *worker_pids(pool), flush=True)
+"""
+
+
+@pytest.fixture
+def parent(own_nets: str) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path, os.getcwd()])}
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        yield process
+        process.kill()
+
+
+def started(parent: subprocess.Popen[str]) -> list[int]:
+    """The workers' process ids, once they have worked; then time to get into the long training."""
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2, parent.stderr.read() if parent.stderr else ""
+    time.sleep(1)
+    assert all(map(alive, pids))
+    return pids
+
+
+def test_workers_die_with_a_parent_killed_by_signal_9(parent: subprocess.Popen[str]):
+    pids = started(parent)
+    parent.send_signal(signal.SIGKILL)
+    assert wait_until_gone(pids)
+
+
+def test_ctrl_c_reaches_the_parent_alone_which_can_go_on(parent: subprocess.Popen[str]):
+    """As a terminal does it: SIGINT to the whole foreground process group."""
+    pids = started(parent)
+    os.killpg(parent.pid, signal.SIGINT)
+    out, errors = parent.communicate(timeout=60)
+    assert out.startswith("interrupted []\nsame ")
+    assert errors == ""  # no worker says anything
+    assert parent.returncode == 0
+    assert wait_until_gone(pids + [int(pid) for pid in out.split()[3:]])
+
+
+def test_a_model_without_an_import_path_needs_no_workers(task: Task):
+    local = Task(lambda shape, classes: torch.nn.Linear(4, classes), special(0, 0), LOCAL, 0)
+    with pytest.raises(ValueError, match="workers import the model by name"):
+        Pool(local, 2)
+    with open_trainer(local) as trainer:
+        assert isinstance(trainer, Learner)
+    with pytest.raises(ValueError, match="at least one worker"):
+        Pool(task, 0)
+
+
+def test_workers_are_for_work_that_is_worth_them(task: Task, monkeypatch: pytest.MonkeyPatch):
+    assert isinstance(open_trainer(task), Learner)
+    assert isinstance(open_trainer(task, workers=0), Learner)
+    asked = open_trainer(task, workers=3)
+    assert isinstance(asked, Pool)
+    assert asked.count == 3
+    monkeypatch.setattr("fl.workers.WORTH_WORKERS", 1)
+    decided = open_trainer(task, device="auto" if not torch.cuda.is_available() else "cpu")
+    assert isinstance(decided, Pool)
+    assert decided.count == cores()
+
+
+def test_other_devices_train_clients_together(task: Task):
+    """torch's device without data stands for a GPU: the choice is made before anything is computed."""
+    with pytest.raises(ValueError, match="workers are for the CPU"):
+        open_trainer(task, device="meta", workers=2)
