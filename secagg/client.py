@@ -68,7 +68,8 @@ class Client:
     """A client of one run. `hello()` first, then `receive()` for each message of the server.
 
     `journal` stores the exclusive records (`secagg.journal`); nothing leaves before a record is stored.
-    `floors` is what the client pinned and the least it accepts. `entropy` is for tests.
+    `floors` is what the client pinned and the least it accepts. `entropy` is for tests, `memo` for
+    processes that simulate many clients, `threads` limits the cores that masking uses.
     """
 
     def __init__(
@@ -81,8 +82,10 @@ class Client:
         *,
         entropy: Entropy = os.urandom,
         memo: Memo | None = None,
+        threads: int | None = None,
     ) -> None:
         self._bind(identity, floors, journal, entropy, memo)
+        self._threads = threads
         if identity.public != {m.id: m.identity for m in floors.roster}.get(me):
             raise UsageError(f"client {me} with this identity is not on the pinned roster")
         self._memory = Memory(
@@ -111,6 +114,9 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<Client {self._memory.me}, {self.state.name}>"
+
+    def __reduce_ex__(self, protocol: object) -> str:
+        raise UsageError("a client is not copied or pickled; save() writes it, once")
 
     @property
     def me(self) -> ClientId:
@@ -357,7 +363,7 @@ class Client:
                 keys.append(pairwise_key(agreed[peer], plan.hash, memory.me, peer, r))
                 signs.append(pairwise_sign(memory.me, peer))
             vector[:] = encoded
-            add_masks(vector, keys, signs)
+            add_masks(vector, keys, signs, threads=self._threads)
         return vectors
 
     def _view(self) -> bytes:
@@ -402,16 +408,15 @@ class Client:
 
     def _record_opening(self) -> None:
         memory = self._memory
-        wanted = Opening(self.plan.hash, memory.survivors, memory.rows)
+        wanted = Opening(self.plan.hash, self._view(), memory.survivors, memory.rows)
         stored = self._journal.create(
             self._record_name(labels.OPENING_RECORD), codec.to_bytes(OPENING, wanted)
         )
         if stored is None:
             return
         earlier: Opening = codec.from_bytes(OPENING, stored)
-        same = (earlier.plan_hash, earlier.survivors) == (wanted.plan_hash, wanted.survivors)
-        if not same or not set(wanted.rows) <= set(earlier.rows):
-            raise AlreadyUsed("this update was opened before, for other survivors or rows")
+        if replace(earlier, rows=wanted.rows) != wanted or not set(wanted.rows) <= set(earlier.rows):
+            raise AlreadyUsed("this update was opened before, in another run or for other survivors or rows")
 
     def _sign_again(self, message: Survivors, _: Given) -> Consistency:
         """The same statement again, when the first answer was lost. Another one ends the run."""
@@ -507,9 +512,13 @@ class Client:
         """The client that `save` wrote, with the same identity, floors and journal."""
         client = cls.__new__(cls)
         client._bind(identity, floors, journal, entropy, memo)
+        client._threads = None
         client._memory = client_state.restore(data)
-        plan = client._memory.plan
-        client._plan = client._memo.plan(plan) if plan else None
+        data = client._memory.plan
+        try:
+            client._plan = client._memo.plan(data) if data else None
+        except SecAggError as damaged:
+            raise UsageError(f"this saved client is damaged: {damaged}") from None
         if identity.public != {m.id: m.identity for m in floors.roster}.get(client.me):
             raise UsageError("this saved client belongs to another identity")
         return client

@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Final
 
 from secagg import codec, labels, shamir, transcript
-from secagg.codec import U8, U16, U32, U64, Blob, Fixed, Many, Struct
+from secagg.codec import U8, U32, U64, Blob, Fixed, Many, Struct
 from secagg.errors import SecAggError, UsageError
 from secagg.groupings import ClientId, Row
 from secagg.keys import KEY_BYTES, digest
@@ -85,11 +85,12 @@ class Opening:
     """The record of stage 3: what this client agreed to open."""
 
     plan_hash: bytes
+    view: bytes  # whose keys are in it: so another run of the same plan is another opening
     survivors: tuple[ClientId, ...]
     rows: tuple[Row, ...]
 
 
-OPENING: Final = Struct(Opening, (("plan_hash", HASH), ("survivors", IDS), ("rows", ROWS)))
+OPENING: Final = Struct(Opening, (("plan_hash", HASH), ("view", HASH), ("survivors", IDS), ("rows", ROWS)))
 _HELD: Final = Struct(HeldShares, (("dealer", U32), ("nonce", HASH), ("shares", Blob())))
 _SAVED_CLIENT: Final = b"secagg client 1\n"
 _MEMORY: Final = Struct(
@@ -99,7 +100,7 @@ _MEMORY: Final = Struct(
         ("me", U32),
         ("round", U64),
         ("instance", Fixed(16)),
-        ("step", U16),
+        ("step", U32),
         ("channel", Fixed(KEY_BYTES)),
         ("mask", Fixed(KEY_BYTES)),
         ("plan", Blob()),

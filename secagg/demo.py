@@ -18,6 +18,7 @@ from secagg.compiled import announce
 from secagg.errors import UsageError
 from secagg.groupings import Schedule
 from secagg.local import Meter, clear, make_identities, make_roster, run
+from secagg.parallel import cores
 from secagg.plan import Plan
 from secagg.result import Result, Stage
 
@@ -26,7 +27,9 @@ DROP_STAGES = {stage.name.lower(): stage for stage in list(Stage)[:5]}
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--clients", type=int, default=10, metavar="N", help="how many clients (10)")
-    parser.add_argument("--length", type=int, default=100_000, metavar="D", help="numbers per vector (100000)")
+    parser.add_argument(
+        "--length", type=int, default=100_000, metavar="D", help="numbers per vector (100000)"
+    )
     parser.add_argument("--drop", type=int, default=0, metavar="K", help="how many of them drop out (0)")
     parser.add_argument(
         "--drop-at", choices=DROP_STAGES, default="inputs", help="the stage they stop answering at (inputs)"
@@ -70,7 +73,9 @@ def demonstrate(options: Namespace) -> Demo:
     with announce(progress.compiling):
         prg.prepare()
         start = time.perf_counter()
-        result = run(plan, vectors, identities, drop=drop, meter=meter, on_stage=progress.stage)
+        result = run(
+            plan, vectors, identities, drop=drop, processes=cores(), meter=meter, on_stage=progress.stage
+        )
         seconds = time.perf_counter() - start
     progress.clear()
     expected = clear(plan, vectors, drop=drop)
@@ -96,7 +101,9 @@ class _Progress:
 
     def stage(self, stage: Stage) -> None:
         if self._live:
-            print(f"\r\x1b[Kstage {stage.value}: {stage.name.lower()} ...", end="", file=sys.stderr, flush=True)
+            print(
+                f"\r\x1b[Kstage {stage.value}: {stage.name.lower()} ...", end="", file=sys.stderr, flush=True
+            )
 
     def compiling(self, name: str) -> None:
         print(f"compiling {name} (once; it is kept for the next time)", file=sys.stderr)

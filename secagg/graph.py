@@ -29,9 +29,9 @@ from itertools import count
 from struct import iter_unpack
 from typing import Final
 
+from secagg import labels
 from secagg.errors import UsageError
 
-LABEL: Final = b"secagg/v1/neighbour-graph\n"
 ASSUMES: Final = "semi-honest server; colluders and dropouts chosen without regard to the graph's seed"
 MOST_CLIENTS: Final = 10**7  # so that _SLACK covers the rounding of lgamma
 _SLACK: Final = 1e-6  # added to every logarithm: bounds err on the safe side, by a millionth
@@ -75,7 +75,7 @@ def circle(roster: Sequence[int], seed: bytes) -> list[int]:
 def _words(seed: bytes) -> Iterator[int]:
     """64-bit words, little-endian, of SHAKE-256(label, block number, seed) for blocks 0, 1, ..."""
     for block in count():
-        stream = shake_256(LABEL + block.to_bytes(8, "little") + seed).digest(_BLOCK)
+        stream = shake_256(labels.NEIGHBOUR_GRAPH + block.to_bytes(8, "little") + seed).digest(_BLOCK)
         yield from (word for (word,) in iter_unpack("<Q", stream))
 
 

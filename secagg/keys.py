@@ -106,6 +106,9 @@ class Identity:
         key = Ed25519PrivateKey.from_private_bytes(private)
         return cls(private, key.public_key().public_bytes_raw())
 
+    def __reduce_ex__(self, protocol: object) -> str:
+        raise UsageError("an identity is not copied or pickled; store its private bytes with care")
+
     def sign(self, message: bytes) -> bytes:
         return Ed25519PrivateKey.from_private_bytes(self.private).sign(message)
 

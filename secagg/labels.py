@@ -20,12 +20,12 @@ def _label(name: str) -> bytes:
 PAIRWISE_MASK: Final = _label("pairwise-mask")
 SELF_MASK: Final = _label("self-mask")
 SHARE_BOX: Final = _label("share-box")
-SHARE_NONCE: Final = _label("share-nonce")
 
 # hashes
+SHARE_NONCE: Final = _label("share-nonce")
+NEIGHBOUR_GRAPH: Final = _label("neighbour-graph")
 ROSTER: Final = _label("roster")
 PLAN: Final = _label("plan")
-SHAPE: Final = _label("shape")
 SEED_COMMITMENT: Final = _label("seed-commitment")
 SHARE_LEAF: Final = _label("share-leaf")
 TREE_LEAF: Final = _label("tree-leaf")
@@ -47,5 +47,5 @@ SIGN_OPENING: Final = _label("sign-opening")
 SIGN_UNMASKING: Final = _label("sign-unmasking")
 
 ALL: Final = tuple(
-    value for name, value in sorted(globals().items()) if name.isupper() and type(value) is bytes
+    value for name, value in sorted(globals().items()) if name[0].isupper() and type(value) is bytes
 )

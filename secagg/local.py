@@ -15,27 +15,22 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg import wire
 from secagg.client import Client
-from secagg.errors import SecAggError, TooFewSurvivors, UsageError
+from secagg.errors import TooFewSurvivors, UsageError
 from secagg.groupings import ClientId, Row
 from secagg.journal import Journal, MemoryJournal
 from secagg.keys import Entropy, Identity
+from secagg.local_clients import Cast, Inputs, Tamper, forked
 from secagg.memo import Memo
-from secagg.messages import Message, ToServer
+from secagg.messages import ToClient
 from secagg.plan import Floors, Member, Plan
 from secagg.result import Dropout, Result, RowSum, Stage
 from secagg.server import Server
-
-Array = npt.NDArray[Any]
-Inputs = Mapping[ClientId, Array] | Callable[[ClientId], Array]
-Tamper = Callable[[Stage, ToServer], ToServer | bytes | None]
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -48,16 +43,13 @@ class Meter:
     bytes_down: dict[Stage, int] = field(default_factory=dict)
 
     @contextmanager
-    def timed(self, seconds: dict[Stage, float], stage: Stage) -> Iterator[None]:
+    def serving(self, stage: Stage) -> Iterator[None]:
+        """Count the time inside as the server's."""
         start = time.perf_counter()
         try:
             yield
         finally:
-            seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - start
-
-    def count(self, sizes: dict[Stage, int], stage: Stage, message: Message | bytes) -> None:
-        size = len(message) if isinstance(message, bytes) else wire.size(message)
-        sizes[stage] = sizes.get(stage, 0) + size
+            self.server_seconds[stage] = self.server_seconds.get(stage, 0.0) + time.perf_counter() - start
 
 
 def make_identities(ids: Collection[ClientId], entropy: Entropy = os.urandom) -> dict[ClientId, Identity]:
@@ -93,100 +85,69 @@ def run(
     *,
     drop: Mapping[ClientId, Stage] | None = None,
     tamper: Mapping[ClientId, Tamper] | None = None,
+    processes: int = 1,
     journal: Journal | None = None,
     meter: Meter | None = None,
     on_stage: Callable[[Stage], None] | None = None,
     entropy: Callable[[ClientId], Entropy] | None = None,
 ) -> Result:
-    """Run a plan with every client of its roster in this process and return the server's result.
+    """Run a plan with every client of its roster on this machine and return the server's result.
 
     A client in `drop` stops answering at that stage. One in `tamper` sends whatever its function makes of
-    the honest message (None: nothing). `entropy` is for tests. TooFewSurvivors if the run cannot end.
+    the honest message (None: nothing). With `processes` > 1 the clients live in forked processes; a
+    `journal` of your own must then work between processes, as FileJournal does. `entropy` is for tests.
+    TooFewSurvivors if the run cannot end.
     """
+    drop, tamper = drop or {}, tamper or {}
+    unknown = (set(drop) | set(tamper)) - set(plan.ids)
+    if unknown:
+        raise UsageError(f"client {min(unknown)} is not on the roster")
+    if processes > 1 and isinstance(journal, MemoryJournal):
+        raise UsageError("a MemoryJournal cannot be shared between processes; use a FileJournal")
     meter = meter if meter is not None else Meter()
-    simulation = _Simulation(plan, inputs, identities, drop or {}, tamper or {}, journal, meter, entropy)
-    while simulation.server.stage < Stage.DONE:
-        if on_stage is not None:
-            on_stage(simulation.server.stage)
-        simulation.stage()
-    return simulation.server.result()
+    memo, floors, records = Memo(), floors_for(plan), journal or MemoryJournal()
+
+    def make(v: ClientId) -> Client:
+        draw = entropy(v) if entropy else os.urandom
+        threads = 1 if processes > 1 else None
+        return Client(v, identities[v], floors, plan.round, records, entropy=draw, memo=memo, threads=threads)
+
+    clients = forked(Cast(plan, make, inputs, tamper), processes)
+    server = Server(plan)
+    outbox: Mapping[ClientId, ToClient | None] = dict.fromkeys(plan.ids)
+    try:
+        while server.stage < Stage.DONE:
+            stage = server.stage
+            if on_stage is not None:
+                on_stage(stage)
+            present = (v for v in outbox if drop.get(v, Stage.DONE) > stage)
+            for client, reply, seconds in clients.answers(stage, _metered(outbox, present, stage, meter)):
+                meter.client_seconds[stage] = meter.client_seconds.get(stage, 0.0) + seconds
+                if reply is not None:
+                    size = len(reply) if isinstance(reply, bytes) else wire.size(reply)
+                    meter.bytes_up[stage] = meter.bytes_up.get(stage, 0) + size
+                    with meter.serving(stage):
+                        server.receive(client, reply)
+                del reply
+            with meter.serving(stage):
+                outbox = server.advance()
+    finally:
+        clients.close()
+    return server.result()
 
 
-class _Simulation:
-    def __init__(
-        self,
-        plan: Plan,
-        inputs: Inputs,
-        identities: Mapping[ClientId, Identity],
-        drop: Mapping[ClientId, Stage],
-        tamper: Mapping[ClientId, Tamper],
-        journal: Journal | None,
-        meter: Meter,
-        entropy: Callable[[ClientId], Entropy] | None,
-    ) -> None:
-        unknown = (set(drop) | set(tamper)) - set(plan.ids)
-        if unknown:
-            raise UsageError(f"client {min(unknown)} is not on the roster")
-        self.plan, self._inputs, self._drop, self._tamper, self._meter = plan, inputs, drop, tamper, meter
-        journal = journal if journal is not None else MemoryJournal()
-        memo, floors = Memo(), floors_for(plan)
-        self.server = Server(plan, MemoryJournal())
-        self._clients = {
-            v: Client(
-                v,
-                identities[v],
-                floors,
-                plan.round,
-                journal,
-                entropy=entropy(v) if entropy else os.urandom,
-                memo=memo,
-            )
-            for v in plan.ids
-        }
-        self._outbox: Mapping[ClientId, Any] = dict.fromkeys(plan.ids)
-
-    def stage(self) -> None:
-        """One stage: every client answers, then the server closes it."""
-        server, meter, stage = self.server, self._meter, self.server.stage
-        common: dict[int, int] = {}  # sizes of messages that are the same object for everyone
-        for client in self._outbox:
-            with meter.timed(meter.server_seconds, stage):
-                message = self._outbox[client]
-            if message is not None:
-                size = common.get(id(message)) or common.setdefault(id(message), wire.size(message))
-                meter.bytes_down[stage] = meter.bytes_down.get(stage, 0) + size
-            if self._drop.get(client, Stage.DONE) <= stage:
-                continue
-            with meter.timed(meter.client_seconds, stage):
-                reply = self._answer(client, stage, message)
-            del message
-            if reply is not None:
-                meter.count(meter.bytes_up, stage, reply)
-                with meter.timed(meter.server_seconds, stage):
-                    server.receive(client, reply)
-        with meter.timed(meter.server_seconds, stage):
-            self._outbox = server.advance()
-
-    def _answer(self, client: ClientId, stage: Stage, message: Any) -> ToServer | bytes | None:
-        machine = self._clients[client]
-        try:
-            if stage is Stage.KEYS:
-                reply: ToServer | bytes | None = machine.hello()
-            elif stage is Stage.SHARES:
-                reply = machine.receive(message, context=self.plan.context)
-            elif stage is Stage.INPUTS:
-                reply = machine.receive(message, update=self._update(client))
-            else:
-                reply = machine.receive(message)
-        except UsageError:
-            raise
-        except SecAggError:
-            return None  # this client refuses; for the others it is a dropout
-        tamper = self._tamper.get(client)
-        return tamper(stage, reply) if tamper else reply  # type: ignore[arg-type]
-
-    def _update(self, client: ClientId) -> Array:
-        return self._inputs(client) if callable(self._inputs) else self._inputs[client]
+def _metered(
+    outbox: Mapping[ClientId, ToClient | None], receivers: Iterator[ClientId], stage: Stage, meter: Meter
+) -> Iterator[tuple[ClientId, ToClient | None]]:
+    """What the server sends, made one at a time, and counted."""
+    last, size = None, 0
+    for client in receivers:
+        with meter.serving(stage):
+            message = outbox[client]
+        if message is not None and message is not last:
+            last, size = message, wire.size(message)
+        meter.bytes_down[stage] = meter.bytes_down.get(stage, 0) + size
+        yield client, message
 
 
 def clear(plan: Plan, inputs: Inputs, *, drop: Mapping[ClientId, Stage] | None = None) -> Result:

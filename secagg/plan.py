@@ -23,6 +23,7 @@ from secagg.keys import HASH_BYTES, KEY_BYTES, digest
 
 MOST_CLIENTS: Final = 65535  # a Shamir index has 16 bits
 MOST_GROUPINGS: Final = 1024
+MOST_PLACES: Final = 2**20  # clients times groupings: every row and every share then fits in a message
 MOST_LENGTH: Final = 2**31 - 1
 MOST_CONTEXT: Final = 4096
 MODES: Final = (ENFORCE, REPORT_EVEN_IF_EXPOSED)
@@ -92,8 +93,8 @@ class Plan:
         for name, size in (("training_id", HASH_BYTES), ("training_seed", HASH_BYTES)):
             if len(getattr(self, name)) != size:
                 raise UsageError(f"{name} has {size} bytes, not {len(getattr(self, name))}")
-        if not 0 <= self.round < 2**64:
-            raise UsageError(f"round {self.round} does not fit in 64 bits")
+        if not 0 <= self.round < 2**63:
+            raise UsageError(f"round {self.round} does not fit in 63 bits")
         if not 1 <= self.length <= MOST_LENGTH:
             raise UsageError(f"length {self.length} is not between 1 and {MOST_LENGTH}")
         if len(self.context) > MOST_CONTEXT:
@@ -101,8 +102,19 @@ class Plan:
         self.schedule.check(n)
         if self.schedule.groupings > MOST_GROUPINGS:
             raise UsageError(f"at most {MOST_GROUPINGS} groupings, got {self.schedule.groupings}")
+        if n * self.schedule.groupings > MOST_PLACES:
+            raise UsageError(f"clients times groupings is limited to {MOST_PLACES}")
+        self._check_policy(n)
         self._check_numbers(n)
         self._check_thresholds(n)
+
+    def _check_policy(self, n: int) -> None:
+        wanted, size = max(self.policy.anonymity, self.policy.min_survivors), self.schedule.size
+        if wanted > (size if self.policy.enforced else n):
+            raise UsageError(
+                f"the policy wants {wanted} clients behind every sum, but groups have {size} of {n} clients: "
+                "no row could be opened"
+            )
 
     def _check_numbers(self, n: int) -> None:
         if (self.clip is None) == (self.bound is None):
@@ -385,7 +397,7 @@ class Floors:
     """What a client pinned at enrolment, and the least that it accepts of a plan.
 
     `roster`, `training_id` and `training_seed` must be met exactly. `colluders` None means a third of the
-    roster. `context` is compared by the client when the plan arrives, because the application may learn
+    roster; `schedule` None means any. `context` is compared by the client when the plan arrives, because the application may learn
     it (the model's hash) only then.
     """
 
@@ -394,6 +406,7 @@ class Floors:
     training_seed: bytes
     colluders: int | None = None
     policy: Policy = field(default_factory=Policy)
+    schedule: Schedule | None = None
     clip: tuple[float, float] = (2.0**-10, 2.0**20)
     weight_ratio: float = 10.0
     groupings: int = 16
@@ -426,6 +439,10 @@ class Floors:
             (
                 plan.schedule.groupings > self.groupings,
                 f"{plan.schedule.groupings} groupings, my most is {self.groupings}",
+            ),
+            (
+                self.schedule not in (None, plan.schedule),
+                "its schedule is not the one I pinned",
             ),
             (not plan.policy.at_least(self.policy), "its exposure policy is weaker than mine"),
             (

@@ -21,7 +21,7 @@ from secagg.dealing import box_bytes, check_advert, write_proof
 from secagg.errors import AlreadyUsed, PeerError, TooFewSurvivors, UsageError
 from secagg.groupings import ClientId, Row
 from secagg.journal import Journal, MemoryJournal
-from secagg.keys import HASH_BYTES, digest, verify
+from secagg.keys import HASH_BYTES, Entropy, digest, verify
 from secagg.messages import (
     Bundle,
     Consistency,
@@ -74,11 +74,11 @@ class Server:
     the run stays open for late answers.
     """
 
-    def __init__(self, plan: Plan, journal: Journal | None = None) -> None:
+    def __init__(self, plan: Plan, journal: Journal | None = None, *, entropy: Entropy = os.urandom) -> None:
         self._journal = journal if journal is not None else MemoryJournal()
         self.plan = plan
         self.stage = Stage.KEYS
-        self._instance = os.urandom(16)  # names the records of this run of this server
+        self._instance = entropy(16)  # names the records of this run of this server
         self._adverts: dict[ClientId, KeyAdvert] = {}
         self._dealings: dict[ClientId, Dealing] = {}
         self._trees: dict[ClientId, list[bytes]] = {}
@@ -272,8 +272,12 @@ class Server:
             Stage.CONSISTENCY: self._survivors_message,
             Stage.UNMASKING: self._signatures,
         }
-        make = makers.get(self.stage)
-        return Outbox(self.waiting_for(), make) if make else Outbox((), self._key_list)
+        make = makers.get(self.stage, self._key_list)
+        receivers = self.waiting_for() if self.stage in makers else ()
+        if receivers and self.stage is not Stage.INPUTS and not self.plan.semi_honest_only:
+            everyone = make(receivers[0])  # the same for all; a bundle is for one, and so are neighbourhoods
+            return Outbox(receivers, lambda _: everyone)
+        return Outbox(receivers, make)
 
     def _go_on_with(self, count: int, did: str) -> None:
         """Go on without those who have not answered, if enough have."""
@@ -361,12 +365,16 @@ class Server:
         self._result = self._finish(lost, blamed)
 
     def _disputed(self) -> dict[ClientId, str]:
-        """Dealers whom more peers dispute than may collude: at least one of these is honest."""
+        """Dealers whom more peers dispute than may cheat: at least one of these is honest."""
         accusers: dict[ClientId, set[ClientId]] = {}
         for survivor in self._inputs.values():
             for dealer in survivor.disputes:
                 accusers.setdefault(dealer, set()).add(survivor.id)
-        enough = self.plan.assumed_colluders + 1
+        plan = self.plan
+        holders = plan.degree + 1 if plan.semi_honest_only else len(plan.roster)
+        enough = (
+            max(plan.assumed_colluders, holders - plan.t) + 1
+        )  # n - t cheaters are withstood, so count them too
         return {
             dealer: f"{len(peers)} peers hold no good share from it"
             for dealer, peers in accusers.items()
@@ -428,11 +436,9 @@ class Server:
     def restore(cls, data: bytes, journal: Journal | None = None) -> Server:
         """The server that `save` wrote, with the same journal."""
         ledger = server_state.restore(data)
-        server = cls(Plan.from_bytes(ledger.plan), journal)
+        server = cls(ledger.checked_plan, journal)
         server.stage = ledger.stage
-        server._dropouts = {
-            left.id: Dropout(Stage(left.stage), left.reason.decode()) for left in ledger.dropouts
-        }
+        server._dropouts = {left.id: left.dropout for left in ledger.dropouts}
         server._instance = ledger.instance
         server._adverts = {advert.sender: advert for advert in ledger.adverts}
         server._dealings = {dealing.sender: dealing for dealing in ledger.dealings}

@@ -10,7 +10,8 @@ from secagg.codec import U8, U32, Blob, Fixed, Many, Matrix, Ring32, Struct
 from secagg.errors import SecAggError, UsageError
 from secagg.groupings import ClientId, Row
 from secagg.messages import Consistency, Dealing, KeyAdvert, Survivor, Unmasking
-from secagg.result import Stage
+from secagg.plan import Plan
+from secagg.result import Dropout, Stage
 from secagg.wire import ADVERT, LAYOUTS, ROWS, SURVIVOR
 
 
@@ -21,6 +22,10 @@ class Departure:
     id: ClientId
     stage: int
     reason: bytes
+
+    @property
+    def dropout(self) -> Dropout:
+        return Dropout(Stage(self.stage), self.reason.decode())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +44,10 @@ class Ledger:
     endorsements: tuple[Consistency, ...] = ()
     unmaskings: tuple[Unmasking, ...] = ()
     dropouts: tuple[Departure, ...] = ()
+
+    @property
+    def checked_plan(self) -> Plan:
+        return Plan.from_bytes(self.plan)
 
 
 _SAVED_SERVER: Final = b"secagg server 1\n"
@@ -74,6 +83,9 @@ def restore(data: bytes) -> Ledger:
     try:
         ledger: Ledger = codec.from_bytes(_LEDGER, memoryview(data)[len(_SAVED_SERVER) :])
         ledger.stage = Stage(ledger.stage)
+        _ = ledger.checked_plan, [left.dropout for left in ledger.dropouts]
+        if len(ledger.units) != len(ledger.sums):
+            raise ValueError("its sums and their names differ in number")
     except (SecAggError, ValueError) as damaged:
         raise UsageError(f"this saved server is damaged: {damaged}") from None
     return ledger

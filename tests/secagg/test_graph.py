@@ -17,7 +17,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from secagg import graph, labels
+from secagg import graph
 from secagg.errors import UsageError
 
 DOCS = Path(__file__).parents[2] / "docs" / "sparse.md"
@@ -123,11 +123,6 @@ def test_degree_that_no_such_graph_has_is_refused(degree: int) -> None:
 def test_client_listed_twice_is_refused() -> None:
     with pytest.raises(UsageError, match="twice"):
         graph.neighbours([1, 2, 3, 4, 2], 2, b"seed")
-
-
-def test_label_is_nobody_elses() -> None:
-    assert graph.LABEL not in labels.ALL
-    assert graph.LABEL.index(b"\n") == len(graph.LABEL) - 1  # like the others: so none is another's prefix
 
 
 # The bounds, against exact counting

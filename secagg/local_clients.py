@@ -1,0 +1,231 @@
+"""The clients of a local run: in this process, or spread over forked ones.
+
+X25519 and Ed25519 hold Python's global lock, so many clients are simulated faster in several processes. A
+worker process owns its clients from beginning to end. Messages cross as the bytes of `secagg.wire`, masked
+vectors through shared memory, and nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg import wire
+from secagg.client import Client
+from secagg.codec import Ring32
+from secagg.errors import SecAggError, UsageError
+from secagg.groupings import ClientId
+from secagg.messages import MaskedInput, ToClient, ToServer
+from secagg.plan import Plan
+from secagg.result import Stage
+
+Array = npt.NDArray[Any]
+Inputs = Mapping[ClientId, Array] | Callable[[ClientId], Array]
+Tamper = Callable[[Stage, ToServer], ToServer | bytes | None]
+Reply = ToServer | bytes | None
+Answer = tuple[ClientId, Reply, float]  # who, what, and the seconds it took
+Requests = Iterator[tuple[ClientId, ToClient | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who plays: how a client is made, what it puts in, and who spoils the messages."""
+
+    plan: Plan
+    make: Callable[[ClientId], Client]
+    inputs: Inputs
+    tamper: Mapping[ClientId, Tamper]
+
+    def answer(self, machine: Client, stage: Stage, message: ToClient | bytes | None) -> Reply:
+        """One client's answer to one message; None when it refuses, which is a dropout to the others."""
+        try:
+            if message is None:
+                reply: ToServer = machine.hello()
+            elif stage is Stage.SHARES:
+                reply = machine.receive(message, context=self.plan.context)
+            elif stage is Stage.INPUTS:
+                inputs = self.inputs
+                update = inputs(machine.me) if callable(inputs) else inputs[machine.me]
+                reply = machine.receive(message, update=update)
+            else:
+                reply = machine.receive(message)
+        except UsageError:
+            raise
+        except SecAggError:
+            return None
+        tamper = self.tamper.get(machine.me)
+        return tamper(stage, reply) if tamper else reply
+
+
+class HereClients:
+    """All clients in this process, one after the other."""
+
+    def __init__(self, cast: Cast) -> None:
+        self._cast = cast
+        self._clients: dict[ClientId, Client] = {}
+
+    def answers(self, stage: Stage, requests: Requests) -> Iterator[Answer]:
+        for client, message in requests:
+            if client not in self._clients:
+                self._clients[client] = self._cast.make(client)
+            start = time.perf_counter()
+            reply = self._cast.answer(self._clients[client], stage, message)
+            yield client, reply, time.perf_counter() - start
+
+    def close(self) -> None:
+        self._clients.clear()
+
+
+class ForkedClients:
+    """Clients dealt out to forked processes; at most two clients' vectors per process are alive."""
+
+    def __init__(self, cast: Cast, processes: int) -> None:
+        self._plan = cast.plan
+        self._workers: list[_Worker] = []
+        for _ in range(processes):
+            self._workers.append(_Worker(cast, self._workers))
+
+    def answers(self, stage: Stage, requests: Requests) -> Iterator[Answer]:
+        queues: list[deque[tuple[ClientId, ToClient | None]]] = [deque() for _ in self._workers]
+        place = self._plan.index
+        source = requests
+        busy: dict[Connection, _Worker] = {}
+
+        def feed(which: int) -> None:
+            """Give a worker its next client. Each client always goes to the same worker."""
+            queue, worker = queues[which], self._workers[which]
+            while not queue:
+                item = next(source, None)
+                if item is None:
+                    return
+                queues[place[item[0]] % len(self._workers)].append(item)
+            worker.ask(stage, *queue.popleft())
+            busy[worker.pipe] = worker
+
+        for which in range(len(self._workers)):
+            feed(which)
+        while busy:
+            for pipe in wait(list(busy)):
+                worker = busy.pop(pipe)  # type: ignore[call-overload]
+                answer = worker.take()
+                feed(self._workers.index(worker))  # it goes on while the server digests this answer
+                yield answer
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.close()
+
+
+class _Worker:
+    """One forked process and this side of its pipe."""
+
+    _SLOTS = 2  # one being filled, one being read
+
+    def __init__(self, cast: Cast, older: Sequence[_Worker]) -> None:
+        rows = len(cast.plan.groupings)
+        self._shape = (rows, cast.plan.length)
+        self._memory = mmap.mmap(-1, self._SLOTS * 4 * rows * cast.plan.length)
+        self._slot = 0
+        self._sent: Any = None
+        self.pipe, theirs = Pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            code = 1
+            try:
+                for worker in (*older, self):
+                    worker.pipe.close()  # or the older ones would never see the end of their input
+                _serve(cast, theirs, self._vectors)
+                code = 0
+            finally:
+                os._exit(code)  # never run the parent's clean-up in the child
+        theirs.close()
+
+    def _vectors(self, slot: int) -> Ring32:
+        size = self._shape[0] * self._shape[1]
+        flat = np.frombuffer(self._memory, np.uint32, size, slot * 4 * size)
+        return flat.reshape(self._shape)
+
+    def ask(self, stage: Stage, client: ClientId, message: ToClient | None) -> None:
+        self._slot = (self._slot + 1) % self._SLOTS
+        if message is self._sent and message is not None:
+            payload = b"="  # the same object as before: the worker still has its bytes
+        else:
+            payload = b"" if message is None else b"+" + wire.encode(message)
+            self._sent = message
+        self.pipe.send_bytes(struct.pack("<BIB", stage, client, self._slot) + payload)
+
+    def take(self) -> Answer:
+        try:
+            frame = self.pipe.recv_bytes()
+        except EOFError:
+            raise RuntimeError("a worker process died") from None
+        kind, client, slot, rows, seconds = _HEAD.unpack_from(frame)
+        body = frame[_HEAD.size :]
+        if kind == _MISTAKE:
+            raise UsageError(body.decode())
+        if kind == _NOTHING:
+            return client, None, seconds
+        if kind == _RAW:
+            return client, body, seconds
+        reply = wire.decode(body)
+        if isinstance(reply, MaskedInput) and rows:
+            reply = replace(reply, vectors=self._vectors(slot)[:rows])
+        return client, reply, seconds  # type: ignore[return-value]
+
+    def close(self) -> None:
+        self.pipe.close()  # the worker sees the end of its input, and ends
+        os.waitpid(self._child, 0)
+
+
+_HEAD = struct.Struct("<BIBId")
+_NOTHING, _RAW, _MESSAGE, _MISTAKE = range(4)
+
+
+def _serve(cast: Cast, pipe: Connection, vectors: Callable[[int], Ring32]) -> None:
+    """The life of a worker: answer for its clients until the pipe closes."""
+    clients: dict[ClientId, Client] = {}
+    last = b""
+    while True:
+        try:
+            frame = pipe.recv_bytes()
+        except EOFError:
+            return
+        stage, client, slot = struct.unpack_from("<BIB", frame)
+        payload = frame[6:]
+        if payload[:1] == b"+":
+            last = payload[1:]
+        start = time.perf_counter()
+        rows, body = 0, b""
+        try:
+            if client not in clients:
+                clients[client] = cast.make(client)
+            message = wire.decode(last) if payload else None
+            reply = cast.answer(clients[client], Stage(stage), message)  # type: ignore[arg-type]
+            kind = _NOTHING if reply is None else _RAW if isinstance(reply, bytes) else _MESSAGE
+            seconds = time.perf_counter() - start
+            if isinstance(reply, MaskedInput) and reply.vectors.shape[1:] == (cast.plan.length,):
+                rows = len(reply.vectors)
+                vectors(slot)[:rows] = reply.vectors
+                reply = replace(reply, vectors=np.empty((0, 0), np.uint32))
+            if reply is not None:
+                body = reply if isinstance(reply, bytes) else wire.encode(reply)
+        except UsageError as mistake:
+            kind, body, seconds = _MISTAKE, str(mistake).encode(), 0.0
+        pipe.send_bytes(_HEAD.pack(kind, client, slot, rows, seconds) + body)
+
+
+def forked(cast: Cast, processes: int) -> ForkedClients | HereClients:
+    """Clients in so many processes, or here if one is enough or this system cannot fork."""
+    if processes > 1 and hasattr(os, "fork"):
+        return ForkedClients(cast, processes)
+    return HereClients(cast)
