@@ -83,6 +83,7 @@ class _Span:
     space: RowSpace
     leverage: Leverage | None
     component: npt.NDArray[np.int64]  # columns linked by rows carry the same number
+    used: npt.NDArray[np.bool_]  # columns that are in some row kept
     kept: list[Row] = field(default_factory=list)
     refused: dict[Row, str] = field(default_factory=dict)
     proven: bool = True  # every row so far is covered by the schedule's proof
@@ -91,8 +92,8 @@ class _Span:
     def copy(self) -> _Span:
         leverage = None if self.leverage is None else self.leverage.copy()
         return _Span(
-            self.space.copy(), leverage, self.component.copy(), self.kept.copy(), self.refused.copy(),
-            self.proven, self.tangled.copy(),
+            self.space.copy(), leverage, self.component.copy(), self.used.copy(), self.kept.copy(),
+            self.refused.copy(), self.proven, self.tangled.copy(),
         )  # fmt: skip
 
 
@@ -107,6 +108,7 @@ class Walk:
             RowSpace(n, rows.field, depth=limits.anonymity - 1),
             Leverage(rows.weights) if limits.leverage < 1.0 else None,
             np.arange(n),
+            np.zeros(n, np.bool_),
         )
 
     @property
@@ -151,7 +153,9 @@ class Walk:
         touched = np.zeros(len(span.component), np.bool_)
         touched[labels] = True
         joined = touched[span.component]
-        alone = int(joined.sum()) == len(members)  # linked to no row kept before: T is its size
+        alone = not span.used[
+            list(members)
+        ].any()  # it shares no client with a row kept before: T is its size
         proven = span.proven and self.limits.covers(row)
         component = np.where(joined, members[0], span.component)
         reason = (
@@ -166,6 +170,7 @@ class Walk:
             span.leverage.accept()
         span.proven = proven
         span.component = component
+        span.used[list(members)] = True
         span.tangled.difference_update(labels.tolist())
         if not (alone or proven):
             span.tangled.add(members[0])

@@ -64,6 +64,19 @@ def lightest(rows: Collection[Collection[int]], columns: Sequence[int], most: in
     return limit + 1
 
 
+def fewest(rows: Collection[Collection[int]], columns: Sequence[int], most: int) -> int:
+    """The same as `lightest` for at most `most` columns, faster: by dependent columns of the null space."""
+    done, pivots = echelon(matrix(rows, columns), len(columns))
+    free = [at for at in range(len(columns)) if at not in pivots]
+    null = {at: [Fraction(int(at == f)) for f in free] for at in free}
+    null |= {pivot: [-row[f] for f in free] for pivot, row in zip(pivots, done, strict=True)}
+    for size in range(1, min(most, len(columns)) + 1):
+        for inside in combinations(range(len(columns)), size):
+            if len(echelon([null[at] for at in inside], len(free))[0]) < size:
+                return size
+    return most + 1
+
+
 def leverage(
     rows: Sequence[Collection[int]], columns: Sequence[int], weights: Sequence[Fraction]
 ) -> list[Fraction]:
