@@ -21,7 +21,7 @@ from secagg import box, client_state, codec, hashtree, labels, shamir, transcrip
 from secagg.client_state import OPENING, HeldShares, Memory, Opening, State, nonce_of
 from secagg.codec import Buffer, Ring32
 from secagg.dealing import box_bytes, check_advert, read_proofs
-from secagg.errors import AlreadyUsed, PeerError, PlanRefused, TooFewSurvivors, UsageError
+from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, TooFewSurvivors, UsageError
 from secagg.groupings import ClientId
 from secagg.journal import Journal
 from secagg.keys import (

@@ -27,9 +27,7 @@ DROP_STAGES = {stage.name.lower(): stage for stage in list(Stage)[:5]}
 
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--clients", type=int, default=10, metavar="N", help="how many clients (10)")
-    parser.add_argument(
-        "--length", type=int, default=100_000, metavar="D", help="numbers per vector (100000)"
-    )
+    parser.add_argument("--length", type=int, default=100_000, metavar="D", help="numbers each (100000)")
     parser.add_argument("--drop", type=int, default=0, metavar="K", help="how many of them drop out (0)")
     parser.add_argument(
         "--drop-at", choices=DROP_STAGES, default="inputs", help="the stage they stop answering at (inputs)"
@@ -151,8 +149,8 @@ def as_json(demo: Demo) -> str:
 def as_text(demo: Demo) -> str:
     plan, survivors = demo.result.plan, demo.result.survivors
     lines = [
-        f"{len(plan.roster)} clients, {plan.length:,} numbers each; threshold {plan.t}, "
-        f"safe with up to {plan.assumed_colluders} clients that collude with the server; masks by {prg.backend()}",
+        f"{len(plan.roster)} clients, {plan.length:,} numbers each, masks by {prg.backend()}; threshold {plan.t}, "
+        f"safe with up to {plan.assumed_colluders} clients that collude with the server",
         "",
         f"{'stage':<14}{'one client':>12}{'server':>12}{'sent':>12}{'received':>12}  dropped",
     ]
@@ -166,7 +164,7 @@ def as_text(demo: Demo) -> str:
     lines += [
         "",
         f"The server learned the sum of {len(survivors)} vectors, and it is {verdict} "
-        f"(rounding to fixed point: at most {demo.error:.1e}). {demo.seconds:.2f} s for all parties together.",
+        f"(rounding to fixed point: at most {demo.error:.1e}). {demo.seconds:.2f} s for all together.",
     ]
     return "\n".join(lines)
 

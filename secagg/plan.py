@@ -397,8 +397,8 @@ class Floors:
     """What a client pinned at enrolment, and the least that it accepts of a plan.
 
     `roster`, `training_id` and `training_seed` must be met exactly. `colluders` None means a third of the
-    roster; `schedule` None means any. `context` is compared by the client when the plan arrives, because the application may learn
-    it (the model's hash) only then.
+    roster; `schedule` None means any. `context` is compared by the client when the plan arrives, because
+    the application may learn it (the model's hash) only then.
     """
 
     roster: tuple[Member, ...]
