@@ -1,0 +1,54 @@
+"""Sealed shares: a box opens for one sender, one receiver and one plan, and otherwise not at all."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secagg import box
+from secagg.errors import PeerError
+
+AGREED, PLAN = bytes(range(32)), b"p" * 32
+
+
+@given(st.binary(max_size=300))
+def test_a_box_opens_for_its_receiver(content: bytes) -> None:
+    sealed = box.seal(AGREED, PLAN, 1, 2, content)
+    assert len(sealed) == len(content) + box.OVERHEAD
+    assert box.unseal(AGREED, PLAN, 1, 2, sealed) == content
+
+
+@pytest.mark.parametrize(
+    ("agreed", "plan", "sender", "receiver"),
+    [
+        (bytes(32), PLAN, 1, 2),  # another pair's secret
+        (AGREED, b"q" * 32, 1, 2),  # another run
+        (AGREED, PLAN, 2, 1),  # reflected to its sender
+        (AGREED, PLAN, 3, 2),
+        (AGREED, PLAN, 1, 3),
+    ],
+)
+def test_a_box_opens_nowhere_else(agreed: bytes, plan: bytes, sender: int, receiver: int) -> None:
+    sealed = box.seal(AGREED, PLAN, 1, 2, b"share")
+    with pytest.raises(PeerError, match="does not open") as caught:
+        box.unseal(agreed, plan, sender, receiver, sealed)
+    assert caught.value.culprit == sender
+
+
+@given(st.data())
+def test_any_changed_bit_is_noticed(data: st.DataObject) -> None:
+    sealed = bytearray(box.seal(AGREED, PLAN, 1, 2, b"thirty-three bytes of share data"))
+    sealed[data.draw(st.integers(0, len(sealed) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(PeerError):
+        box.unseal(AGREED, PLAN, 1, 2, bytes(sealed))
+
+
+@given(st.binary(max_size=box.OVERHEAD))
+def test_short_boxes_are_refused(sealed: bytes) -> None:
+    with pytest.raises(PeerError):
+        box.unseal(AGREED, PLAN, 1, 2, sealed)
+
+
+def test_the_same_content_is_never_sealed_alike() -> None:
+    assert box.seal(AGREED, PLAN, 1, 2, b"share") != box.seal(AGREED, PLAN, 1, 2, b"share")

@@ -1,0 +1,50 @@
+"""The tree over share hashes: every leaf has a proof, and nothing else has one."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secagg import hashtree
+
+leaves = st.lists(st.binary(min_size=1, max_size=8), min_size=1, max_size=40)
+
+
+def hashed(contents: list[bytes]) -> bytes:
+    return b"".join(hashtree.leaf(content) for content in contents)
+
+
+@given(leaves)
+def test_every_leaf_has_a_proof_of_logarithmic_length(contents: list[bytes]) -> None:
+    rows = hashtree.levels(hashed(contents))
+    for place, content in enumerate(contents):
+        path = hashtree.proof(rows, place)
+        assert len(path) == (len(contents) - 1).bit_length()
+        assert hashtree.root_from(hashtree.leaf(content), place, path) == rows[-1]
+
+
+@given(leaves, st.data())
+def test_another_leaf_place_or_sibling_leads_elsewhere(contents: list[bytes], data: st.DataObject) -> None:
+    rows = hashtree.levels(hashed(contents))
+    place = data.draw(st.integers(0, len(contents) - 1))
+    path = hashtree.proof(rows, place)
+    assert hashtree.root_from(hashtree.leaf(contents[place] + b"!"), place, path) != rows[-1]
+    if path:
+        level = data.draw(st.integers(0, len(path) - 1))
+        bent = [*path[:level], bytes(32), *path[level + 1 :]]
+        assert hashtree.root_from(hashtree.leaf(contents[place]), place, bent) != rows[-1]
+
+
+@given(leaves)
+def test_number_of_leaves_is_part_of_the_root(contents: list[bytes]) -> None:
+    assert hashtree.levels(hashed(contents))[-1] != hashtree.levels(hashed([*contents, b"more"]))[-1]
+
+
+def test_a_node_cannot_pose_as_a_leaf() -> None:
+    one, two = hashtree.leaf(b"1"), hashtree.leaf(b"2")
+    node = hashtree.levels(one + two)[-1]
+    assert hashtree.leaf(one + two) != node
+
+
+def test_an_empty_tree_has_a_root_of_its_own() -> None:
+    assert hashtree.levels(b"")[-1] not in (hashtree.leaf(b""), bytes(32))

@@ -1,0 +1,98 @@
+"""Keys, against the RFCs and against `cryptography`'s own HKDF."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secagg.errors import PeerError, UsageError
+from secagg.keys import LOW_ORDER_POINTS, AgreementKey, Identity, check_public_key, hkdf, verify
+
+FIELD = 2**255 - 19
+
+
+@given(st.binary(max_size=80), st.binary(max_size=80), st.integers(1, 32))
+def test_hkdf_is_rfc_5869_with_an_empty_salt(secret: bytes, info: bytes, length: int) -> None:
+    expected = HKDF(algorithm=SHA256(), length=length, salt=None, info=info).derive(secret)
+    assert hkdf(secret, info, length) == expected
+
+
+@pytest.mark.parametrize("length", [0, 33])
+def test_hkdf_gives_one_block_only(length: int) -> None:
+    with pytest.raises(UsageError):
+        hkdf(b"secret", b"info", length)
+
+
+def test_agreement_is_rfc_7748() -> None:
+    # RFC 7748, section 5.2, first vector
+    scalar = bytes.fromhex("a546e36bf0527c9d3b16154b82465edd62144c0ac1fc5a18506a2244ba449ac4")
+    point = bytes.fromhex("e6db6867583030db3594c1a424b15f7c726624ec26b3353b10a903a6d0ab1c4c")
+    shared = "c3da55379de9c6908e94ea4df28d084f32eccf03491c71f754b4075577a28552"
+    assert AgreementKey.from_private(scalar).agree(point).hex() == shared
+
+
+@pytest.mark.parametrize("point", sorted(LOW_ORDER_POINTS), ids=lambda point: point.hex()[:8])
+def test_low_order_points_are_refused(point: bytes) -> None:
+    with pytest.raises(PeerError, match="low-order"):
+        check_public_key(point)
+
+
+@pytest.mark.parametrize("point", sorted(LOW_ORDER_POINTS), ids=lambda point: point.hex()[:8])
+def test_the_listed_points_really_are_of_low_order(point: bytes) -> None:
+    with pytest.raises(ValueError, match="shared key"):  # OpenSSL refuses the all-zero result
+        X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(point))
+
+
+@given(st.integers(FIELD, 2**256 - 1))
+def test_non_canonical_encodings_are_refused(value: int) -> None:
+    with pytest.raises(PeerError, match="non-canonical"):
+        check_public_key(value.to_bytes(32, "little"))
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_keys_of_another_length_are_refused(size: int) -> None:
+    with pytest.raises(PeerError, match="32 bytes"):
+        check_public_key(bytes(size))
+
+
+def test_agree_checks_the_key_itself() -> None:
+    with pytest.raises(PeerError):
+        AgreementKey.from_private(bytes(range(32))).agree(bytes(32))
+
+
+def test_a_wrong_signature_names_its_signer() -> None:
+    identity = Identity.generate()
+    signature = identity.sign(b"statement")
+    verify(identity.public, signature, b"statement", signer=7)
+    for public, signed, message in (
+        (identity.public, signature, b"another statement"),
+        (identity.public, bytes(64), b"statement"),
+        (Identity.generate().public, signature, b"statement"),
+        (b"\xff" * 32, signature, b"statement"),
+    ):
+        with pytest.raises(PeerError, match="client 7") as caught:
+            verify(public, signed, message, signer=7)
+        assert caught.value.culprit == 7
+
+
+def test_secrets_are_not_in_repr_and_keys_are_not_copied() -> None:
+    identity, key = Identity.generate(), AgreementKey.from_private(bytes(range(32)))
+    assert identity.private.hex() not in repr(identity)
+    assert repr(identity.private) not in repr(identity)
+    assert bytes(range(32)).hex() not in repr(key)
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(UsageError):
+            duplicate(identity)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33, 64])
+def test_identity_of_another_length_is_refused(size: int) -> None:
+    with pytest.raises(UsageError, match="32 bytes"):
+        Identity.from_private(bytes(size))
