@@ -1,0 +1,75 @@
+"""The `secagg` command as a user types it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from secagg.cli import main
+
+VECTORS = Path(__file__).resolve().parent.parent / "vectors"
+
+
+def test_demo_shows_every_stage_and_checks_the_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--clients", "10", "--length", "1000", "--drop", "2", "--seed", "1"]) == 0
+    out = capsys.readouterr().out
+    for word in ("keys", "shares", "inputs", "consistency", "unmasking", "8 vectors", "exact"):
+        assert word in out
+
+
+def test_demo_as_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo", "--clients", "9", "--length", "500", "--drop", "2", "--seed", "5", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["exact"] is True
+    assert len(report["survivors"]) == 7
+    inputs = next(stage for stage in report["stages"] if stage["stage"] == "inputs")
+    assert sorted({*inputs["dropped"], *report["survivors"]}) == list(range(9))
+    assert inputs["bytes_up_per_client"] * 9 >= 7 * 4 * 500
+
+
+def test_demo_seed_fixes_who_drops_but_never_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    reports = []
+    for _ in range(2):
+        main(["demo", "--clients", "6", "--length", "10", "--drop", "1", "--seed", "3", "--json"])
+        reports.append(json.loads(capsys.readouterr().out))
+    assert reports[0]["survivors"] == reports[1]["survivors"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["demo", "--clients", "1"], "needs 2 to"),
+        (["demo", "--clients", "5", "--drop", "9"], "--drop 9"),
+        (["demo", "--clients", "10", "--drop", "5", "--length", "10"], "threshold"),
+        (["demo", "--clients", "10", "--threshold", "5"], "2t > n"),
+        (["exposure", "--clients", "60", "--size", "3", "--groupings", "2", "--schedule", "spiral"], "spiral"),
+        (["vectors", "/nowhere"], "nowhere"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_code_2(arguments: list[str], says: str, capfd: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main(arguments)
+    except SystemExit as stop:  # argparse
+        code = stop.code
+    err = capfd.readouterr().err
+    assert code == 2
+    assert says in err
+    assert "Traceback" not in err
+
+
+def test_vectors_pass(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["vectors", str(VECTORS)]) == 0
+
+
+def test_python_dash_m_is_the_same_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "secagg", "demo", "--clients", "4", "--length", "10", "--json"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["exact"] is True
