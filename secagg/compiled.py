@@ -40,16 +40,20 @@ def target_features() -> frozenset[str]:
 
 
 class _Announcer(event.Listener):
+    """Hears of every compilation, and tells of those that are not part of another."""
+
     def __init__(self, on_compile: Callable[[str], None]) -> None:
         self._on_compile = on_compile
+        self._depth = 0
 
     def on_start(self, event: Any) -> None:
         function = event.data["dispatcher"].py_func
-        if function.__module__.startswith("secagg."):
+        if self._depth == 0 and function.__module__.startswith("secagg."):
             self._on_compile(f"{function.__module__}.{function.__name__}")
+        self._depth += 1
 
     def on_end(self, event: Any) -> None:
-        pass
+        self._depth -= 1
 
 
 @contextmanager

@@ -10,28 +10,42 @@ from secagg.compiled import kernel
 
 
 @kernel
-def add_streams(vector: Any, start: int, stop: int, streams: Any, signs: Any, first: int, count: int) -> None:
-    """vector[start:stop] += sum of signs[first + g] * streams[g] for g < count, mod 2^32.
+def _flip(sign: int) -> Any:
+    """What turns x into sign * x: -x is (x xor m) - m with m all ones, and x itself with m zero."""
+    return np.uint32(-(sign < 0))
 
-    Four streams go into one pass: the second-level cache, not arithmetic, bounds the sum.
+
+@kernel
+def add_streams(vector: Any, start: int, stop: int, covered: Any, signs: Any, first: int, count: int) -> None:
+    """Add one to four keystreams to vector[start:stop], each times its sign, mod 2^32.
+
+    covered[g] is vector[start:stop] xor keystream g, whose sign is signs[first + g]. All are added in one
+    pass: the second-level cache, not arithmetic, decides how long it takes.
     """
     part = vector[start:stop]
     length = part.shape[0]
-    for g in range(0, count - 3, 4):
-        a, b = streams[g, :length], streams[g + 1, :length]
-        c, d = streams[g + 2, :length], streams[g + 3, :length]
-        # -x is (x xor m) - m with m all ones, x itself with m zero: no branch in the loop
-        m = np.uint32(-(signs[first + g] < 0))
-        n = np.uint32(-(signs[first + g + 1] < 0))
-        o = np.uint32(-(signs[first + g + 2] < 0))
-        p = np.uint32(-(signs[first + g + 3] < 0))
+    a, b = covered[0, :length], covered[min(1, count - 1), :length]
+    c, d = covered[min(2, count - 1), :length], covered[count - 1, :length]
+    m, n = _flip(signs[first]), _flip(signs[first + min(1, count - 1)])
+    o, p = _flip(signs[first + min(2, count - 1)]), _flip(signs[first + count - 1])
+    if count == 4:
         for i in range(length):
-            part[i] += ((a[i] ^ m) - m) + ((b[i] ^ n) - n) + ((c[i] ^ o) - o) + ((d[i] ^ p) - p)
-    for g in range(count // 4 * 4, count):
-        a = streams[g, :length]
-        m = np.uint32(-(signs[first + g] < 0))
+            x = part[i]
+            part[i] = (
+                x + ((a[i] ^ x ^ m) - m) + ((b[i] ^ x ^ n) - n) + ((c[i] ^ x ^ o) - o) + ((d[i] ^ x ^ p) - p)
+            )
+    elif count == 3:
         for i in range(length):
-            part[i] += (a[i] ^ m) - m
+            x = part[i]
+            part[i] = x + ((a[i] ^ x ^ m) - m) + ((b[i] ^ x ^ n) - n) + ((c[i] ^ x ^ o) - o)
+    elif count == 2:
+        for i in range(length):
+            x = part[i]
+            part[i] = x + ((a[i] ^ x ^ m) - m) + ((b[i] ^ x ^ n) - n)
+    else:
+        for i in range(length):
+            x = part[i]
+            part[i] = x + ((a[i] ^ x ^ m) - m)
 
 
 @kernel

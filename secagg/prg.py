@@ -36,7 +36,7 @@ _PAGE = 1024  # words; pieces are cut at multiples of it, as the kernels like it
 _PIECE = 32768  # words of the vector that one thread takes at a time
 _LEAST_WORK = 2**19  # words of keystream (2 MiB) below which another thread costs more than it gives
 _CHUNK = 32768  # words that OpenSSL makes at a time: long enough to hide a call, short enough for the cache
-_GROUP = 4  # streams made by OpenSSL before they are added, in one pass over the chunk
+_GROUP = 4  # streams that are added in one pass
 
 _forced: ContextVar[str | None] = ContextVar("secagg_backend", default=None)
 
@@ -121,7 +121,11 @@ def _add_masks(
 def _add_openssl(
     vector: Ring32, keys: npt.NDArray[np.uint8], signs: npt.NDArray[np.int64], offset: int
 ) -> None:
-    """The words from `offset` on, a few streams at a time while they are in the cache."""
+    """The words from `offset` on, four streams at a time while they are in the cache.
+
+    OpenSSL encrypts the vector itself, not zeros, and the sum takes it out again by xor: so the vector comes
+    from memory while OpenSSL is busy with AES, and is in the cache when it is added to.
+    """
     from secagg import kernels
 
     block, skip = divmod(offset, 4)
@@ -130,19 +134,19 @@ def _add_openssl(
     if skip:
         for cipher in ciphers:
             cipher.update(bytes(4 * skip))
-    zeros = memoryview(bytes(4 * min(_CHUNK, len(vector))))
-    streams = np.empty((min(_GROUP, len(keys)), len(zeros)), np.uint8)
-    words, rows = streams.view(np.uint32), [stream.data for stream in streams]
+    plain = vector.view(np.uint8).data
+    covered = np.empty((min(_GROUP, len(keys)), min(_CHUNK, len(vector))), np.uint32)
+    rows = [row.view(np.uint8).data for row in covered]
     for start in range(0, len(vector), _CHUNK):
         stop = min(start + _CHUNK, len(vector))
-        if 4 * (stop - start) < len(zeros):
-            zeros = zeros[: 4 * (stop - start)]
-            rows = [row[: len(zeros)] for row in rows]
+        source = plain[4 * start : 4 * stop]
+        if len(source) < len(rows[0]):  # the last chunk
+            rows = [row[: len(source)] for row in rows]
         for first in range(0, len(ciphers), _GROUP):
             group = ciphers[first : first + _GROUP]
             for cipher, row in zip(group, rows, strict=False):
-                cipher.update_into(zeros, row)
-            kernels.add_streams(vector, start, stop, words, signs, first, len(group))
+                cipher.update_into(source, row)
+            kernels.add_streams(vector, start, stop, covered, signs, first, len(group))
 
 
 def backend() -> str:
