@@ -235,7 +235,7 @@ class Client:
             plan = self._memo.plan(message.plan)
         except UsageError as unsafe:
             raise PlanRefused(f"plan refused: {unsafe}") from None
-        self._floors.check(plan, self._memory.round, context)
+        self._floors.check(plan, self.me, self._memory.round, context)
         earlier = self._journal.create(self._record_name(labels.UPDATE_RECORD), plan.hash)
         if earlier not in (None, plan.hash):
             raise AlreadyUsed(

@@ -397,8 +397,8 @@ class Floors:
     """What a client pinned at enrolment, and the least that it accepts of a plan.
 
     `roster`, `training_id` and `training_seed` must be met exactly. `colluders` None means a third of the
-    roster; `schedule` None means any. `context` is compared by the client when the plan arrives, because
-    the application may learn it (the model's hash) only then.
+    roster, `schedule` None any; `weight` is the client's own n_i, None if it does not care. `context` is
+    compared when the plan arrives, because the application may learn it (the model's hash) only then.
     """
 
     roster: tuple[Member, ...]
@@ -408,11 +408,12 @@ class Floors:
     policy: Policy = field(default_factory=Policy)
     schedule: Schedule | None = None
     clip: tuple[float, float] = (2.0**-10, 2.0**20)
+    weight: int | None = None
     weight_ratio: float = 10.0
     groupings: int = 16
     accept_semi_honest_server_only: bool = False
 
-    def check(self, plan: Plan, round: int, context: bytes) -> None:
+    def check(self, plan: Plan, me: ClientId, round: int, context: bytes) -> None:
         """Raise PlanRefused, with the floor that was crossed, unless the plan is good enough."""
         n = len(self.roster)
         least_colluders = default_colluders(n) if self.colluders is None else self.colluders
@@ -431,6 +432,10 @@ class Floors:
             (
                 plan.clip is not None and not least_clip <= plan.clip <= most_clip,
                 f"clip {plan.clip} is outside my range {least_clip} to {most_clip}",
+            ),
+            (
+                bool(plan.weights) and self.weight not in (None, plan.weight_of.get(me)),
+                "it does not give me my own weight",
             ),
             (
                 max(weights) > self.weight_ratio * min(weights),

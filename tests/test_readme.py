@@ -22,9 +22,18 @@ def test_there_is_code_to_run() -> None:
     assert BLOCKS
 
 
-@pytest.mark.parametrize("page", ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))])
+@pytest.mark.parametrize(
+    "page", ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
+)
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text()
     for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", text):
         if "://" not in target:
             assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
+
+
+def test_the_embedding_guide_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    guide = (ROOT / "docs" / "embedding.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL))
+    exec(compile(code, "embedding.md", "exec"), {"__name__": "__main__"})

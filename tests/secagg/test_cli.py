@@ -46,11 +46,16 @@ def test_demo_seed_fixes_who_drops_but_never_the_keys(capsys: pytest.CaptureFixt
         (["demo", "--clients", "5", "--drop", "9"], "--drop 9"),
         (["demo", "--clients", "10", "--drop", "5", "--length", "10"], "threshold"),
         (["demo", "--clients", "10", "--threshold", "5"], "2t > n"),
-        (["exposure", "--clients", "60", "--size", "3", "--groupings", "2", "--schedule", "spiral"], "spiral"),
+        (
+            ["exposure", "--clients", "60", "--size", "3", "--groupings", "2", "--schedule", "spiral"],
+            "spiral",
+        ),
         (["vectors", "/nowhere"], "nowhere"),
     ],
 )
-def test_mistakes_are_one_line_and_exit_code_2(arguments: list[str], says: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line_and_exit_code_2(
+    arguments: list[str], says: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     try:
         code = main(arguments)
     except SystemExit as stop:  # argparse
