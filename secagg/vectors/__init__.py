@@ -67,7 +67,7 @@ def check_file(path: Path) -> int:
             _compare(step, perform(session, step))
         except Mismatch as differs:
             raise Mismatch(f"{where} ({step['op']}): {differs}") from None
-    left = [name for name, tape in session.tapes.items() if tape.left]
+    left = [tape.name for tape in session.tapes if tape.left]
     if left and not before:
         raise Mismatch(f"randomness of {left[0]} was not drawn")
     return len(case["operations"])
@@ -94,8 +94,23 @@ def session_of(case: Values, base: Values, draw: Callable[[str], Entropy] | None
         for name, value in part.items():
             both = isinstance(value, dict) and isinstance(given.get(name), dict)
             given[name] = {**given[name], **value} if both else value
-    texts = {**base.get("bytes", {}), **case["bytes"]}
-    return Session(given, {name: bytes.fromhex(text) for name, text in texts.items()}, draw)
+    known: dict[str, bytes] = {}
+    hashed: dict[str, bytes] = {}
+    for part in (base.get("bytes", {}), case["bytes"]):
+        for name, value in part.items():
+            if isinstance(value, str):
+                known[name] = bytes.fromhex(value)
+            elif "sha256" in value:
+                hashed[name] = bytes.fromhex(value["sha256"])
+            else:
+                known[name] = spliced(known, value)
+    return Session(given, known, hashed, draw)
+
+
+def spliced(known: Mapping[str, bytes], value: Values) -> bytes:
+    """Another byte string with `drop` bytes at place `at` replaced by `put`."""
+    source, at = known[value["of"]], value["at"]
+    return source[:at] + bytes.fromhex(value["put"]) + source[at + value["drop"] :]
 
 
 def perform(session: Session, step: Values) -> Values:

@@ -35,11 +35,15 @@ from secagg.wire import decode, encode
 
 
 def _client_new(s: Session, v: Values) -> Values:
-    """`client` is the id, `actor` its name in this file: two actors may be the same client."""
+    """`client` is the id, `actor` its name in this file: two actors may be the same client.
+
+    They share a journal, unless `journal` names another one; `entropy` names the draws, if not `actor` does.
+    """
     name = v.get("actor", str(v["client"]))
     identity = Identity.from_private(bytes.fromhex(s.given["identities"][str(v["client"])]))
     floors = floors_of({**s.given["floors"], **v.get("floors", {})})
-    journal, entropy = s.journal(str(v["client"])), s.entropy(name)
+    journal = s.journal(v.get("journal", str(v["client"])))
+    entropy = s.entropy(str(v.get("entropy", name)))
     machine = Client(v["client"], identity, floors, v["round"], journal, entropy=entropy)
     s.actors[name] = Actor(machine, identity, floors, journal, entropy)
     return {"identity": identity.public.hex()}
@@ -67,7 +71,7 @@ def _client_save(s: Session, v: Values) -> Values:
 def _client_restore(s: Session, v: Values) -> Values:
     """Make `actor` (default: the client itself) from the saved bytes of a client."""
     saved = s.actors[v["client"]]
-    actor = replace(saved)
+    actor = replace(saved, journal=s.journal(v["journal"]) if "journal" in v else saved.journal)
     actor.restore(s.get(v["bytes"]))
     s.actors[v["actor"] if "actor" in v else v["client"]] = actor
     return {"state": actor.machine.state.name}
@@ -172,7 +176,7 @@ def _masking_values(memory: Memory, message: Message, actor: Actor) -> Values:
 def _opening_values(memory: Memory, _: Message, actor: Actor) -> Values:
     plan, adverts = actor.machine.plan, {advert.sender: advert for advert in memory.adverts}
     view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
-    record = Opening(plan.hash, memory.survivors, memory.rows)
+    record = Opening(plan.hash, view, memory.survivors, memory.rows)
     return {
         "signed": transcript.opening(plan, view, memory.survivors, memory.rows).hex(),
         "record": codec.to_bytes(client_state.OPENING, record).hex(),
@@ -191,10 +195,8 @@ _VALUES_OF: Final[Mapping[State, Callable[[Memory, Message, Actor], Values]]] = 
 
 
 def _server_new(s: Session, v: Values) -> Values:
-    server = Server(Plan.from_bytes(s.get(v["plan"])), s.journal("server"))
-    ledger = server_state.restore(server.save())
-    ledger.instance = bytes.fromhex(s.given["server_instance"])
-    s.server = Server.restore(server_state.save(ledger), s.journal("server"))
+    entropy = s.entropy(v.get("entropy", "server"))
+    s.server = Server(Plan.from_bytes(s.get(v["plan"])), s.journal("server"), entropy=entropy)
     return {}
 
 
@@ -278,7 +280,7 @@ def _server_save(s: Session, v: Values) -> Values:
 
 
 def _server_restore(s: Session, v: Values) -> Values:
-    s.server = Server.restore(s.get(v["bytes"]), s.journal("server"))
+    s.server = Server.restore(s.get(v["bytes"]), s.journal(v.get("journal", "server")))
     return {"stage": s.server.stage.name}
 
 

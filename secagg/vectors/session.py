@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from secagg.client_state import Memory
 from secagg.codec import Ring32
 from secagg.errors import UsageError
 from secagg.exposure import Policy
-from secagg.groupings import Row
+from secagg.groupings import Row, Schedule
 from secagg.keys import Entropy, Identity
 from secagg.plan import Floors, Plan
 from secagg.server import Server
@@ -72,7 +73,7 @@ class Tape:
     """An Entropy that gives the draws of a vector, in order and of the right size, and no others."""
 
     def __init__(self, name: str, draws: list[str]) -> None:
-        self._name = name
+        self.name = name
         self._draws = [bytes.fromhex(draw) for draw in draws]
         self._next = 0
 
@@ -83,7 +84,7 @@ class Tape:
     def __call__(self, count: int) -> bytes:
         if not self.left or len(self._draws[self._next]) != count:
             has = f"{len(self._draws[self._next])} bytes" if self.left else "no further draw"
-            raise Mismatch(f"draw {self._next} of {self._name}: {count} bytes wanted, the vector has {has}")
+            raise Mismatch(f"draw {self._next} of {self.name}: {count} bytes wanted, the vector has {has}")
         self._next += 1
         return self._draws[self._next - 1]
 
@@ -124,17 +125,23 @@ class Actor:
 class Session:
     """What the operations of one file act on.
 
-    `given` holds the inputs of the file, `known` its named byte strings. With `draw` (when vectors are made)
-    an unknown name is filled in and randomness comes from `draw`; without it, both must be in the file.
+    `given` holds the inputs of the file, `known` its named byte strings, `hashed` the SHA-256 of those that
+    an operation makes and that are too long to print. With `draw` (when vectors are made) an unknown name is
+    filled in and randomness comes from `draw`; without it, both must be in the file.
     """
 
     def __init__(
-        self, given: Values, known: dict[str, bytes], draw: Callable[[str], Entropy] | None = None
+        self,
+        given: Values,
+        known: dict[str, bytes],
+        hashed: Mapping[str, bytes],
+        draw: Callable[[str], Entropy] | None = None,
     ) -> None:
         self.given = given
         self.known = known
+        self._hashed = hashed
         self._draw = draw
-        self.tapes: dict[str, Tape] = {}
+        self.tapes: list[Tape] = []
         self.journals: dict[str, Records] = {}
         self.actors: dict[str, Actor] = {}
         self._server: Server | None = None
@@ -144,16 +151,18 @@ class Session:
 
     def put(self, name: str, data: bytes) -> str:
         """Compare what was made with the vector's bytes of that name."""
-        if self._draw is not None:
+        if self._draw is not None or self._hashed.get(name) == sha256(data).digest():
             self.known.setdefault(name, data)
         if self.known.get(name) != data:
-            raise Mismatch(f"{name} is {data.hex()}, the vector has {self.known.get(name, b'').hex()}")
+            wanted = self.known.get(name, b"").hex() or f"SHA-256 {self._hashed.get(name, b'').hex()}"
+            raise Mismatch(f"{name} is {data.hex()}, the vector has {wanted}")
         return name
 
     def entropy(self, name: str) -> Entropy:
         if self._draw is not None and name not in self.given["entropy"]:
             return self._draw(name)
-        return self.tapes.setdefault(name, Tape(name, self.given["entropy"][name]))
+        self.tapes.append(Tape(name, self.given["entropy"][name]))
+        return self.tapes[-1]
 
     def journal(self, name: str) -> Records:
         return self.journals.setdefault(name, Records())
@@ -178,7 +187,9 @@ def floors_of(value: Values) -> Floors:
         training_seed=pinned.training_seed,
         colluders=value["colluders"],
         policy=Policy(**value["policy"]),
+        schedule=Schedule(**value["schedule"]) if value["schedule"] else None,
         clip=(value["clip"][0], value["clip"][1]),
+        weight=value["weight"],
         weight_ratio=value["weight_ratio"],
         groupings=value["groupings"],
         accept_semi_honest_server_only=value["accept_semi_honest_server_only"],

@@ -210,7 +210,8 @@ def _audit(s: Session, v: Values) -> Values:
 
 def _floors_check(s: Session, v: Values) -> Values:
     plan = Plan.from_bytes(s.get(v["plan"]))
-    floors_of({**s.given["floors"], **v["floors"]}).check(plan, v["round"], bytes.fromhex(v["context"]))
+    floors = floors_of({**s.given["floors"], **v["floors"]})
+    floors.check(plan, v["client"], v["round"], bytes.fromhex(v["context"]))
     return {}
 
 

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.secagg import vector_primitives
+from tests.secagg import vector_primitives, vector_refusals, vector_runs
 from tests.secagg.vector_case import Case
 
 FOLDER = Path(__file__).parents[1] / "vectors"
 
 
 def all_cases() -> list[Case]:
-    return [*vector_primitives.all_cases()]
+    flat, crossed = vector_runs.flat_run(), vector_runs.transversal()
+    return [
+        *vector_primitives.all_cases(),
+        *vector_runs.all_cases(flat, crossed),
+        *vector_refusals.all_cases(flat, crossed),
+    ]
 
 
 def texts() -> dict[str, str]:

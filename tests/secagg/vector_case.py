@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Any
 
 from secagg import Identity, Member, Plan, Policy, Schedule
@@ -44,21 +45,30 @@ class Case:
         self.given: dict[str, Any] = {**(given or {}), "entropy": {}}
         self.operations: list[dict[str, Any]] = []
         self.marks: dict[str, int] = {}
-        self._base = base
+        self.base = base
+        self._spliced: dict[str, dict[str, Any]] = {}
+        self.hashed: tuple[str, ...] = ()  # how the names begin of bytes that are too long to print
         self._first = base.marks[first] if base else 0
         under = base.content() if base else {}
         own = {"given": self.given, "bytes": {}}
         self.session = session_of(own, under, self._draw)
         self._inherited = set(self.session.known)
-        for step in under.get("operations", [])[: self._first]:
+        self.before: list[dict[str, Any]] = under.get("operations", [])[: self._first]
+        for step in self.before:
             perform(self.session, step)
 
     def _draw(self, name: str) -> RecordedDrbg:
         return RecordedDrbg(f"vectors/{self.name}/{name}", self.given["entropy"].setdefault(name, []))
 
     def give(self, name: str, data: bytes) -> str:
-        """Name bytes that no operation of this file makes."""
-        assert self.session.known.setdefault(name, data) == data, name
+        """Name bytes that no operation makes; they are written as a change of others where that is short."""
+        known = self.session.known
+        assert known.get(name, data) == data, name
+        if name not in known:
+            best = min((_splice(of, like, data) for of, like in known.items()), key=_size, default={})
+            if best and _size(best) + 60 < 2 * len(data):
+                self._spliced[name] = best
+            known[name] = data
         return name
 
     def do(self, op: str, values: Mapping[str, Any], ok: bool | str = True) -> Any:
@@ -73,8 +83,9 @@ class Case:
         self.marks[name] = len(self.operations)
 
     def content(self) -> dict[str, Any]:
-        known = {k: v.hex() for k, v in self.session.known.items() if k not in self._inherited}
-        base = {"base": {"file": f"{self._base.name}.json", "first": self._first}} if self._base else {}
+        new = [name for name in self.session.known if name not in self._inherited]
+        known = {name: self._written(name) for name in new}
+        base = {"base": {"file": f"{self.base.name}.json", "first": self._first}} if self.base else {}
         return {
             "format": FORMAT,
             "about": self.about,
@@ -84,8 +95,41 @@ class Case:
             "operations": self.operations,
         }
 
+    def _written(self, name: str) -> str | dict[str, Any]:
+        data = self.session.known[name]
+        if name in self._spliced:
+            return self._spliced[name]
+        return {"sha256": sha256(data).hexdigest()} if name.startswith(self.hashed) else data.hex()
+
     def text(self) -> str:
-        return json.dumps(self.content(), indent=1, ensure_ascii=True) + "\n"
+        """JSON with one line per input, byte string and operation."""
+        parts = []
+        for name, value in self.content().items():
+            if name in ("given", "bytes"):
+                lines = [f"{_dump(key)}: {_dump(item)}" for key, item in value.items()]
+                shown = "{\n" + ",\n".join(lines) + "\n}"
+            elif name == "operations":
+                shown = "[\n" + ",\n".join(map(_dump, value)) + "\n]"
+            else:
+                shown = _dump(value)
+            parts.append(f"{_dump(name)}: {shown}")
+        return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True)
+
+
+def _splice(name: str, like: bytes, data: bytes) -> dict[str, Any]:
+    """`data` as a change of `like`."""
+    most = min(len(like), len(data))
+    at = next((i for i in range(most) if like[i] != data[i]), most)
+    tail = next((i for i in range(most - at) if like[-1 - i] != data[-1 - i]), most - at)
+    return {"of": name, "at": at, "drop": len(like) - at - tail, "put": data[at : len(data) - tail].hex()}
+
+
+def _size(change: dict[str, Any]) -> int:
+    return len(change["put"])
 
 
 def identity(client: int) -> Identity:
@@ -114,7 +158,9 @@ def floors_json(plan: Plan) -> dict[str, Any]:
         "pinned": plan.to_bytes().hex(),
         "colluders": floors.colluders,
         "policy": policy_json(floors.policy),
+        "schedule": None,
         "clip": list(floors.clip),
+        "weight": None,
         "weight_ratio": floors.weight_ratio,
         "groupings": floors.groupings,
         "accept_semi_honest_server_only": floors.accept_semi_honest_server_only,

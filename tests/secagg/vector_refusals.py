@@ -1,0 +1,1023 @@
+"""Vectors of refusals: what a client must not answer, and what a server must not count.
+
+Each starts where n5_flat stops for a while, with one message changed. A client that refuses has failed for
+good; a server drops the sender and goes on.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+
+from secagg import Member, Plan, Policy, box, codec, hashtree, transcript
+from secagg.client_state import nonce_of
+from secagg.keys import LOW_ORDER_POINTS, AgreementKey
+from secagg.messages import (
+    Bundle,
+    Consistency,
+    Dealer,
+    Dealing,
+    Endorsement,
+    KeyAdvert,
+    KeyList,
+    MaskedInput,
+    Message,
+    Signatures,
+    Survivor,
+    Survivors,
+    Unmasking,
+)
+from secagg.plan import _PLAN, _Flat
+from secagg.shamir import PRIME
+from secagg.wire import decode, encode
+from tests.secagg.drbg import Drbg
+from tests.secagg.vector_case import Case, floors_json, identity, policy_json
+from tests.secagg.vector_runs import FIVE, flat_plan
+
+ME = 2  # the client that is lied to
+M = TypeVar("M", bound=Message)
+
+
+def all_cases(flat: Case, crossed: Case) -> list[Case]:
+    return [
+        bad_plan_bytes(),
+        bad_plans(),
+        floors(),
+        wire_errors(flat),
+        messages(flat),
+        lowered_threshold(flat),
+        plan_below_floors(flat),
+        key_lists(flat),
+        low_order_keys(flat),
+        reflected_box(flat),
+        noncanonical_share(flat),
+        bundles(flat),
+        split_views(flat),
+        survivors(flat),
+        unaudited_rows(crossed),
+        both_kinds(flat),
+        endorsements(flat),
+        replays_to_a_client(flat),
+        another_plan(flat),
+        repeated_run(flat),
+        two_copies(flat),
+        application_mistakes(flat),
+        adverts_to_server(flat),
+        dealings_to_server(flat),
+        inputs_to_server(flat),
+        openings_to_server(flat),
+        unmaskings_to_server(flat),
+        out_of_turn(flat),
+        two_servers(flat),
+    ]
+
+
+class Lies:
+    """Try one lie after the other: each on a client that is as it was before the first."""
+
+    def __init__(self, case: Case, client: int) -> None:
+        self.case, self.client = case, client
+
+    def tell(self, name: str, message: Message | bytes, ok: str, **extra: Any) -> None:
+        """A fresh copy of the client receives a message, refuses it with this error, and has failed."""
+        case, data = self.case, message if isinstance(message, bytes) else encode(message)
+        actor = f"{self.client} hears {name}"
+        case.do("client.restore", {"client": str(self.client), "bytes": "before", "actor": actor})
+        told = {"client": actor, "message": case.give(f"lie/{name}", data), "as": "nothing"}
+        case.do("client.receive", {**told, **extra}, ok)
+        assert case.do("client.state", {"client": actor}) == {"state": "FAILED"}
+
+
+def lies(name: str, about: str, flat: Case, first: str, *, client: int = ME) -> tuple[Case, Lies]:
+    case = Case(name, about, base=flat, first=first)
+    case.do("client.save", {"client": str(client), "as": "before"})
+    return case, Lies(case, client)
+
+
+def got(case: Case, name: str, kind: type[M]) -> M:
+    message = decode(case.session.get(name))
+    assert isinstance(message, kind)
+    return message
+
+
+def flip(data: bytes, place: int = 0) -> bytes:
+    return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+
+
+# --- plans ---------------------------------------------------------------------------------------------
+
+
+def bad_plan_bytes() -> Case:
+    case = Case("bad_plan_bytes", "Bytes that no plan makes: version, length, order, second encodings.")
+    plan = flat_plan(weights=(1, 2, 3, 2, 1))
+    good = plan.to_bytes()
+    case.do("plan", {"plan": case.give("good", good)})
+    n = len(FIVE)
+    clip = 1 + 32 + 8 + 4 + 36 * n + 12 + 1
+    weights = clip + 8 + 4
+    schedule = weights + 4 + 4 * n
+    mode = schedule + 1 + 4 + 2 + 4 + 32 + 4 + 4 + 8
+    changed = {
+        "trailing byte": good + b"\x00",
+        "one byte short": good[:-1],
+        "empty": b"",
+        "version 0": b"\x00" + good[1:],
+        "version 2": b"\x02" + good[1:],
+        "huge roster": good[:41] + b"\xff" * 4 + good[45:],
+        "huge context": good[: -len(plan.context) - 4] + b"\xff" * 4 + plan.context,
+        "no such encoding": good[: clip - 1] + b"\x02" + good[clip:],
+        "not a number": good[:clip] + struct.pack("<d", np.nan) + good[clip + 8 :],
+        "infinite": good[:clip] + struct.pack("<d", np.inf) + good[clip + 8 :],
+        "clip and bound": good[: clip + 8] + (1).to_bytes(4, "little") + good[clip + 12 :],
+        "no such schedule": good[:schedule] + b"\x04" + good[schedule + 1 :],
+        "no such mode": good[:mode] + b"\x02" + good[mode + 1 :],
+    }
+    for name, data in changed.items():
+        case.do("plan", {"plan": case.give(name, data)}, "WireError")
+    integers = flat_plan(clip=None, bound=7).to_bytes()
+    zero = integers[:clip] + struct.pack("<d", -0.0) + integers[clip + 8 :]
+    unused = integers[:clip] + struct.pack("<d", 1.0) + integers[clip + 8 :]
+    case.do("plan", {"plan": case.give("negative zero", zero)}, "WireError")
+    case.do("plan", {"plan": case.give("unused clip", unused)}, "WireError")
+    return case
+
+
+def patched(plan: Plan, **fields: Any) -> bytes:
+    """The bytes of a plan that cannot be built."""
+    return codec.to_bytes(_PLAN, replace(_Flat.of(plan), **fields))
+
+
+def bad_plans() -> Case:
+    case = Case("bad_plans", "Well-formed plans that may not be built, because they would not be safe.")
+    plan = flat_plan()
+    roster = plan.roster
+    for name, fields in {
+        "threshold with 2t = n + colluders + 0": {"threshold": 3},
+        "threshold over n": {"threshold": 6},
+        "threshold 1": {"threshold": 1, "colluders": 0},
+        "as many colluders as clients": {"colluders": 5},
+        "roster of one": {"roster": roster[:1], "size": 2},
+        "roster out of order": {"roster": roster[::-1]},
+        "client twice": {"roster": (*roster[:4], roster[3])},
+        "one identity for two": {"roster": (*roster[:4], Member(12, roster[3].identity))},
+        "no length": {"length": 0},
+        "length over 2^31 - 1": {"length": 2**31},
+        "round over 2^63 - 1": {"round": 2**63},
+        "groups of one": {"size": 1},
+        "group over the roster": {"size": 6},
+        "no groupings": {"groupings": 0},
+        "two equal groupings": {"groupings": 2},
+        "too many groupings": {"size": 2, "groupings": 1025},
+        "atom without atoms": {"atom": 2},
+        "weight 0": {"weights": (1, 0, 1, 1, 1)},
+        "a weight too few": {"weights": (1, 1, 1, 1)},
+        "weighted integers": {"floats": 0, "clip": 0.0, "bound": 5, "weights": (1, 2, 1, 1, 1)},
+        "integers that wrap": {"floats": 0, "clip": 0.0, "bound": 2**29},
+        "clip 0": {"clip": 0.0},
+        "clip that does not fit float32": {"clip": 1e39},
+        "rows of one survivor": {"min_survivors": 1},
+        "no anonymity": {"anonymity": 1},
+        "anonymity over the group": {"anonymity": 6},
+        "leverage over 1": {"max_leverage": 1.5},
+        "odd degree": {"degree": 3, "threshold": 2},
+        "sparse threshold over the degree": {"degree": 2, "threshold": 3},
+        "sparse groups": {"degree": 2, "threshold": 2, "size": 2},
+    }.items():
+        case.do("plan", {"plan": case.give(name, patched(plan, **fields))}, "UsageError")
+    return case
+
+
+FLOORS: Mapping[str, Any] = {
+    "one more colluder": {"colluders": 2},
+    "a third of the roster": {"colluders": None},
+    "anonymity": {"policy": policy_json(Policy(anonymity=4))},
+    "survivors": {"policy": policy_json(Policy(min_survivors=3))},
+    "leverage": {"policy": policy_json(Policy(max_leverage=0.7))},
+    "clip too large": {"clip": [0.1, 0.9]},
+    "clip too small": {"clip": [1.1, 2.0]},
+    "my own weight": {"weight": 3},
+    "weights": {"weight_ratio": 1.9},
+    "groupings": {"groupings": 0},
+    "schedule": {"schedule": {"name": "fixed", "size": 5, "groupings": 1, "atom": 0}},
+}
+
+
+def floors() -> Case:
+    case = Case("bad_floors", "A client's floors, each one step above the plan.", given={})
+    plan = flat_plan(weights=(1, 2, 2, 2, 2), policy=Policy())
+    case.session.given["floors"] = case.given["floors"] = floors_json(plan)
+    case.give("plan", plan.to_bytes())
+    fine: dict[str, Any] = {"plan": "plan", "client": 3, "floors": {"weight": 2}}
+    fine |= {"round": plan.round, "context": plan.context.hex()}
+    case.do("floors.check", fine)
+    for name, floor in FLOORS.items():
+        ok: bool | str = "PlanRefused" if name != "a third of the roster" else True
+        case.do("floors.check", {**fine, "floors": floor}, ok)
+    case.do("floors.check", {**fine, "round": plan.round + 1}, "PlanRefused")
+    case.do("floors.check", {**fine, "context": "00"}, "PlanRefused")
+    others = {
+        "another roster": flat_plan(
+            roster=tuple(Member(m.id, identity(m.id + 50).public) for m in plan.roster)
+        ),
+        "another training": flat_plan(training_id=bytes(32)),
+        "another seed": flat_plan(training_seed=bytes(32)),
+        "no colluders": flat_plan(colluders=0),
+        "report only": flat_plan(policy=Policy(mode="report-even-if-exposed")),
+        "sparse": flat_plan(degree=4, threshold=3),
+    }
+    for name, other in others.items():
+        case.do("floors.check", {**fine, "plan": case.give(name, other.to_bytes())}, "PlanRefused")
+    return case
+
+
+# --- bytes ---------------------------------------------------------------------------------------------
+
+SENT = (
+    *("advert/2", "keylist", "dealing/2", "bundle/2", "masked/2"),
+    *("survivors", "consistency/2", "signatures", "unmasking/2"),
+)
+
+
+def messages(flat: Case) -> Case:
+    case = Case("messages", "One message of each type, field by field.", base=flat, first="unmasking made")
+    for name in SENT:
+        case.do("message", {"message": name})
+    left_out = MaskedInput(9, (1, 4), bytes(64), np.empty((0, 0), np.uint32))
+    case.do("message", {"message": case.give("no vectors", encode(left_out))})
+    return case
+
+
+def wire_errors(flat: Case) -> Case:
+    case = Case(
+        "bad_wire",
+        "Bytes that are not exactly one message: a byte more or less, another version or type, lengths that "
+        "the bytes do not hold (a few bytes that claim 4 GB cost nothing), lists out of order.",
+        base=flat,
+        first="unmasking made",
+    )
+    changed: dict[str, bytes] = {"empty": b"", "version only": b"\x01"}
+    for name in SENT:
+        good = case.session.get(name)
+        changed[f"{name}: trailing byte"] = good + b"\x00"
+        changed[f"{name}: one byte short"] = good[:-1]
+        changed[f"{name}: version 0"] = b"\x00" + good[1:]
+        changed[f"{name}: version 2"] = b"\x02" + good[1:]
+    changed |= {
+        "type 0": b"\x01\x00",
+        "type 10": b"\x01\x0a",
+        "plan of 4 GB": b"\x01\x02" + b"\xff" * 4,
+        "4 billion adverts": b"\x01\x02" + bytes(4) + b"\xff" * 4,
+        "65,536 adverts": b"\x01\x02" + bytes(4) + (65536).to_bytes(4, "little"),
+        "matrix of 2^64 words": b"\x01\x05" + bytes(4 + 4 + 64) + b"\xff" * 8,
+        "matrix without columns": b"\x01\x05" + bytes(4 + 4 + 64) + struct.pack("<II", 5, 0),
+        "disputes out of order": b"\x01\x05" + bytes(4) + struct.pack("<III", 2, 5, 3) + bytes(64 + 8),
+        "dispute twice": b"\x01\x05" + bytes(4) + struct.pack("<III", 2, 5, 5) + bytes(64 + 8),
+        "row twice": b"\x01\x06" + bytes(4) + struct.pack("<IHIHI", 2, 0, 1, 0, 1),
+        "2^20 + 1 rows": b"\x01\x06" + bytes(4) + (2**20 + 1).to_bytes(4, "little"),
+        "1025 commitments": b"\x01\x03" + bytes(4) + (1025).to_bytes(4, "little"),
+    }
+    for name, data in changed.items():
+        case.do("message", {"message": case.give(name, data)}, "WireError")
+    return case
+
+
+# --- lies to a client: stage 1 ---------------------------------------------------------------------------
+
+
+def lowered_threshold(flat: Case) -> Case:
+    case, told = lies(
+        "bad_lowered_threshold",
+        "The server's plan has a threshold that would let it open two survivor sets: 2t <= n + colluders.",
+        flat,
+        "keylist sent",
+    )
+    honest, plan = got(case, "keylist", KeyList), flat_plan()
+    context = plan.context.hex()
+    told.tell("t3", replace(honest, plan=patched(plan, threshold=3)), "PlanRefused", context=context)
+    fewer = flat_plan(colluders=0, threshold=3).to_bytes()  # buildable, but below the floor of colluders
+    told.tell("t3 with no colluders", replace(honest, plan=fewer), "PlanRefused", context=context)
+    return case
+
+
+def plan_below_floors(flat: Case) -> Case:
+    case, told = lies(
+        "bad_plan_below_floors",
+        "Plans that differ from what the client pinned or accepts; and a context that is not its own.",
+        flat,
+        "keylist sent",
+    )
+    honest, plan = got(case, "keylist", KeyList), flat_plan()
+    told.tell("another context", honest, "PlanRefused", context=b"model 2".hex())
+    for name, changes in {
+        "another round": {"round": 8},
+        "another training": {"training_id": bytes(32)},
+        "another seed": {"training_seed": bytes(32)},
+        "a tiny clip": {"clip": 2.0**-30},
+        "report only": {"policy": Policy(mode="report-even-if-exposed")},
+        "weaker policy": {"policy": Policy(anonymity=2)},
+        "weights": {"weights": (1, 1, 1, 1, 1000)},
+        "sparse": {"degree": 4, "threshold": 3},
+    }.items():
+        lie = replace(honest, plan=flat_plan(**changes).to_bytes())
+        told.tell(name, lie, "PlanRefused", context=plan.context.hex())
+    told.tell(
+        "plan bytes", replace(honest, plan=plan.to_bytes() + b"\x00"), "WireError", context=plan.context.hex()
+    )
+    return case
+
+
+def signed_advert(plan: Plan, client: int, channel: bytes, mask: bytes) -> KeyAdvert:
+    """An advert as a cheating client would sign it."""
+    advert = KeyAdvert(client, channel, mask, b"")
+    statement = transcript.key_statement(plan.training_id, plan.round, plan.roster_hash, advert)
+    return replace(advert, signature=identity(client).sign(statement))
+
+
+def key_lists(flat: Case) -> Case:
+    case, told = lies(
+        "bad_key_list",
+        "Key lists that a client must refuse: wrong or swapped signatures, keys that are not its own, "
+        "somebody missing, twice, out of order or unknown; the error names the culprit where there is one.",
+        flat,
+        "keylist sent",
+    )
+    honest, plan = got(case, "keylist", KeyList), flat_plan()
+    adverts = {advert.sender: advert for advert in honest.adverts}
+    mine, three, five = adverts[ME], adverts[3], adverts[5]
+
+    def with_three(advert: KeyAdvert) -> KeyList:
+        return replace(honest, adverts=tuple(advert if a.sender == 3 else a for a in honest.adverts))
+
+    def only(*wanted: KeyAdvert) -> KeyList:
+        return replace(honest, adverts=wanted)
+
+    old = KeyAdvert(3, three.channel, three.mask, b"")
+    earlier = transcript.key_statement(plan.training_id, plan.round - 1, plan.roster_hash, old)
+    foreign = transcript.key_statement(plan.training_id, plan.round, bytes(32), old)
+    for name, lie in {
+        "wrong signature": with_three(replace(three, signature=flip(three.signature))),
+        "another's signature": with_three(replace(three, signature=five.signature)),
+        "signature of an earlier round": with_three(replace(old, signature=identity(3).sign(earlier))),
+        "signature over another roster": with_three(replace(old, signature=identity(3).sign(foreign))),
+        "channel key swapped": with_three(replace(three, channel=five.channel)),
+        "mask key swapped": with_three(replace(three, mask=five.mask)),
+        "channel and mask exchanged": with_three(replace(three, channel=three.mask, mask=three.channel)),
+        "one key for both": with_three(signed_advert(plan, 3, three.mask, three.mask)),
+        "my keys are others": only(replace(mine, mask=three.mask), *honest.adverts[1:]),
+        "without me": only(*honest.adverts[1:]),
+        "out of order": only(*honest.adverts[::-1]),
+        "somebody twice": only(*honest.adverts, honest.adverts[-1]),
+        "a stranger": only(*honest.adverts, replace(five, sender=12)),
+    }.items():
+        told.tell(name, lie, "PeerError", context=plan.context.hex())
+    told.tell("three clients", only(*honest.adverts[:3]), "TooFewSurvivors", context=plan.context.hex())
+    return case
+
+
+def low_order_keys(flat: Case) -> Case:
+    case, told = lies(
+        "bad_low_order_keys",
+        "Client 3 advertises, with its own signature, keys of low order or with a second encoding.",
+        flat,
+        "keylist sent",
+    )
+    honest, plan = got(case, "keylist", KeyList), flat_plan()
+    three = next(advert for advert in honest.adverts if advert.sender == 3)
+    above = (2**255 - 19 + 9).to_bytes(32, "little")
+    for place, point in enumerate([*sorted(LOW_ORDER_POINTS), above]):
+        for what, advert in (
+            ("channel", signed_advert(plan, 3, point, three.mask)),
+            ("mask", signed_advert(plan, 3, three.channel, point)),
+        ):
+            lie = replace(honest, adverts=tuple(advert if a.sender == 3 else a for a in honest.adverts))
+            told.tell(f"{what} {place}", lie, "PeerError", context=plan.context.hex())
+    return case
+
+
+# --- lies to a client: stage 2 ---------------------------------------------------------------------------
+
+
+def reflected_box(flat: Case) -> Case:
+    case = Case(
+        "bad_reflected_box",
+        "In place of client 3's box, client 2 is handed the box that it sealed for client 3 itself, and in "
+        "place of client 5's the one that client 5 sealed for client 7: neither opens. They are disputed "
+        "pairs, not errors: client 2 goes on without these shares, and says so under its signature.",
+        base=flat,
+        first="bundle sent",
+    )
+    bundle = got(case, "bundle/2", Bundle)
+    size = len(bundle.boxes) // 4
+    mine = got(case, "dealing/2", Dealing).boxes[:size]
+    sevens = got(case, "dealing/5", Dealing).boxes[2 * size : 3 * size]
+    lie = replace(bundle, boxes=mine + sevens + bundle.boxes[2 * size :])
+    case.give("lie", encode(lie))
+    case.do("client.receive", {"client": "2", "message": "lie", "update": "2", "as": "masked/2/disputing"})
+    assert got(case, "masked/2/disputing", MaskedInput).disputes == (3, 5)
+    case.do("message", {"message": "masked/2/disputing"})
+    return case
+
+
+def noncanonical_share(flat: Case) -> Case:
+    """A share v + p is hashed and signed by its dealer, but it is a second encoding of v."""
+    case = Case(
+        "bad_noncanonical_share",
+        "Client 3 deals client 2 the share 2^257 - 93, hashes and signs it correctly. It is not a field "
+        "element: a disputed pair. (The wrong place in a proof, or a wrong sibling, is one as well.)",
+        base=flat,
+        first="bundle sent",
+    )
+    plan, bundle = flat_plan(), got(case, "bundle/2", Bundle)
+    actor = case.session.actors["3"]
+    memory = actor.memory()
+    agreed = AgreementKey.from_private(memory.channel).agree(memory.adverts[0].channel)
+    size = len(bundle.boxes) // 4
+    content = box.unseal(agreed, plan.hash, 3, 2, bundle.boxes[:size])
+    nonce, shares = content[:32], [PRIME.to_bytes(33, "little"), content[-33:]]
+    hashes = [transcript.share_hash(plan.hash, 3, 2, k, s, nonce_of(nonce, k)) for k, s in enumerate(shares)]
+    dealing = got(case, "dealing/3", Dealing)
+    table = b"".join(hashes) + dealing.hashes[64:]
+    leaves = [hashtree.leaf(table[i : i + 64]) for i in range(0, len(table), 64)]
+    tree = hashtree.levels(b"".join(leaves))
+    sealed = box.seal(agreed, plan.hash, 3, 2, nonce + b"".join(shares), Drbg(b"vectors/noncanonical"))
+    proof = (0).to_bytes(2, "little") + bytes([len(tree) - 1]) + b"".join(hashtree.proof(tree, 0))
+    threes = Dealer(3, bundle.dealers[1].commitments, tree[-1])
+    lie = Bundle(
+        (bundle.dealers[0], threes, *bundle.dealers[2:]),
+        sealed + bundle.boxes[size:],
+        proof + bundle.proofs[len(proof) :],
+    )
+    case.do("client.save", {"client": "2", "as": "before"})
+    place = flip(bundle.proofs, 0)
+    sibling = flip(bundle.proofs, len(proof) - 1)
+    for name, told in {
+        "noncanonical": lie,
+        "wrong place": replace(bundle, proofs=place),
+        "wrong sibling": replace(bundle, proofs=sibling),
+        "wrong root": replace(
+            bundle,
+            dealers=(bundle.dealers[0], replace(bundle.dealers[1], root=bytes(32)), *bundle.dealers[2:]),
+        ),
+    }.items():
+        # each copy takes the same step, so each needs a journal of its own
+        case.do("client.restore", {"client": "2", "bytes": "before", "actor": name, "journal": name})
+        case.give(f"lie/{name}", encode(told))
+        case.do(
+            "client.receive",
+            {"client": name, "message": f"lie/{name}", "update": "2", "as": f"masked/{name}"},
+        )
+        assert got(case, f"masked/{name}", MaskedInput).disputes == (3,)
+    return case
+
+
+def bundles(flat: Case) -> Case:
+    case, told = lies(
+        "bad_bundle",
+        "Bundles that a client must refuse: U2 without it, outside U1, out of order or too small, its own "
+        "dealing changed, commitments, boxes or proofs missing.",
+        flat,
+        "bundle sent",
+    )
+    honest = got(case, "bundle/2", Bundle)
+    mine, three = honest.dealers[0], honest.dealers[1]
+    size = len(honest.boxes) // 4
+    proof = len(honest.proofs) // 4
+    for name, lie in {
+        "without me": replace(honest, dealers=honest.dealers[1:]),
+        "out of order": replace(honest, dealers=honest.dealers[::-1]),
+        "somebody twice": replace(honest, dealers=(*honest.dealers, honest.dealers[-1])),
+        "a stranger": replace(honest, dealers=(*honest.dealers, replace(three, id=12))),
+        "my root is another": replace(honest, dealers=(replace(mine, root=bytes(32)), *honest.dealers[1:])),
+        "my commitment is another": replace(
+            honest, dealers=(replace(mine, commitments=three.commitments), *honest.dealers[1:])
+        ),
+        "two commitments": replace(
+            honest, dealers=(mine, replace(three, commitments=three.commitments * 2), *honest.dealers[2:])
+        ),
+        "no commitment": replace(honest, dealers=(mine, replace(three, commitments=()), *honest.dealers[2:])),
+        "a box too few": replace(honest, boxes=honest.boxes[size:]),
+        "a byte of box too many": replace(honest, boxes=honest.boxes + b"\x00"),
+        "a proof too few": replace(honest, proofs=honest.proofs[proof:]),
+        "a proof cut off": replace(honest, proofs=honest.proofs[:-1]),
+    }.items():
+        told.tell(name, lie, "PeerError", update="2")
+    few = Bundle(honest.dealers[:3], honest.boxes[: 2 * size], honest.proofs[: 2 * proof])
+    told.tell("U2 of three", few, "TooFewSurvivors", update="2")
+    return case
+
+
+# --- lies to a client: stage 3 ---------------------------------------------------------------------------
+
+
+def split_views(flat: Case) -> Case:
+    """One member of U3 signed another view of U2."""
+    case, told = lies(
+        "bad_split_view",
+        "A member of U3 signed another view of U2 than client 2 saw (without client 11, or with another root "
+        "or key), or another set of disputes, or for another run: client 2 does not sign stage 3.",
+        flat,
+        "survivors sent",
+    )
+    plan, honest = flat_plan(), got(case, "survivors", Survivors)
+    adverts = {advert.sender: advert for advert in got(case, "keylist", KeyList).adverts}
+    dealers = got(case, "bundle/2", Bundle).dealers
+    seen = [(adverts[dealer.id], dealer) for dealer in dealers]
+    view = transcript.view(plan.hash, seen)
+
+    def with_three(
+        view: bytes, *, plan_hash: bytes = plan.hash, sender: int = 3, signer: int = 3
+    ) -> Survivors:
+        signature = identity(signer).sign(transcript.view_statement(plan_hash, sender, view, ()))
+        three = Survivor(3, (), signature)
+        return replace(honest, members=tuple(three if m.id == 3 else m for m in honest.members))
+
+    for name, lie in {
+        "smaller U2": with_three(transcript.view(plan.hash, seen[:-1])),
+        "another root": with_three(
+            transcript.view(plan.hash, [*seen[:-1], (seen[-1][0], replace(seen[-1][1], root=bytes(32)))])
+        ),
+        "another mask key": with_three(
+            transcript.view(plan.hash, [*seen[:-1], (replace(seen[-1][0], mask=bytes(32)), seen[-1][1])])
+        ),
+        "another plan": with_three(view, plan_hash=flat_plan(round=8).hash),
+        "another sender": with_three(view, sender=5),
+        "another signer": with_three(view, signer=5),
+        "disputes not signed": replace(
+            honest, members=tuple(replace(m, disputes=(5,)) if m.id == 3 else m for m in honest.members)
+        ),
+        "wrong signature": replace(
+            honest,
+            members=tuple(
+                replace(m, signature=flip(m.signature)) if m.id == 3 else m for m in honest.members
+            ),
+        ),
+    }.items():
+        told.tell(name, lie, "PeerError")
+    return case
+
+
+def survivors(flat: Case) -> Case:
+    case, told = lies(
+        "bad_survivors",
+        "Survivor sets that a client must refuse: without it, outside U2, out of order, or too small.",
+        flat,
+        "survivors sent",
+    )
+    honest = got(case, "survivors", Survivors)
+    for name, lie in {
+        "without me": replace(honest, members=honest.members[1:]),
+        "out of order": replace(honest, members=honest.members[::-1]),
+        "somebody twice": replace(honest, members=(*honest.members, honest.members[-1])),
+        "a stranger": replace(honest, members=(*honest.members, replace(honest.members[0], id=12))),
+    }.items():
+        told.tell(name, lie, "PeerError")
+    told.tell("three survivors", replace(honest, members=honest.members[:3]), "TooFewSurvivors")
+    return case
+
+
+def unaudited_rows(crossed: Case) -> Case:
+    case, told = lies(
+        "bad_exposing_rows",
+        "The server asks client 100 to open rows that its audit keeps closed, all together or one of them, "
+        "or rows that do not exist.",
+        crossed,
+        "survivors sent",
+        client=100,
+    )
+    honest = got(case, "survivors", Survivors)
+    assert honest.rows == ((0, 0), (0, 1), (0, 2), (1, 0))
+    case.do("audit", {"plan": "plan", "survivors": [member.id for member in honest.members]})
+    for name, rows in {
+        "all rows": (*honest.rows, (1, 1), (1, 2)),
+        "one more row": (*honest.rows, (1, 1)),
+        "that row alone": ((1, 2),),
+        "no such group": (*honest.rows, (1, 3)),
+        "no such grouping": (*honest.rows, (2, 0)),
+    }.items():
+        told.tell(name, replace(honest, rows=rows), "PeerError")
+    return case
+
+
+def both_kinds(flat: Case) -> Case:
+    case, told = lies(
+        "bad_both_kinds",
+        "After client 2 signed that client 3 survived, the server names survivors without client 3, which "
+        "would give it both kinds of share of client 3; or other rows.",
+        flat,
+        "signatures sent",
+    )
+    honest = got(case, "survivors", Survivors)
+    without = tuple(member for member in honest.members if member.id != 3)
+    told.tell("another survivor set", replace(honest, members=without), "PeerError")
+    told.tell("no rows", replace(honest, rows=()), "PeerError")
+    return case
+
+
+# --- lies to a client: stage 4 ---------------------------------------------------------------------------
+
+
+def endorsements(flat: Case) -> Case:
+    case, told = lies(
+        "bad_signatures",
+        "Stage-3 signatures that a client must not count: over other survivors or rows or for another run, "
+        "by a stranger, twice, out of order, or too few of them.",
+        flat,
+        "signatures sent",
+    )
+    plan, honest = flat_plan(), got(case, "signatures", Signatures)
+    actor = case.session.actors["3"]
+    memory = actor.memory()
+    adverts = {advert.sender: advert for advert in memory.adverts}
+    view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
+
+    def with_last(statement: bytes, *, signer: int | None = None) -> Signatures:
+        last = honest.endorsements[-1]
+        signature = identity(last.id if signer is None else signer).sign(statement)
+        return Signatures((*honest.endorsements[:-1], Endorsement(last.id, signature)))
+
+    everyone, rows = memory.survivors, memory.rows
+    good = transcript.opening(plan, view, everyone, rows)
+    other = flat_plan(round=8)
+    for name, lie in {
+        "other survivors": with_last(transcript.opening(plan, view, everyone[:-1], rows)),
+        "other rows": with_last(transcript.opening(plan, view, everyone, ())),
+        "another view": with_last(transcript.opening(plan, bytes(32), everyone, rows)),
+        "another plan": with_last(transcript.opening(other, view, everyone, rows)),
+        "another signer": with_last(good, signer=2),
+        "a stage-2 signature": Signatures(
+            (
+                *honest.endorsements[:-1],
+                replace(honest.endorsements[-1], signature=got(case, "masked/7", MaskedInput).signature),
+            )
+        ),
+        "somebody twice": Signatures((*honest.endorsements[:-1], honest.endorsements[0])),
+        "out of order": Signatures(honest.endorsements[::-1]),
+        "a stranger": Signatures((*honest.endorsements[:-1], Endorsement(12, bytes(64)))),
+    }.items():
+        told.tell(name, lie, "PeerError")
+    told.tell("three signatures", Signatures(honest.endorsements[:-1]), "TooFewSurvivors")
+    told.tell("no signature", Signatures(()), "TooFewSurvivors")
+    return case
+
+
+# --- replays, copies and repeats -------------------------------------------------------------------------
+
+
+def replays_to_a_client(flat: Case) -> Case:
+    """Every message of the run in every state that does not expect it."""
+    case = Case(
+        "bad_replays",
+        "In every state, every message of the run that is not expected there, a message to the server, and "
+        "silence where hello() comes first: refused, and the run is over for this client.",
+        base=flat,
+        first="started",
+    )
+    kinds = {"keylist": "DEALT", "bundle/2": "MASKED", "survivors": "SIGNED", "signatures": "DONE"}
+    expected = {"NEW": (), "ADVERTISED": ("keylist",), "DEALT": ("bundle/2",), "MASKED": ("survivors",)}
+    expected |= {"SIGNED": ("survivors", "signatures"), "DONE": ()}
+    order = ["hello", *kinds]
+    for state, allowed in expected.items():
+        for bad in [*[kind for kind in kinds if kind not in allowed], "advert/3"]:
+            actor = f"{state} hears {bad}"
+            new = {"client": 2, "round": 7, "actor": actor, "entropy": "2", "journal": actor}
+            case.do("client.new", new)
+            _walk(case, actor, state, order)
+            extra = {"update": "2"} if state == "DEALT" else {}
+            case.do(
+                "client.receive", {"client": actor, "message": bad, "as": "nothing", **extra}, "PeerError"
+            )
+            case.do("client.state", {"client": actor})
+    return case
+
+
+def _walk(case: Case, actor: str, state: str, order: list[str]) -> None:
+    """Bring a client to a state, honestly."""
+    path = {"NEW": 0, "ADVERTISED": 1, "DEALT": 2, "MASKED": 3, "SIGNED": 4, "DONE": 5}
+    replies = ("advert/2", "dealing/2", "masked/2", "consistency/2", "unmasking/2")
+    for step in range(path[state]):
+        if step == 0:
+            case.do("client.hello", {"client": actor, "as": replies[0]})
+            continue
+        extra = {"context": flat_plan().context.hex()} if step == 1 else {}
+        extra |= {"update": "2"} if step == 2 else {}
+        told = {"client": actor, "message": order[step], "as": replies[step]}
+        case.do("client.receive", {**told, **extra})
+
+
+def another_plan(flat: Case) -> Case:
+    case = Case(
+        "bad_another_plan",
+        "The update was bound to n5_flat's plan when client 2 accepted it. A second run for the same round "
+        "with another plan is refused, though that plan is above all floors.",
+        base=flat,
+        first="dealing made",
+    )
+    plan = flat_plan(policy=Policy(min_survivors=3))
+    case.do("client.new", {"client": 2, "round": 7, "actor": "2 again"})
+    case.do("client.hello", {"client": "2 again", "as": "again/advert/2"})
+    mine = got(case, "again/advert/2", KeyAdvert)
+    keys = got(case, "keylist", KeyList)
+    lie = KeyList(plan.to_bytes(), (mine, *keys.adverts[1:]))
+    case.give("again/keylist", encode(lie))
+    told = {"client": "2 again", "message": "again/keylist", "context": plan.context.hex(), "as": "nothing"}
+    case.do("client.receive", told, "AlreadyUsed")
+    case.do("client.state", {"client": "2 again"})
+    case.do("client.records", {"client": 2})
+    return case
+
+
+def repeated_run(flat: Case) -> Case:
+    """A second run of the same plan after the first one was opened."""
+    case = Case(
+        "bad_repeated_run",
+        "All clients signed stage 3 of n5_flat. They run the same plan again, with new keys: the second run "
+        "must not be opened, for it would not be the same run (AlreadyUsed at stage 3).",
+        base=flat,
+        first="consistency made",
+    )
+    plan = flat_plan()
+    again = {v: f"{v} again" for v in FIVE}
+    case.do("server.new", {"plan": "plan", "entropy": "server again"})
+    inbox: dict[int, str] = {}
+    for stage, (up, down) in enumerate(
+        (("advert", "keylist"), ("dealing", "bundle"), ("masked", "survivors"))
+    ):
+        for v, actor in again.items():
+            name = f"again/{up}/{v}"
+            if stage == 0:
+                case.do("client.new", {"client": v, "round": 7, "actor": actor})
+                case.do("client.hello", {"client": actor, "as": name})
+            else:
+                extra = {"context": plan.context.hex()} if stage == 1 else {"update": str(v)}
+                case.do("client.receive", {"client": actor, "message": inbox[v], "as": name, **extra})
+            case.do("server.receive", {"client": v, "message": name})
+        out = case.do("server.advance", {"as": f"again/{down}"})
+        inbox = {int(v): name for v, name in out["messages"].items()}
+    for v, actor in again.items():
+        told = {"client": actor, "message": inbox[v], "as": "nothing"}
+        case.do("client.receive", told, "AlreadyUsed")
+    case.do("client.state", {"client": again[2]})
+    return case
+
+
+def two_copies(flat: Case) -> Case:
+    case = Case(
+        "bad_two_copies",
+        "Client 2 is restored twice from the same bytes. The first copy answers; the second finds the step "
+        "taken, and gives nothing away.",
+        base=flat,
+        first="bundle sent",
+    )
+    case.do("client.save", {"client": "2", "as": "before"})
+    case.do(
+        "client.receive", {"client": "2", "message": "bundle/2", "update": "2", "as": "nothing"}, "PeerError"
+    )
+    for copy in ("first", "second"):
+        case.do("client.restore", {"client": "2", "bytes": "before", "actor": copy})
+    case.do("client.receive", {"client": "first", "message": "bundle/2", "update": "2", "as": "masked/2"})
+    told = {"client": "second", "message": "bundle/2", "update": "2", "as": "nothing"}
+    case.do("client.receive", told, "AlreadyUsed")
+    case.do("client.state", {"client": "second"})
+    return case
+
+
+def application_mistakes(flat: Case) -> Case:
+    case = Case(
+        "bad_updates",
+        "The application's own mistakes: no update, a wrong length, a NaN. They are told before the run "
+        "is at stake: client 2 then answers all the same.",
+        given={
+            "updates": {
+                "short": {"f64": "00" * 8},
+                "nan": {"f64": "00" * 40 + "000000000000f87f"},
+                "integers": {"i64": [0] * 6},
+            }
+        },
+        base=flat,
+        first="bundle sent",
+    )
+    told = {"client": "2", "message": "bundle/2", "as": "nothing"}
+    case.do("client.receive", told, "UsageError")
+    for name in ("short", "nan", "integers"):
+        case.do("client.receive", {**told, "update": name}, "UsageError")
+    case.do("client.state", {"client": "2"})
+    case.do("client.receive", {**told, "update": "2", "as": "masked/2"})
+    case.do("client.hello", {"client": "2", "as": "nothing"}, "UsageError")
+    case.do("client.state", {"client": "2"})
+    case.do("client.save", {"client": "2", "as": "nothing"}, "UsageError")
+    return case
+
+
+# --- lies to the server ------------------------------------------------------------------------------------
+
+
+class Frauds:
+    """Messages that the server must not count, each to a server restored from the same bytes."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        case.do("server.save", {"as": "server before"})
+
+    def send(self, name: str, message: Message | bytes, *, client: int = 3, outcome: str = "dropped") -> None:
+        case, data = self.case, message if isinstance(message, bytes) else encode(message)
+        case.do("server.restore", {"bytes": "server before", "journal": name})
+        out = case.do("server.receive", {"client": client, "message": case.give(f"fraud/{name}", data)})
+        assert out == {"outcome": outcome}, (name, out)
+
+
+def adverts_to_server(flat: Case) -> Case:
+    case = Case(
+        "bad_adverts_to_server",
+        "Key adverts that make their sender a dropout: wrong signature, low-order key, another's name, bytes "
+        "that are no message, a message for clients.",
+        base=flat,
+        first="advert made",
+    )
+    plan, frauds = flat_plan(), Frauds(case)
+    three, five = got(case, "advert/3", KeyAdvert), got(case, "advert/5", KeyAdvert)
+    for name, lie in {
+        "wrong signature": replace(three, signature=flip(three.signature)),
+        "mask key swapped": replace(three, mask=five.mask),
+        "low order": signed_advert(plan, 3, bytes(32), three.mask),
+        "one key for both": signed_advert(plan, 3, three.mask, three.mask),
+        "in another's name": five,
+        "a key list": got(case, "keylist", KeyList),
+        "trailing byte": encode(three) + b"\x00",
+        "nothing": b"",
+        "version 2": b"\x02" + encode(three)[1:],
+    }.items():
+        frauds.send(name, lie)
+    case.do("server.receive", {"client": 12, "message": "advert/3"}, "UsageError")
+    return case
+
+
+def dealings_to_server(flat: Case) -> Case:
+    case = Case(
+        "bad_dealings_to_server",
+        "Dealings that make their sender a dropout: wrong signature or root, hashes, boxes or commitments "
+        "missing, another's name.",
+        base=flat,
+        first="dealing made",
+    )
+    plan, frauds = flat_plan(), Frauds(case)
+    honest = got(case, "dealing/3", Dealing)
+    advert = got(case, "advert/3", KeyAdvert)
+
+    def signed(dealing: Dealing, plan_hash: bytes = plan.hash, by: KeyAdvert = advert) -> Dealing:
+        statement = transcript.dealing_statement(plan_hash, by, dealing)
+        return replace(dealing, signature=identity(3).sign(statement))
+
+    for name, lie in {
+        "wrong signature": replace(honest, signature=flip(honest.signature)),
+        "for another plan": signed(honest, plan_hash=flat_plan(round=8).hash),
+        "with other keys": signed(honest, by=replace(advert, mask=advert.channel)),
+        "another root": signed(replace(honest, root=bytes(32))),
+        "another hash": replace(honest, hashes=flip(honest.hashes)),
+        "a hash too few": replace(honest, hashes=honest.hashes[32:]),
+        "a box too few": replace(honest, boxes=honest.boxes[: -len(honest.boxes) // 4]),
+        "a byte of box too many": replace(honest, boxes=honest.boxes + b"\x00"),
+        "two commitments": signed(replace(honest, commitments=honest.commitments * 2)),
+        "no commitment": signed(replace(honest, commitments=())),
+        "in another's name": got(case, "dealing/5", Dealing),
+    }.items():
+        frauds.send(name, lie)
+    return case
+
+
+def inputs_to_server(flat: Case) -> Case:
+    case = Case(
+        "bad_inputs_to_server",
+        "Masked inputs that make their sender a dropout: wrong shape, another view, disputes with nobody.",
+        base=flat,
+        first="masked made",
+    )
+    plan, frauds = flat_plan(), Frauds(case)
+    honest = got(case, "masked/3", MaskedInput)
+    memory = case.session.actors["3"].memory()
+    adverts = {advert.sender: advert for advert in memory.adverts}
+    view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
+
+    def signed(view: bytes, disputes: tuple[int, ...]) -> MaskedInput:
+        statement = transcript.view_statement(plan.hash, 3, view, disputes)
+        return replace(honest, disputes=disputes, signature=identity(3).sign(statement))
+
+    for name, lie in {
+        "two vectors": replace(honest, vectors=np.concatenate([honest.vectors, honest.vectors])),
+        "no vector": replace(honest, vectors=np.empty((0, 0), np.uint32)),
+        "a word too few": replace(honest, vectors=honest.vectors[:, 1:]),
+        "wrong signature": replace(honest, signature=flip(honest.signature)),
+        "another view": signed(bytes(32), ()),
+        "disputes itself": signed(view, (3,)),
+        "disputes a stranger": signed(view, (12,)),
+        "disputes not signed": replace(honest, disputes=(5,)),
+        "in another's name": got(case, "masked/5", MaskedInput),
+    }.items():
+        frauds.send(name, lie)
+    frauds.send("a dispute", signed(view, (5,)), outcome="counted")
+    return case
+
+
+def openings_to_server(flat: Case) -> Case:
+    case = Case(
+        "bad_consistency_to_server",
+        "Stage-3 signatures that make their sender a dropout.",
+        base=flat,
+        first="consistency made",
+    )
+    plan, frauds = flat_plan(), Frauds(case)
+    memory = case.session.actors["3"].memory()
+    adverts = {advert.sender: advert for advert in memory.adverts}
+    view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
+
+    def signed(*statement: Any) -> Consistency:
+        return Consistency(3, identity(3).sign(transcript.opening(*statement)))
+
+    for name, lie in {
+        "wrong signature": Consistency(3, flip(got(case, "consistency/3", Consistency).signature)),
+        "other survivors": signed(plan, view, memory.survivors[:-1], memory.rows),
+        "no rows": signed(plan, view, memory.survivors, ()),
+        "another view": signed(plan, bytes(32), memory.survivors, memory.rows),
+        "in another's name": got(case, "consistency/5", Consistency),
+    }.items():
+        frauds.send(name, lie)
+    return case
+
+
+def unmaskings_to_server(flat: Case) -> Case:
+    case = Case(
+        "bad_unmaskings_to_server",
+        "Stage-4 messages with a wrong signature make their sender a dropout. Signed ones are counted, and "
+        "when the stage is closed whoever gave both kinds of share, shares of the wrong kind or of nobody, "
+        "or a wrong number of them, is blamed, while the others' shares give the exact sum.",
+        base=flat,
+        first="unmasking made",
+    )
+    plan, frauds = flat_plan(), Frauds(case)
+    honest = got(case, "unmasking/3", Unmasking)
+    frauds.send("wrong signature", replace(honest, signature=flip(honest.signature)))
+    frauds.send("changed share", replace(honest, seeds=flip(honest.seeds)))
+    frauds.send("in another's name", got(case, "unmasking/5", Unmasking))
+    entry = honest.seeds[:65]
+    for name, changes in {
+        "both kinds": {"key_owners": (5,), "keys": entry},
+        "the wrong kind": {
+            "seed_owners": honest.seed_owners[1:],
+            "seeds": honest.seeds[65:],
+            "key_owners": (2,),
+            "keys": entry,
+        },
+        "of nobody": {"key_owners": (12,), "keys": entry},
+        "a share too few": {"seeds": honest.seeds[65:]},
+        "a byte too many": {"seeds": honest.seeds + b"\x00"},
+        "a changed nonce": {"seeds": flip(honest.seeds, 64)},
+        "not a field element": {"seeds": PRIME.to_bytes(33, "little") + honest.seeds[33:]},
+    }.items():
+        changed = replace(honest, **changes)
+        signature = identity(3).sign(transcript.unmasking_statement(plan.hash, changed))
+        frauds.send(name, replace(changed, signature=signature), outcome="counted")
+        for v in (2, 5, 7, 11):
+            case.do("server.receive", {"client": v, "message": f"unmasking/{v}"})
+        case.do("server.advance", {"as": "nothing"})
+        result = case.do("server.result", {})
+        assert (list(result["rows"]), result["blamed"]) == (["0/0"], [3]), name
+    return case
+
+
+def out_of_turn(flat: Case) -> Case:
+    case = Case(
+        "bad_out_of_turn",
+        "Messages that come too early, or from a client that was not asked, make their sender a dropout; "
+        "after that, nothing it sends counts.",
+        base=flat,
+        first="dealing made",
+    )
+    frauds = Frauds(case)
+    for name in ("masked/3", "consistency/3", "unmasking/3"):
+        frauds.send(f"{name} in stage 1", case.session.get(name))
+    case.do("server.receive", {"client": 3, "message": "dealing/3"})
+    case.do("server.restore", {"bytes": "server before"})
+    for v in (2, 5, 7, 11):
+        case.do("server.receive", {"client": v, "message": f"dealing/{v}"})
+    case.do("server.advance", {"as": "without 3/bundle"})
+    case.do("server.receive", {"client": 3, "message": "masked/3"})  # it did not deal, so it was not asked
+    return case
+
+
+def two_servers(flat: Case) -> Case:
+    case = Case(
+        "bad_two_servers",
+        "The server is restored twice from the same bytes. Each stage is closed once: by the first.",
+        base=flat,
+        first="masked taken",
+    )
+    case.do("server.save", {"as": "server before"})
+    case.do("server.restore", {"bytes": "server before"})
+    case.do("server.advance", {"as": "survivors"})
+    case.do("server.restore", {"bytes": "server before"})
+    case.do("server.advance", {"as": "survivors"}, "AlreadyUsed")
+    case.do("server.advance", {"as": "survivors"}, "UsageError")
+    return case

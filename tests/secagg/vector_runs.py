@@ -1,0 +1,485 @@
+"""Vectors of whole runs: every message, and for some runs every value behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from secagg import Plan, Policy, Schedule, Stage, box, client_state, transcript
+from secagg.client_state import Memory
+from secagg.keys import AgreementKey
+from secagg.messages import Dealing, Unmasking
+from secagg.vectors.session import doubles, numbers, ring
+from secagg.wire import decode, encode
+from tests.secagg.drbg import Drbg
+from tests.secagg.vector_case import Case, floors_json, identity, make_plan
+
+FIVE = (2, 3, 5, 7, 11)  # ids are not places: a Shamir index is the place in the roster
+FLAT = Schedule(name="random", size=5)
+STAGES = (Stage.KEYS, Stage.SHARES, Stage.INPUTS, Stage.CONSISTENCY, Stage.UNMASKING)
+UP = ("advert", "dealing", "masked", "consistency", "unmasking")
+DOWN = ("", "keylist", "bundle", "survivors", "signatures")
+Tamper = Callable[[Case, int, str], str]
+
+
+def flat_run() -> Case:
+    """The run that most other cases start from."""
+    about = "Five clients, one grouping, nobody leaves: Bonawitz et al. 2017, with every value behind it."
+    return whole_run("n5_flat", about, flat_plan(), values=FIVE)
+
+
+def all_cases(flat: Case, crossed: Case) -> list[Case]:
+    return [
+        flat,
+        *(drop_at(flat, stage) for stage in STAGES),
+        two_groupings(),
+        crossed,
+        atoms(),
+        left_out(),
+        sparse(),
+        disputed_box(flat),
+        disputed_share(flat),
+        false_share(flat),
+        cheating_dealer(flat),
+        resumed(flat),
+        late_answers(flat),
+        too_few(flat),
+        duplicates(flat),
+    ]
+
+
+def flat_plan(**changes: Any) -> Plan:
+    return make_plan(FIVE, FLAT, **changes)
+
+
+def float_update(client: int, length: int) -> dict[str, str]:
+    """Floats from -1.25 to 1.25 (so that some are clipped at 1), exact in binary."""
+    drawn = np.frombuffer(Drbg(f"vectors/update/{client}".encode())(2 * length), "<u2")
+    return {"f64": doubles((drawn / 2.0**15 - 1) * 1.25)}
+
+
+def integer_update(client: int, length: int, bound: int) -> dict[str, list[int]]:
+    drawn = np.frombuffer(Drbg(f"vectors/update/{client}".encode())(4 * length), "<u4")
+    return {"i64": [int(value) % (2 * bound + 1) - bound for value in drawn]}
+
+
+def given_for(plan: Plan) -> dict[str, Any]:
+    return {
+        "identities": {str(v): identity(v).private.hex() for v in plan.ids},
+        "floors": floors_json(plan),
+        "updates": {
+            str(v): float_update(v, plan.length)
+            if plan.bound is None
+            else integer_update(v, plan.length, plan.bound)
+            for v in plan.ids
+        },
+    }
+
+
+class Run:
+    """A run, stage by stage, through the operations of a case: from the start, or from where a base stops."""
+
+    def __init__(self, case: Case, plan: Plan, *, values: Collection[int] = ()) -> None:
+        self.case, self.plan, self.values = case, plan, values
+        self.inbox: dict[int, str] = dict.fromkeys(plan.ids, "")
+        self.tag = "then/" if case.base else ""  # names of this file are not those of its base
+        if case.base:
+            sent = [step for step in case.before if step["op"] == "server.advance"]
+            self.inbox = {int(v): name for v, name in sent[-1]["out"]["messages"].items()}
+            return
+        case.do("plan", {"plan": case.give("plan", plan.to_bytes())})
+        for v in plan.ids:
+            case.do("client.new", {"client": v, "round": plan.round})
+        case.do("server.new", {"plan": "plan"})
+        case.mark("started")
+
+    def answers(self, stage: Stage, silent: Collection[int] = ()) -> dict[int, str]:
+        """Let everybody who got a message answer it; give the names of the answers."""
+        made = {}
+        for v in [v for v in self.inbox if v not in silent]:
+            name = f"{self.tag}{UP[stage]}/{v}"
+            self.answer(v, stage, name)
+            made[v] = name
+            if v in self.values and stage < Stage.UNMASKING:
+                self.case.do("client.values", {"client": str(v), "message": name})
+            elif v in self.values:
+                self.case.do("unmasking.signed", {"plan": "plan", "message": name})
+        self.case.mark(f"{UP[stage]} made")
+        return made
+
+    def answer(self, v: int, stage: Stage, name: str) -> None:
+        if stage is Stage.KEYS:
+            self.case.do("client.hello", {"client": str(v), "as": name})
+            return
+        extra = {"context": self.plan.context.hex()} if stage is Stage.SHARES else {}
+        extra |= {"update": str(v)} if stage is Stage.INPUTS else {}
+        self.case.do("client.receive", {"client": str(v), "message": self.inbox[v], "as": name, **extra})
+
+    def take(self, answers: Mapping[int, str], outcome: str = "counted") -> None:
+        for v, name in answers.items():
+            out = self.case.do("server.receive", {"client": v, "message": name})
+            assert out == {"outcome": outcome}, (v, name, out)
+
+    def advance(self, stage: Stage, ok: bool | str = True) -> None:
+        """Close a stage."""
+        self.case.mark(f"{UP[stage]} taken")
+        if stage is Stage.UNMASKING:
+            if self.values:
+                self.case.do("server.values", {})
+            self.case.do("server.advance", {"as": "nothing"}, ok)
+            return
+        out = self.case.do("server.advance", {"as": self.tag + DOWN[stage + 1]}, ok)
+        if ok is True:
+            self.inbox = {int(v): name for v, name in out["messages"].items()}
+            self.case.mark(f"{DOWN[stage + 1]} sent")
+
+    def rest(
+        self,
+        stages: Sequence[Stage],
+        *,
+        drop: Mapping[int, Stage] | None = None,
+        tamper: Mapping[tuple[Stage, int], Tamper] | None = None,
+    ) -> Any:
+        """These stages, to the end. Clients in `drop` fall silent; `tamper` changes a message on its way."""
+        for stage in stages:
+            answers = self.answers(stage, [v for v, when in (drop or {}).items() if when <= stage])
+            self.take(
+                {
+                    v: tamper[stage, v](self.case, v, name) if (stage, v) in (tamper or {}) else name
+                    for v, name in answers.items()
+                }
+            )
+            self.advance(stage)
+        result = self.case.do("server.result", {})
+        check_sums(self.plan, self.case, result)
+        return result
+
+
+def whole_run(
+    name: str,
+    about: str,
+    plan: Plan,
+    *,
+    drop: Mapping[int, Stage] | None = None,
+    values: Collection[int] = (),
+    hashed: tuple[str, ...] = (),
+) -> Case:
+    """A run of its own, from the start to the end."""
+    case = Case(name, about, given=given_for(plan))
+    case.hashed = hashed
+    Run(case, plan, values=values).rest(STAGES, drop=drop)
+    first = next(v for v in plan.ids if v not in (drop or {}))
+    case.do("client.records", {"client": first})
+    case.do("client.state", {"client": str(first)})
+    return case
+
+
+def check_sums(plan: Plan, case: Case, result: Any) -> None:
+    """Independently of the protocol: each opened total is the sum of its members' encoded updates."""
+    for opened in result["rows"].values():
+        total = np.zeros(plan.length, np.uint32)
+        for v in opened["members"]:
+            update = numbers(case.session.given["updates"][str(v)])
+            total += plan.encoding.encode(update, weight=plan.relative_weight(v))[0]
+        assert (ring(opened["total"]) == total).all()
+
+
+def drop_at(flat: Case, stage: Stage) -> Case:
+    name = f"n5_drop_at_{stage.name.lower()}"
+    about = f"As n5_flat, but client 7 does not answer in stage {int(stage)} ({stage.name})."
+    if stage is Stage.KEYS:
+        return whole_run(name, about, flat_plan(), drop={7: stage})
+    case = Case(name, about, base=flat, first=f"{DOWN[stage]} sent")
+    Run(case, flat_plan()).rest(STAGES[stage:], drop={7: stage})
+    return case
+
+
+def two_groupings() -> Case:
+    plan = make_plan(
+        (1, 2, 4, 8, 16, 32),
+        Schedule(name="random", size=3, groupings=2),
+        weights=(10, 20, 30, 10, 15, 25),
+        colluders=1,
+        policy=Policy(min_survivors=2, anonymity=2, max_leverage=1.0),
+    )
+    return whole_run(
+        "n6_two_groupings_weights",
+        "Six clients in two random groupings of threes, weighted; client 4 leaves after dealing. The audit "
+        "keeps closed what would expose somebody.",
+        plan,
+        drop={4: Stage.INPUTS},
+        values=(1, 8),
+    )
+
+
+def transversal() -> Case:
+    plan = make_plan(
+        tuple(range(100, 109)),
+        Schedule(name="transversal", size=3, groupings=2),
+        colluders=2,
+        policy=Policy(max_leverage=0.9),
+        weights=tuple(range(1, 10)),
+    )
+    return whole_run(
+        "n9_transversal_weights", "Nine clients, two transversal groupings, weights 1 to 9.", plan
+    )
+
+
+def atoms() -> Case:
+    plan = make_plan(
+        tuple(range(12)),
+        Schedule(name="atoms", size=6, groupings=3, atom=3),
+        policy=Policy(anonymity=3, max_leverage=0.8),
+        weights=(3, 1, 2) * 4,
+        length=3,
+        round=8,
+    )
+    gone = plan.atoms[1][0]
+    return whole_run(
+        "n12_atoms_weights",
+        f"Twelve clients in atoms of three, three groupings, weighted; client {gone} leaves after dealing, "
+        "and with it its whole atom, which would otherwise be too small to hide the others.",
+        plan,
+        drop={gone: Stage.INPUTS},
+        hashed=("bundle/",),
+    )
+
+
+def left_out() -> Case:
+    plan = make_plan(
+        tuple(range(10, 17)), Schedule(name="random", size=3, groupings=1), colluders=2, clip=None, bound=50
+    )
+    return whole_run(
+        "n7_left_out",
+        "Seven clients in threes: one is left out by lot. It deals, holds shares, signs and unmasks, and "
+        "sends no vector. Client 16 leaves after its vector arrived, so that its seed is rebuilt.",
+        plan,
+        drop={16: Stage.CONSISTENCY},
+    )
+
+
+def sparse() -> Case:
+    plan = make_plan(
+        tuple(range(8)),
+        Schedule(name="random", size=8),
+        degree=4,
+        threshold=3,
+        colluders=1,
+        clip=None,
+        bound=100,
+    )
+    return whole_run(
+        "n8_sparse",
+        "Eight clients on a circle with four neighbours each (semi-honest server only); client 6 leaves "
+        "after dealing.",
+        plan,
+        drop={6: Stage.INPUTS},
+    )
+
+
+# --- misbehaviour that does not stop a run ---------------------------------------------------------------
+
+
+def damaged_box(case: Case, v: int, name: str) -> str:
+    """The first box of a dealing, one bit changed: it does not open."""
+    dealing = decode(case.session.get(name))
+    assert isinstance(dealing, Dealing)
+    boxes = bytes([dealing.boxes[0] ^ 1]) + dealing.boxes[1:]
+    return case.give(f"{name}/damaged", encode(replace(dealing, boxes=boxes)))
+
+
+def dealt(case: Case, threes: str) -> Run:
+    """The run after stage 1, with another dealing of client 3 than its own."""
+    run = Run(case, flat_plan())
+    run.take({v: threes if v == 3 else f"dealing/{v}" for v in FIVE})
+    run.advance(Stage.SHARES)
+    return run
+
+
+def disputed_box(flat: Case) -> Case:
+    case = Case(
+        "n5_disputed_box",
+        "As n5_flat, but client 3's box for client 2 does not open. Client 2 names the disputed pair and "
+        "goes on; nobody is blamed, and the sum is exact.",
+        base=flat,
+        first="dealing made",
+    )
+    result = dealt(case, damaged_box(case, 3, "dealing/3")).rest(STAGES[2:])
+    assert (list(result["rows"]), result["blamed"]) == (["0/0"], [])
+    return case
+
+
+def false_box(case: Case, v: int, name: str) -> str:
+    """The first box of a dealing opens, but its share is not the one whose hash the dealer signed."""
+    dealing = decode(case.session.get(name))
+    assert isinstance(dealing, Dealing)
+    actor = case.session.actors[str(v)]
+    memory, plan = actor.memory(), actor.machine.plan
+    peer = memory.adverts[0]
+    agreed = AgreementKey.from_private(memory.channel).agree(peer.channel)
+    size = len(dealing.boxes) // (len(memory.adverts) - 1)
+    content = bytearray(box.unseal(agreed, plan.hash, v, peer.sender, dealing.boxes[:size]))
+    content[32] ^= 1
+    entropy = Drbg(b"vectors/false box")
+    sealed = box.seal(agreed, plan.hash, v, peer.sender, bytes(content), entropy)
+    return case.give(f"{name}/false", encode(replace(dealing, boxes=sealed + dealing.boxes[size:])))
+
+
+def disputed_share(flat: Case) -> Case:
+    case = Case(
+        "n5_disputed_share",
+        "As n5_flat, but client 3 seals for client 2 a share that does not match the hash it signed: a "
+        "disputed pair again.",
+        base=flat,
+        first="dealing made",
+    )
+    result = dealt(case, false_box(case, 3, "dealing/3")).rest(STAGES[2:])
+    assert (list(result["rows"]), result["blamed"]) == (["0/0"], [])
+    return case
+
+
+def false_unmasking(case: Case, v: int, name: str) -> str:
+    """One bit of the first share changed, and signed again by its sender."""
+    message = decode(case.session.get(name))
+    assert isinstance(message, Unmasking)
+    seeds = bytes([message.seeds[0] ^ 1]) + message.seeds[1:]
+    changed = replace(message, seeds=seeds)
+    plan = case.session.server.plan
+    signature = identity(v).sign(transcript.unmasking_statement(plan.hash, changed))
+    return case.give(f"{name}/false", encode(replace(changed, signature=signature)))
+
+
+def false_share(flat: Case) -> Case:
+    case = Case(
+        "n5_false_share",
+        "As n5_flat, but client 11 signs a wrong share of client 2 in stage 4. It is an erasure: the others' "
+        "shares are enough, the sum is exact, and client 11 is blamed.",
+        base=flat,
+        first="signatures sent",
+    )
+    result = Run(case, flat_plan()).rest(STAGES[4:], tamper={(Stage.UNMASKING, 11): false_unmasking})
+    assert (list(result["rows"]), result["blamed"]) == (["0/0"], [11])
+    return case
+
+
+def cheating_dealer(flat: Case) -> Case:
+    """Client 3 commits to a seed that its shares do not rebuild."""
+    case = Case(
+        "n5_cheating_dealer",
+        "As n5_flat, but client 3 commits to a seed that is not the one it shares. The shares of t holders "
+        "rebuild something else, so the row is lost, not wrong, and its own shares convict client 3.",
+        base=flat,
+        first="dealing made",
+    )
+    plan = flat_plan()
+    case.do("client.save", {"client": "3", "as": "state/3"})
+    memory: Memory = client_state.restore(case.session.get("state/3"))
+    commitment = transcript.seed_commitment(plan.hash, 3, 0, Drbg(b"vectors/another seed")(32))
+    mine = replace(memory.mine[0], commitments=(commitment,))
+    memory.mine = (mine,)
+    case.give("state/3/cheating", client_state.save(memory))
+    case.do("client.restore", {"client": "3", "bytes": "state/3/cheating"})
+    honest = decode(case.session.get("dealing/3"))
+    assert isinstance(honest, Dealing)
+    advert = next(advert for advert in memory.adverts if advert.sender == 3)
+    signature = identity(3).sign(transcript.dealing_statement(plan.hash, advert, mine))
+    dealing = replace(honest, commitments=mine.commitments, signature=signature)
+    result = dealt(case, case.give("dealing/3/cheating", encode(dealing))).rest(STAGES[2:])
+    assert (result["rows"], result["lost"], result["blamed"]) == ({}, ["0/0"], [3])
+    return case
+
+
+# --- going on after something was lost ------------------------------------------------------------------
+
+
+def resumed(flat: Case) -> Case:
+    """Somebody is saved and restored before every message; a Survivors message comes twice."""
+    plan = flat_plan()
+    case = Case(
+        "n5_resumed",
+        "As n5_flat, but client 2 is saved and restored before every message, the server twice, and the "
+        "stage-3 answers are lost once: the same Survivors again give the same signatures.",
+        base=flat,
+        first="keylist sent",
+    )
+    run = Run(case, plan)
+    for stage in STAGES[1:]:
+        state, saved = f"state/{stage.name}/2", f"state/{stage.name}/server"
+        case.do("client.save", {"client": "2", "as": state})
+        case.do("client.restore", {"client": "2", "bytes": state})
+        if stage in (Stage.INPUTS, Stage.UNMASKING):
+            case.do("server.save", {"as": saved})
+            case.do("server.restore", {"bytes": saved})
+        answers = run.answers(stage)
+        if stage is Stage.CONSISTENCY:
+            out = case.do("server.outbox", {"as": "then/survivors"})
+            run.inbox = {int(v): name for v, name in out["messages"].items()}
+            assert run.answers(stage) == answers
+        run.take(answers)
+        run.advance(stage)
+    check_sums(plan, case, case.do("server.result", {}))
+    case.do("client.records", {"client": 2})
+    return case
+
+
+def late_answers(flat: Case) -> Case:
+    plan = flat_plan()
+    case = Case(
+        "n5_late_answers",
+        "As n5_flat, but in stage 4 only three of five answer, and the threshold is four: TooFewSurvivors, "
+        "and the run stays open. Then the fourth answers: a run is resumed, not repeated.",
+        base=flat,
+        first="signatures sent",
+    )
+    run = Run(case, plan)
+    answers = run.answers(Stage.UNMASKING, silent=(5,))
+    late = {7: answers.pop(7)}
+    run.take(answers)
+    run.advance(Stage.UNMASKING, "TooFewSurvivors")
+    run.take(late)
+    run.advance(Stage.UNMASKING)
+    check_sums(plan, case, case.do("server.result", {}))
+    return case
+
+
+def too_few(flat: Case) -> Case:
+    case = Case(
+        "n5_too_few",
+        "As n5_flat, but three of five send masked inputs, and the threshold is four: the run has failed, "
+        "nothing is revealed, and every later call is refused.",
+        base=flat,
+        first="bundle sent",
+    )
+    run = Run(case, flat_plan())
+    run.take(run.answers(Stage.INPUTS, silent=(5, 7)))
+    run.advance(Stage.INPUTS, "TooFewSurvivors")
+    case.do("server.advance", {"as": "nothing"}, "UsageError")
+    case.do("server.result", {}, "UsageError")
+    case.do("server.save", {"as": "nothing"}, "UsageError")
+    return case
+
+
+def duplicates(flat: Case) -> Case:
+    plan = flat_plan()
+    case = Case(
+        "n5_duplicates",
+        "As n5_flat, but every message to the server comes twice, and once more after its stage: duplicates "
+        "and late messages are ignored, and nobody is dropped for them.",
+        base=flat,
+        first="bundle sent",
+    )
+    run = Run(case, plan)
+    before = {v: f"dealing/{v}" for v in plan.ids}
+    for stage in STAGES[2:]:
+        answers = run.answers(stage)
+        run.take(answers)
+        run.take(answers, "ignored")
+        run.take(before, "ignored")
+        run.advance(stage)
+        before = answers
+    run.take(before, "ignored")
+    check_sums(plan, case, case.do("server.result", {}))
+    return case
