@@ -209,6 +209,38 @@ def test_training_leaves_torch_as_it_was(digits: Federated):
         torch.set_num_threads(before)
 
 
+def test_one_thread_computes_whatever_the_caller_has_set(digits: Federated):
+    """Sums split over threads round differently, on sizes and machines that a test of bits may not meet."""
+    seen: list[int] = []
+
+    class Watching(nn.Module):
+        def __init__(self, classes: int) -> None:
+            super().__init__()
+            self.out = nn.Linear(64, classes)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.get_num_threads())
+            found: torch.Tensor = self.out(inputs.flatten(1))
+            return found
+
+    ours = learner(digits, lambda shape, classes: Watching(classes))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        for work in (
+            lambda x: ours.train(x, [0], round_index=0),
+            lambda x: ours.losses(x[None]),
+            ours.gradient,
+            ours.evaluate,
+        ):
+            seen.clear()
+            work(ours.initial())
+            assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_dropout_is_the_same_wherever_a_client_is_trained(digits: Federated):
     start = learner(digits, dropout_net).initial()
     torch.manual_seed(1)
