@@ -292,13 +292,13 @@ def blind_to(label: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_module, "verify", verify)
 
 
-@pytest.mark.parametrize("schedule", [FLAT[4], PAIRS], ids=["flat", "pairs"])
+@pytest.mark.parametrize("case", [(4, 0, 3, PAIRS), (4, 1, 3, TWICE), (5, 1, 4, PAIRS)], ids=name_of)
 def test_without_the_check_of_the_u2_view_a_split_lays_a_victim_bare(
-    schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+    case: tuple[int, int, int, Schedule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The attack of design: one client alone is told that its group-mates are missing."""
+    """One client alone is told that its group-mate is missing, and sends its vector without their mask."""
     blind_to(labels.SIGN_VIEW, monkeypatch)
-    lab = lab_for(4, 1, 3, schedule)
+    lab = lab_for(*case)
     _, _, found = too_much(lab, splits_of_u2(lab.plan, lab.honest), silent=False)
     assert found is not None
     assert len(found.clients) == 1
