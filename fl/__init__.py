@@ -1,1 +1,48 @@
-"""SHARE training on torch: data, local training, secure and robust rounds, records, reports."""
+"""SHARE training on torch: data, local training, secure and robust rounds, records, reports.
+
+    import fl
+    trained = fl.train(model, clients, test, rounds=20, aggregation={"rule": "krum"})
+    trained.model, trained.accuracy, trained.history
+
+The names below are loaded when they are first used, because torch takes seconds and planning needs none.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fl.config import ConfigError, Experiment, experiment, load
+    from fl.data.examples import DataSet, Examples, Federated
+    from fl.training import Trained, run, train
+
+__all__ = [
+    "ConfigError",
+    "DataSet",
+    "Examples",
+    "Experiment",
+    "Federated",
+    "Trained",
+    "experiment",
+    "load",
+    "run",
+    "train",
+]
+
+_HOMES = {
+    "fl.config": ("ConfigError", "Experiment", "experiment", "load"),
+    "fl.data.examples": ("DataSet", "Examples", "Federated"),
+    "fl.training": ("Trained", "run", "train"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(home), name)
+    raise AttributeError(f"fl has no {name}")
+
+
+def __dir__() -> list[str]:
+    return __all__

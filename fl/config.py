@@ -1,8 +1,8 @@
 """An experiment as data: frozen, typed, read from TOML, and checked before anything runs.
 
-Every key is a field below, with its meaning beside it; `share config --describe` and docs/configuration.md are
-made from these. A key that does not exist, a value of the wrong type and a combination that cannot work or
-would expose a client are a `ConfigError` that names the key and what would be right.
+Every key is a field below, with its meaning beside it; `share config --describe` and docs/configuration.md
+are made from these. A key that does not exist, a value of the wrong type and a combination that cannot work
+or would expose a client are a `ConfigError` that names the key and what would be right.
 """
 
 from __future__ import annotations
@@ -164,18 +164,18 @@ class Aggregation:
 
     rule: str = key(
         "median",
-        "a rule of `robust`, or `weighted-mean`: by examples, which is FedAvg whatever the clusters (Lemma 1)",
+        "a rule of `robust`, or `weighted-mean`: by examples, FedAvg whatever the clusters (Lemma 1)",
         among=_rules,
     )
     f: int | None = key(
-        None, "bad clusters to withstand in every grouping", least=0, unset="`byzantine`, the worst case"
+        None, "bad clusters to withstand in every grouping", least=0, unset="as many as the rule withstands"
     )
     fraction: float | None = key(
         None, "the same as a part of the opened clusters, rounded down", least=0, most=0.5, unset="use `f`"
     )
-    options: dict[str, Option] = key(dict, "further parameters of the rule, by their name in `robust`")
+    options: Mapping[str, Option] = key(dict, "further parameters of the rule, by their name in `robust`")
     before: tuple[str, ...] = key((), "pre-aggregation, in this order", among=_mixers)
-    before_options: dict[str, Option] = key(dict, "their parameters, by their name in `robust`")
+    before_options: Mapping[str, Option] = key(dict, "their parameters, by their name in `robust`")
     validation_batch: int = key(
         128, "n_s: validation examples, drawn anew for every grouping, for rules that validate", least=1
     )
@@ -188,7 +188,7 @@ class Attack:
     name: str = key(
         NO_ATTACK, "an attack of `robust` on the updates, or `label-flip` in the data", among=_attacks
     )
-    options: dict[str, Option] = key(dict, "its parameters, by their name in `robust`")
+    options: Mapping[str, Option] = key(dict, "its parameters, by their name in `robust`")
     start: int = key(1, "the first round in which updates are attacked", least=1)
     protocol: str = key("none", "what they do inside the cryptographic protocol, on top", among=MISBEHAVIOURS)
 
@@ -308,13 +308,18 @@ def load(path: Path | str, settings: Sequence[str] = (), curve: str | None = Non
         tables["name"] = f"{tables['name']}-{curve}"
         for name, value in curves[curve].items():
             _put(tables, name, value)
+    tables.setdefault("name", Path(path).stem)
+    return experiment(changed(tables, settings))
+
+
+def changed(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """The tables with the `key=value` of the command line put in."""
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"--set {setting}: write key=value, such as clusters.size=5")
         _put(tables, name.strip(), _value(text.strip()))
-    tables.setdefault("name", Path(path).stem)
-    return experiment(tables)
+    return tables
 
 
 def read(path: Path | str) -> dict[str, Any]:
@@ -394,7 +399,7 @@ def _typed(hint: Any, value: Any, path: str, rules: Key) -> Any:
         if is_dataclass(arguments[0]):
             return tuple(_section(arguments[0], entry, f"{path}[{i}]") for i, entry in enumerate(value))
         return tuple(_typed(arguments[0], entry, f"{path}[{i}]", rules) for i, entry in enumerate(value))
-    if origin is dict:
+    if origin is Mapping:
         if not isinstance(value, Mapping):
             raise ConfigError(f"{path}: a table of parameters, not {_shown(value)}")
         for name, entry in value.items():
@@ -522,7 +527,7 @@ def _check_options(path: str, options: Mapping[str, Option], allowed: Iterable[s
 def _check_no_share(e: Experiment) -> None:
     if e.method == "share":
         raise ConfigError(
-            'clusters.size: a cluster of 1 is the client\'s own update; write method = "no-share" if you mean that'
+            'clusters.size: a cluster of 1 is the client\'s own update; if you mean that, method = "no-share"'
         )
     if not e.privacy.expose_every_client:
         raise ConfigError(
@@ -642,7 +647,7 @@ def _kind(hint: Any) -> str:
         return _kind(next(a for a in arguments if a is not type(None)))
     if origin is tuple:
         return "tables" if is_dataclass(arguments[0]) else f"list of {_kind(arguments[0])}s"
-    if origin is dict:
+    if origin is Mapping:
         return "table"
     return {bool: "true/false", int: "integer", float: "number", str: "text"}[hint]
 
@@ -671,9 +676,9 @@ def describe_markdown() -> str:
     lines = [
         "# Configuration",
         "",
-        "Generated from `fl/config.py` by `share config --describe --markdown`; a test compares. A file may leave",
-        "out any key. `share train FILE.toml --set key=value` changes one on the command line, with the dotted",
-        "name below.",
+        "Generated from `fl/config.py` by `share config --describe --markdown`; a test compares. A file may",
+        "leave out any key. `share train FILE.toml --set key=value` changes one on the command line, by the",
+        "dotted name below.",
     ]
     for section, about, keys in entries():
         title = f"`[{section.removesuffix('[]')}]`" if section else "Top level"

@@ -51,7 +51,7 @@ def attacked(e: Experiment, updates: Matrix, bad: Any, lot: Any) -> Matrix:
 def bad_clusters(e: Experiment, clusters: int) -> int:
     if e.aggregation.fraction is not None:
         return int(e.aggregation.fraction * clusters)
-    return e.byzantine if e.aggregation.f is None else e.aggregation.f
+    return most_withstood(e.aggregation.rule, clusters) if e.aggregation.f is None else e.aggregation.f
 
 
 def decide(e, means, clusters, trainer, x, last, lot) -> Decision:
@@ -61,3 +61,9 @@ def decide(e, means, clusters, trainer, x, last, lot) -> Decision:
     except ValueError as error:
         return Decision(None, clusters, (), str(error), f)
     return Decision(g, clusters, (), f=f)
+
+
+def most_withstood(rule: str, clusters: int) -> int:
+    return {"krum": max(0, (clusters - 3) // 2), "zeno": max(0, clusters - 1)}.get(
+        rule, max(0, (clusters - 1) // 2)
+    )

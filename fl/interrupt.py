@@ -1,4 +1,4 @@
-"""Ctrl-C, politely: the first stops at the next safe point, the second at once. Neither loses a round's record."""
+"""Ctrl-C, politely: the first stops at the next safe point, the second at once. Neither loses a record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import FrameType, TracebackType
 from typing import Any
 
 
-class Stopped(Exception):
+class Stopped(KeyboardInterrupt):
     """The user asked to stop, and everything up to the last whole round is on disk."""
 
 

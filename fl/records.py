@@ -31,7 +31,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl.config import ConfigError, Experiment, experiment, read, to_toml
+from fl.config import ConfigError, Experiment, changed, experiment, read, to_toml
 
 Vector = NDArray[np.float32]
 FORMAT = 1
@@ -91,14 +91,13 @@ class Folder:
         return folder
 
     @classmethod
-    def resume(cls, path: Path | str, changes: Mapping[str, Any] | None = None) -> Folder:
-        """An existing folder. `changes` may make the run longer or move it to another machine, no more."""
+    def resume(cls, path: Path | str, settings: Sequence[str] = ()) -> Folder:
+        """An existing folder. `settings` may make the run longer or move it to another machine, no more."""
         place = Path(path)
         if not (place / "config.toml").is_file():
             raise RecordError(f"there is no run in {place}")
-        tables = read(place / "config.toml")
-        before = experiment(tables)
-        after = experiment({**tables, **(changes or {})})
+        before = experiment(read(place / "config.toml"))
+        after = experiment(changed(read(place / "config.toml"), settings))
         if after.fingerprint != before.fingerprint:
             raise ConfigError(
                 "--resume continues the same training: only rounds, secure, stop.* and machine.* may change"

@@ -1,9 +1,9 @@
 """Updates in, cluster means out, under secure aggregation. Nothing else in `fl` knows `secagg`.
 
-A round's clients are cut into cells of at most a few hundred; each cell is one run of secure aggregation with
-its own roster and threshold, and the cluster sums of all cells go to one robust aggregation. So the cost grows
-with the number of clients and not with its square, and only one cell's updates need be in memory. Samples,
-cells, clusters and remainders are drawn by `secagg.groupings` from the training seed and the round alone.
+A round's clients are cut into cells of at most a few hundred; each cell is one run of secure aggregation
+with its own roster and threshold, and the cluster sums of all cells go to one robust aggregation. So the
+cost grows with the number of clients and not with its square, and only one cell's updates need be in memory.
+Samples, cells, clusters and remainders are drawn by `secagg.groupings` from the training seed and the round.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from secagg.groupings import Row, Schedule, shuffled
 from secagg.keys import Identity
 from secagg.local import Meter, Tamper, clear, make_identities, run
 from secagg.messages import Dealing, ToServer, Unmasking
-from secagg.plan import Member, Plan
+from secagg.plan import Member, Plan, default_colluders, default_threshold
 from secagg.result import Dropout, Result, Stage
 
 Vector = NDArray[np.float32]
@@ -134,8 +134,9 @@ def check_exposure(e: Experiment, plan: Layout) -> None:
         else f"break anonymity {e.privacy.anonymity} or max_leverage"
     )
     raise ConfigError(
-        f"clusters.groupings: {schedule.groupings} {schedule.name} groupings in clusters of {schedule.size} would "
-        f"{leak}, so only {len(verdict.rows)} of {total} sums could be opened; {_what_works(e, size, schedule)}"
+        f"clusters.groupings: {schedule.groupings} {schedule.name} groupings in clusters of {schedule.size} "
+        f"would {leak}, so only {len(verdict.rows)} of {total} sums could be opened; "
+        f"{_what_works(e, size, schedule)}"
     )
 
 
@@ -189,6 +190,19 @@ def preview(
     gone: Collection[int] = (),
 ) -> Verdict:
     """What one cell of n clients would reveal, without running anything."""
+    return opened_rows(n, schedule, rules, seed=seed, round=round, gone=gone)[1]
+
+
+def opened_rows(
+    n: int,
+    schedule: Schedule,
+    rules: Policy,
+    *,
+    seed: int = 0,
+    round: int = 0,
+    gone: Collection[int] = (),
+) -> tuple[list[list[tuple[int, ...]]], Verdict]:
+    """The survivors of every row that would be opened, by grouping, and the audit's verdict."""
     plan = Plan(
         training_id=bytes(32),
         round=round,
@@ -199,7 +213,21 @@ def preview(
         clip=1.0,
         policy=rules,
     )
-    return plan.audit([client for client in range(n) if client not in set(gone)])
+    missing = set(gone)
+    alive = {client for client in range(n) if client not in missing}
+    alive -= set(plan.too_few_in_atom(sorted(alive)))
+    verdict = plan.audit(sorted(alive))
+    rows = [
+        [tuple(c for c in group if c in alive) for g, group in enumerate(grouping) if (r, g) in verdict.rows]
+        for r, grouping in enumerate(plan.groupings)
+    ]
+    return rows, verdict
+
+
+def thresholds(n: int) -> tuple[int, int]:
+    """(colluders assumed, clients needed) by default in a cell of n."""
+    colluders = default_colluders(n)
+    return colluders, default_threshold(n, colluders)
 
 
 def _nameless(clients: Collection[int]) -> tuple[Member, ...]:
@@ -386,7 +414,7 @@ class Population:
         misbehave: Mapping[int, str],
         on_stage: Callable[[str], None] | None = None,
     ) -> Opened:
-        """The cluster sums of one cell. `drop` and `misbehave` name clients of the cell, by stage and by deed."""
+        """The cluster sums of one cell. `drop` and `misbehave` name clients, by stage and by deed."""
         start = time.perf_counter()
         stages = {
             client: Stage[stage.upper()] for client, stage in drop.items() if client in set(cell.clients)

@@ -105,7 +105,7 @@ def run(
     folder: Folder | None = None,
     show: Silent | None = None,
 ) -> Trained:
-    """Train as the experiment says. With a folder, everything is recorded, and what is there is gone on with."""
+    """Train as the experiment says. With a folder everything is recorded, and what is there is continued."""
     show = show or Silent()
     byzantine = attackers(e)
     dealt = prepare(e) if data is None else data

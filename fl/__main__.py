@@ -1,0 +1,3 @@
+from fl.cli import main
+
+raise SystemExit(main())
