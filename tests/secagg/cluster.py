@@ -144,7 +144,7 @@ def remembered_signatures() -> Iterator[None]:
         return check
 
     for module, original in zip(modules, originals, strict=True):
-        module.verify = remembering(original)  # type: ignore[assignment]
+        module.verify = remembering(original)
     try:
         yield
     finally:
@@ -580,7 +580,7 @@ class Attacker:
     @cached_property
     def shares(self) -> dict[tuple[bytes, int], dict[int, bytes]]:
         """By (root of the dealing, secret): index of the holder -> share. From messages and colluders."""
-        plan, found = self.world.plan, {}  # type: ignore[var-annotated]
+        plan, found = self.world.plan, {}
         for puppet in self.honest:
             for message in puppet.said:
                 if isinstance(message, Unmasking):
