@@ -342,7 +342,7 @@ def _anonymity(
     promised = min(proven.get(row, 0) for row in seen)
     if promised > lower:
         return Anonymity(promised, upper, "by the schedule")
-    return Anonymity(lower, upper, "by the null space")
+    return Anonymity(lower, upper, "computed")
 
 
 def _sentences(
