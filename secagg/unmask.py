@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 
-from secagg import shamir, transcript
+from secagg import forks, shamir, transcript
 from secagg.client_state import is_canonical
 from secagg.codec import Ring32
 from secagg.errors import PeerError
@@ -22,9 +23,10 @@ from secagg.keys import HASH_BYTES, AgreementKey
 from secagg.masks import pairwise_key, pairwise_sign, self_key
 from secagg.messages import Dealing, KeyAdvert, Unmasking
 from secagg.plan import Plan
-from secagg.prg import add_masks
+from secagg.prg import KEY_BYTES, add_masks
 
 Secret = tuple[ClientId, int]  # its owner, and which: KEY_SECRET or r + 1
+Pair = tuple[ClientId, ClientId, Row]  # one that is gone, one that is alive, and a row of both
 ENTRY = shamir.SHARE_BYTES + HASH_BYTES
 
 
@@ -149,16 +151,31 @@ def _is_right(opened: Opened, secret: Secret, value: bytes) -> bool:
     return transcript.seed_commitment(opened.plan.hash, owner, which - 1, value) == commitment
 
 
-def remove_masks(opened: Opened, rebuilt: Rebuilt, totals: Mapping[Row, Ring32]) -> dict[Row, str]:
-    """Take the masks off each opened row, in place. Rows that stay masked come back with the reason."""
+def remove_masks(
+    opened: Opened, rebuilt: Rebuilt, totals: Mapping[Row, Ring32], *, processes: int = 1
+) -> dict[Row, str]:
+    """Take the masks off each opened row, in place. Rows that stay masked come back with the reason.
+
+    The keys of dropped clients' pairs are derived first, in so many processes, because X25519 holds Python's
+    global lock; then each row is gone over once for all its keys, on all cores.
+    """
     lost: dict[Row, str] = {}
-    agreed = _Agreements(opened, rebuilt)
     for row in opened.rows:
         gaps = [rebuilt.missing[secret] for secret in _secrets_of(opened, row) if secret in rebuilt.missing]
         if gaps:
             lost[row] = gaps[0]
-            continue
-        keys, signs = _masks_left(opened, rebuilt, agreed, row)
+    pairs = sorted(pair for row in opened.rows if row not in lost for pair in _pairs_of(opened, row))
+    pair_keys = _pair_keys(opened, rebuilt, pairs, processes)
+    left: dict[Row, tuple[list[bytes], list[int]]] = {}
+    for row in opened.rows:
+        if row not in lost:
+            keys = _self_keys(opened, rebuilt, row)
+            left[row] = keys, [-1] * len(keys)
+    for (gone, alive, row), key in zip(pairs, pair_keys, strict=True):
+        keys, signs = left[row]
+        keys.append(key.tobytes())
+        signs.append(-pairwise_sign(alive, gone))
+    for row, (keys, signs) in left.items():
         add_masks(totals[row], keys, signs)
     return lost
 
@@ -171,39 +188,39 @@ def _secrets_of(opened: Opened, row: Row) -> Iterable[Secret]:
             yield client, transcript.KEY_SECRET
 
 
-def _masks_left(
-    opened: Opened, rebuilt: Rebuilt, agreed: _Agreements, row: Row
-) -> tuple[Sequence[bytes], Sequence[int]]:
-    """The keys still in a row's sum, with the signs that cancel them."""
+def _self_keys(opened: Opened, rebuilt: Rebuilt, row: Row) -> list[bytes]:
+    """The keys of the survivors' own masks."""
     plan, (r, _) = opened.plan, row
+    alive = (client for client in plan.group(row) if client in opened.survivors)
+    return [self_key(rebuilt.secrets[client, r + 1], plan.hash, client, r) for client in alive]
+
+
+def _pairs_of(opened: Opened, row: Row) -> Iterable[Pair]:
+    """Whose pairwise mask is still in a row's sum, because only one of the two sent its vector."""
+    plan = opened.plan
     alive = [client for client in plan.group(row) if client in opened.survivors]
-    gone = [c for c in plan.group(row) if c in opened.dealings and c not in opened.survivors]
-    keys = [self_key(rebuilt.secrets[client, r + 1], plan.hash, client, r) for client in alive]
-    signs = [-1] * len(keys)
-    for lost_client in gone:
-        partners = set(plan.peers(lost_client))
-        for client in alive:
-            if client in partners:
-                keys.append(
-                    pairwise_key(agreed.between(lost_client, client), plan.hash, client, lost_client, r)
-                )
-                signs.append(-pairwise_sign(client, lost_client))
-    return keys, signs
+    for gone in plan.group(row):
+        if gone in opened.dealings and gone not in opened.survivors:
+            partners = frozenset(plan.peers(gone))
+            yield from ((gone, client, row) for client in alive if client in partners)
 
 
-class _Agreements:
-    """X25519 secrets of dropped clients with survivors, each computed once for all groupings."""
+def _pair_keys(
+    opened: Opened, rebuilt: Rebuilt, pairs: Sequence[Pair], processes: int
+) -> npt.NDArray[np.uint8]:
+    """One key per pair. They are sorted, so that two clients agree once for all their groupings."""
+    plan, adverts = opened.plan, opened.adverts
+    private = {
+        gone: AgreementKey.from_private(rebuilt.secrets[gone, transcript.KEY_SECRET])
+        for gone in {gone for gone, _, _ in pairs}
+    }
 
-    def __init__(self, opened: Opened, rebuilt: Rebuilt) -> None:
-        self._adverts = opened.adverts
-        self._rebuilt = rebuilt
-        self._keys: dict[ClientId, AgreementKey] = {}
-        self._agreed: dict[tuple[ClientId, ClientId], bytes] = {}
+    def derive(start: int, stop: int) -> bytes:
+        keys, before, agreed = [], None, b""
+        for gone, alive, (r, _) in pairs[start:stop]:
+            if (gone, alive) != before:
+                agreed, before = private[gone].agree(adverts[alive].mask), (gone, alive)
+            keys.append(pairwise_key(agreed, plan.hash, alive, gone, r))
+        return b"".join(keys)
 
-    def between(self, gone: ClientId, alive: ClientId) -> bytes:
-        if gone not in self._keys:
-            secret = self._rebuilt.secrets[gone, transcript.KEY_SECRET]
-            self._keys[gone] = AgreementKey.from_private(secret)
-        if (gone, alive) not in self._agreed:
-            self._agreed[gone, alive] = self._keys[gone].agree(self._adverts[alive].mask)
-        return self._agreed[gone, alive]
+    return forks.spread(derive, len(pairs), width=KEY_BYTES, processes=processes, least=256)

@@ -1,0 +1,65 @@
+"""One range of work over forked processes, for Python code that holds the global lock.
+
+The counterpart of `parallel`, which is for kernels that run without it: X25519, Ed25519 and HKDF do not. A
+child inherits all it needs by the fork, writes its results into memory that it shares with its parent, and
+ends; nothing is pickled, and no process outlives the call.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+
+def spread(
+    work: Callable[[int, int], bytes], count: int, *, width: int, processes: int, least: int = 1
+) -> npt.NDArray[np.uint8]:
+    """`work(a, b)` gives `width` bytes for each item from a to b; the result has one row per item of `count`.
+
+    At most `processes` take part, this one among them, and none gets fewer than `least` items: a fork costs
+    milliseconds. Where a system cannot fork, everything is done here. If a child fails, its part is done
+    again here, so that its error is raised where it can be handled.
+    """
+    parts = max(1, min(processes if hasattr(os, "fork") else 1, count // least))
+    if parts == 1:
+        return np.frombuffer(work(0, count), np.uint8).reshape(count, width)
+    memory = mmap.mmap(-1, count * width)
+    ranges = list(pairwise(count * part // parts for part in range(parts + 1)))
+
+    def fill(start: int, stop: int) -> None:
+        memory[start * width : stop * width] = work(start, stop)
+
+    children: dict[int, tuple[int, int]] = {}
+    try:
+        for start, stop in ranges[1:]:
+            children[_fork(fill, start, stop)] = start, stop
+        fill(*ranges[0])
+        while children:
+            child, span = next(iter(children.items()))
+            _, status = os.waitpid(child, 0)
+            del children[child]
+            if status != 0:
+                fill(*span)
+    finally:
+        for child in children:  # only when something was raised here
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    return np.frombuffer(memory, np.uint8).reshape(count, width)
+
+
+def _fork(fill: Callable[[int, int], None], start: int, stop: int) -> int:
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            fill(start, stop)
+            code = 0
+        finally:
+            os._exit(code)  # never run the parent's clean-up in the child
+    return child
