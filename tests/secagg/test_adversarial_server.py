@@ -47,8 +47,6 @@ from secagg.messages import (
 )
 from secagg.prg import add_masks
 from tests.secagg.cluster import (
-    Puppet,
-    World,
     both_kinds,
     identity,
     make_inputs,
@@ -56,6 +54,7 @@ from tests.secagg.cluster import (
     signed,
 )
 from tests.secagg.drbg import Drbg
+from tests.secagg.malicious import Puppet, World
 
 FIELD = 2**255 - 19
 

@@ -20,7 +20,8 @@ import pytest
 from secagg import Plan, Schedule, Stage, labels
 from secagg import client as client_module
 from secagg.messages import Consistency, Dealing, MaskedInput, Survivor, Survivors
-from tests.secagg.cluster import Attacker, Learned, Puppet, World, make_plan, remembered_signatures
+from tests.secagg.cluster import make_plan, remembered_signatures
+from tests.secagg.malicious import Attacker, Learned, Puppet, World
 
 Ids = tuple[int, ...]
 
