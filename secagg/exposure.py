@@ -12,7 +12,6 @@ rows span less. `docs/exposure.md` has the theory.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -23,7 +22,7 @@ import numpy.typing as npt
 
 from secagg.errors import UsageError
 from secagg.groupings import ClientId, Group, Grouping, Row
-from secagg.realised import Realised, digest
+from secagg.realised import Realised
 
 if TYPE_CHECKING:
     from secagg.linear import RowSpace
@@ -161,47 +160,6 @@ def audit(
         opened = [row for row in rows.members if rows.alive[row]]
         closed = {row: "nobody in it survived" for row in rows.members if not rows.alive[row]}
     return _describe(rows, policy, limits.proven, opened, closed, objections)
-
-
-class Auditor:
-    """`audit` that remembers its last answers, for one process that plays many clients.
-
-    The answer depends only on the arguments, all public, so clients of one run may share it.
-    """
-
-    def __init__(self, capacity: int = 16) -> None:
-        if capacity < 1:
-            raise UsageError(f"an Auditor that remembers {capacity} answers is no use; call audit itself")
-        self.capacity = capacity
-        self._answers: OrderedDict[bytes, Verdict] = OrderedDict()
-
-    def audit(
-        self,
-        groupings: Sequence[Grouping],
-        survivors: Collection[ClientId],
-        policy: Policy,
-        *,
-        weights: Mapping[ClientId, float] | None = None,
-        colluders: Collection[ClientId] = (),
-        plan_hash: bytes,
-        atoms: Sequence[Group] = (),
-        columns: Sequence[Group] = (),
-    ) -> Verdict:
-        """The same as `exposure.audit`."""
-        key = digest(
-            groupings, frozenset(survivors), frozenset(colluders), plan_hash, policy, weights, atoms, columns
-        )
-        if key in self._answers:
-            self._answers.move_to_end(key)
-            return self._answers[key]
-        verdict = audit(
-            groupings, survivors, policy, weights=weights, colluders=colluders, plan_hash=plan_hash,
-            atoms=atoms, columns=columns,
-        )  # fmt: skip
-        self._answers[key] = verdict
-        if len(self._answers) > self.capacity:
-            self._answers.popitem(last=False)
-        return verdict
 
 
 @dataclass(frozen=True, slots=True)

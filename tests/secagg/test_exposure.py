@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from secagg import exposure
 from secagg.errors import UsageError
-from secagg.exposure import ENFORCE, REPORT_EVEN_IF_EXPOSED, Auditor, Policy, audit, revealed, solve
+from secagg.exposure import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, audit, revealed, solve
 from secagg.groupings import Schedule, keep_whole_atoms
 
 SEED = bytes(range(32))
@@ -270,27 +270,6 @@ def test_the_prime_depends_on_the_plan_and_on_who_survived():
 def test_importing_the_audit_does_not_import_numba():
     code = "import secagg.exposure, sys; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=True)
-
-
-def test_an_auditor_remembers_the_same_public_sets_and_no_others(monkeypatch):
-    calls = []
-    monkeypatch.setattr(exposure, "audit", lambda *a, **k: calls.append(1) or audit(*a, **k))
-    auditor = Auditor(capacity=2)
-    first = auditor.audit(TWO, range(12), Policy(), plan_hash=b"plan")
-    assert auditor.audit(list(TWO), set(range(12)), Policy(), plan_hash=b"plan") is first
-    assert len(calls) == 1
-    different = [
-        auditor.audit(TWO, range(11), Policy(), plan_hash=b"plan"),
-        auditor.audit(TWO, range(12), Policy(anonymity=2), plan_hash=b"plan"),
-        auditor.audit(TWO, range(12), Policy(), plan_hash=b"plan", colluders=(1,)),
-        auditor.audit(TWO, range(12), Policy(), plan_hash=b"plan", weights={i: 1.0 + i for i in range(12)}),
-    ]
-    assert len(calls) == 5
-    assert first not in different
-    auditor.audit(TWO, range(12), Policy(), plan_hash=b"plan")  # forgotten by now
-    assert len(calls) == 6
-    with pytest.raises(UsageError):
-        Auditor(capacity=0)
 
 
 # -- policies -----------------------------------------------------------------------------------------------

@@ -1,0 +1,118 @@
+"""The training seed: nobody can choose it, and whoever spoils it is named."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secagg.errors import PeerError, UsageError
+from secagg.seed import Beacon, NotCommitted, NotRevealed, SeedCeremony, WronglyRevealed
+
+ROSTER = (2, 3, 5, 7)
+CEREMONY = SeedCeremony(training_id=b"t" * 32, roster=ROSTER)
+SECRETS = {client: bytes([client]) * 32 for client in ROSTER}
+COMMITMENTS = {client: CEREMONY.commitment(client, SECRETS[client]) for client in ROSTER}
+
+
+def test_everyone_computes_the_same_seed():
+    revealed = {client: CEREMONY.reveal(client, SECRETS[client], COMMITMENTS) for client in ROSTER}
+    seed = CEREMONY.seed(COMMITMENTS, revealed)
+    assert seed == CEREMONY.seed(dict(reversed(COMMITMENTS.items())), dict(reversed(revealed.items())))
+    assert len(seed) == 32
+
+
+@settings(deadline=None)
+@given(st.sampled_from(ROSTER), st.binary(min_size=32, max_size=32))
+def test_any_one_contribution_changes_the_seed(client, other):
+    secrets = SECRETS | {client: other}
+    commitments = {c: CEREMONY.commitment(c, secrets[c]) for c in ROSTER}
+    same = other == SECRETS[client]
+    assert (CEREMONY.seed(commitments, secrets) == CEREMONY.seed(COMMITMENTS, SECRETS)) == same
+
+
+@settings(deadline=None)
+@given(st.sampled_from(ROSTER), st.binary(max_size=40))
+def test_whoever_reveals_something_else_is_named(client, other):
+    if other == SECRETS[client]:
+        return
+    with pytest.raises(WronglyRevealed) as refused:
+        CEREMONY.seed(COMMITMENTS, SECRETS | {client: other})
+    assert refused.value.clients == {client}
+    assert refused.value.culprit == client
+
+
+def test_whoever_withholds_is_named_and_can_be_left_out():
+    with pytest.raises(NotRevealed, match="clients 3, 7") as refused:
+        CEREMONY.seed(COMMITMENTS, {client: SECRETS[client] for client in (2, 5)})
+    assert refused.value.clients == {3, 7}
+    again = CEREMONY.without(refused.value.clients)
+    assert again.roster == (2, 5)
+    with pytest.raises(UsageError):
+        again.without({3})
+
+
+def test_commitments_of_one_attempt_are_worth_nothing_in_the_next():
+    again = CEREMONY.without({7})
+    with pytest.raises(WronglyRevealed) as refused:
+        again.seed(COMMITMENTS, SECRETS)
+    assert refused.value.clients == {2, 3, 5}
+    elsewhere = SeedCeremony(training_id=b"u" * 32, roster=ROSTER)
+    with pytest.raises(WronglyRevealed):
+        elsewhere.seed(COMMITMENTS, SECRETS)
+
+
+def test_nothing_is_revealed_before_everyone_committed():
+    some = {client: COMMITMENTS[client] for client in (2, 3)}
+    with pytest.raises(NotCommitted) as refused:
+        CEREMONY.reveal(2, SECRETS[2], some)
+    assert refused.value.clients == {5, 7}
+    with pytest.raises(NotCommitted):
+        CEREMONY.seed(some, SECRETS)
+
+
+def test_a_client_whose_commitment_was_swapped_does_not_reveal():
+    with pytest.raises(PeerError, match="not its own"):
+        CEREMONY.reveal(2, SECRETS[2], COMMITMENTS | {2: COMMITMENTS[3]})
+
+
+def test_a_copied_commitment_cannot_be_opened():
+    copied = COMMITMENTS | {7: COMMITMENTS[2]}
+    with pytest.raises(WronglyRevealed) as refused:
+        CEREMONY.seed(copied, SECRETS | {7: SECRETS[2]})
+    assert refused.value.clients == {7}
+
+
+def test_ceremonies_that_make_no_sense_are_refused():
+    with pytest.raises(UsageError):
+        SeedCeremony(training_id=b"t" * 32, roster=(1,))
+    with pytest.raises(UsageError):
+        SeedCeremony(training_id=b"t" * 32, roster=(2, 1))
+    with pytest.raises(UsageError, match="32 bytes"):
+        CEREMONY.commitment(2, b"short")
+    with pytest.raises(UsageError, match="not on the roster"):
+        CEREMONY.commitment(4, SECRETS[2])
+
+
+def test_a_beacon_gives_a_seed_that_depends_on_everything_named():
+    value = bytes(64)
+    seeds = {
+        Beacon(name=name, pulse=pulse).seed(training, output)
+        for name in ("a", "b")
+        for pulse in (1, 2)
+        for training in (b"t", b"u")
+        for output in (value, value[:-1] + b"\1")
+    }
+    assert len(seeds) == 16
+    with pytest.raises(UsageError):
+        Beacon(name="a", pulse=1).seed(b"t", b"short")
+    for fields in ({"name": "", "pulse": 1}, {"name": "a", "pulse": -1}):
+        with pytest.raises(UsageError):
+            Beacon(**fields)
+
+
+def test_the_seed_is_what_it_was_when_this_was_written():
+    assert CEREMONY.seed(COMMITMENTS, SECRETS).hex() == PINNED
+
+
+PINNED = "d4e2f16ff0e7a54970712ed31dc74f303bf33feeb6a57948d41429bcb413c334"
