@@ -125,7 +125,7 @@ class Learner:
                     p.data = p.data.contiguous(memory_format=torch.channels_last)
         self._parameters: list[Tensor] = list(parameters(self._module))
         self._momenta = [torch.zeros_like(p) for p in self._parameters]
-        self._buffers = {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        self._buffers = {name: buffer.cpu().clone() for name, buffer in self._module.named_buffers()}
         data = task.data
         self._train = data.train.to(self.device)
         self._parts = {"test": data.test.to(self.device)}
@@ -157,6 +157,7 @@ class Learner:
         self, start: Vector, clients: Sequence[int], *, round_index: int, out: Matrix | None = None
     ) -> Matrix:
         """x_{i,K} - x^t of each client, as rows in the order of `clients`."""
+        check_clients(clients, len(self.task.data.clients))
         updates = _rows(out, len(clients), self.dimension)
         flat = _tensor(start).to(self.device)
         with _one_thread(self.device), torch.random.fork_rng(devices=_cuda(self.device)):
@@ -381,9 +382,14 @@ def total_score(batches: Sequence[tuple[float, int, int]]) -> Score:
     return Score(right / examples, loss / examples, examples)
 
 
-def _rows(out: Matrix | None, count: int, length: int) -> Matrix:
-    if count == 0:
+def check_clients(clients: Sequence[int], count: int) -> None:
+    if len(clients) == 0:
         raise ValueError("no clients to train")
+    if wrong := [client for client in clients if not 0 <= client < count]:
+        raise ValueError(f"there is no client {wrong[0]} among {count}")
+
+
+def _rows(out: Matrix | None, count: int, length: int) -> Matrix:
     if out is None:
         return np.empty((count, length), dtype=np.float32)
     if out.shape != (count, length) or out.dtype != np.float32 or not out.flags.c_contiguous:

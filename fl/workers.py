@@ -49,6 +49,7 @@ from fl.local import (
     Task,
     TrainingError,
     batch_count,
+    check_clients,
     total_score,
 )
 from fl.models import Matrix, Vector, dimension, flatten, import_path
@@ -140,11 +141,8 @@ class Pool:
         self, start: Vector, clients: Sequence[int], *, round_index: int, out: Matrix | None = None
     ) -> Matrix:
         """As `Learner.train`. Without `out` the rows are in shared memory, which lives as long as they do."""
-        if len(clients) == 0:
-            raise ValueError("no clients to train")
-        if start.shape != (self.dimension,):
-            raise ValueError(f"a vector of {start.shape} for a model of {self.dimension} parameters")
-        x = _Shared.holding(start[None])
+        check_clients(clients, len(self.task.data.clients))
+        x = self._share(start[None])
         updates = _Shared(len(clients), self.dimension)
         requests = [
             _Request(
@@ -171,7 +169,7 @@ class Pool:
         examples = {"test": data.test, "validation": data.validation}.get(part)
         if examples is None:
             raise ValueError(f"no {part} examples in this task")
-        x = _Shared.holding(vector[None])
+        x = self._share(vector[None])
         cuts = np.linspace(0, batch_count(len(examples)), 4 * self.count + 1).astype(int).tolist()
         requests = [
             _Request({"do": "scores", "part": part, "first": first, "last": last}, (x,), what="evaluating")
@@ -185,8 +183,8 @@ class Pool:
         self, vectors: Matrix, rows: Index | None = None, *, at: Vector | None = None
     ) -> NDArray[np.float64]:
         """As `Learner.losses`; the vectors are shared out."""
-        shared = _Shared.holding(vectors)
-        base = () if at is None else (_Shared.holding(at[None]),)
+        shared = self._share(vectors)
+        base = () if at is None else (self._share(at[None]),)
         requests = [
             _Request({"do": "losses", "row": row, "index": _plain(rows)}, (shared, *base), what="validating")
             for row in range(len(vectors))
@@ -195,10 +193,19 @@ class Pool:
 
     def gradient(self, vector: Vector, rows: Index | None = None) -> Vector:
         """As `Learner.gradient`, by one worker: a gradient split over several would round differently."""
-        x, out = _Shared.holding(vector[None]), _Shared(1, self.dimension)
+        x, out = self._share(vector[None]), _Shared(1, self.dimension)
         self._run([_Request({"do": "gradient", "index": _plain(rows)}, (x, out), what="validating")])
         found: Vector = out.matrix[0]
         return found
+
+    def _share(self, matrix: Matrix) -> _Shared:
+        if matrix.dtype != np.float32 or matrix.ndim != 2:
+            raise ValueError(f"flat float32 vectors, got {matrix.ndim} axes of {matrix.dtype}")
+        if matrix.shape[1] != self.dimension:
+            raise ValueError(f"vectors of {matrix.shape[1]} for a model of {self.dimension} parameters")
+        shared = _Shared(*matrix.shape)
+        shared.matrix[...] = matrix
+        return shared
 
     def _chunks(self, clients: Sequence[int]) -> list[list[int]]:
         """Rows in the order they are handed out: large clients first, small ones several at a time."""
@@ -270,14 +277,6 @@ class _Shared:
     @property
     def memory(self) -> mmap.mmap:
         return self._memory
-
-    @classmethod
-    def holding(cls, matrix: Matrix) -> _Shared:
-        if matrix.dtype != np.float32 or matrix.ndim != 2:
-            raise ValueError(f"flat float32 vectors, got {matrix.ndim} axes of {matrix.dtype}")
-        shared = cls(*matrix.shape)
-        shared.matrix[...] = matrix
-        return shared
 
 
 class _Worker:

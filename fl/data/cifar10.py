@@ -26,13 +26,14 @@ RECORD = 1 + 3 * 32 * 32
 def parse(contents: Mapping[str, bytes]) -> DataSet:
     """The data set from the contents of its files, by name."""
     batches = [contents[name] for name in FILES if name.startswith("data_batch")]
-    return DataSet("cifar10", read_records(b"".join(batches)), read_records(contents["test_batch.bin"]), 10)
+    return DataSet("cifar10", read_records(*batches), read_records(contents["test_batch.bin"]), classes=10)
 
 
-def read_records(content: bytes) -> Examples:
+def read_records(*contents: bytes) -> Examples:
     """Records of a label byte and 3072 pixels: red, green and blue, each row by row."""
-    if len(content) % RECORD:
-        raise ValueError(f"{len(content)} bytes are no whole number of records of {RECORD}")
-    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD)
-    images = records[:, 1:].reshape(-1, 3, 32, 32).copy()
-    return Examples(torch.from_numpy(images), torch.from_numpy(records[:, 0].astype(np.int64)), SCALING)
+    if odd := [len(content) for content in contents if len(content) % RECORD]:
+        raise ValueError(f"{odd[0]} bytes are no whole number of records of {RECORD}")
+    tables = [np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD) for content in contents]
+    images = np.concatenate([table[:, 1:] for table in tables]).reshape(-1, 3, 32, 32)
+    labels = np.concatenate([table[:, 0] for table in tables]).astype(np.int64)
+    return Examples(torch.from_numpy(images), torch.from_numpy(labels), SCALING)

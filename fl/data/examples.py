@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -33,10 +34,17 @@ class Scaling:
             raise ValueError("top and every std must be positive")
 
     def apply(self, inputs: Tensor) -> Tensor:
-        shape = (len(self.mean),) + (1,) * (inputs.dim() - 2)
-        mean = torch.tensor(self.mean, dtype=torch.float32, device=inputs.device).reshape(shape)
-        std = torch.tensor(self.std, dtype=torch.float32, device=inputs.device).reshape(shape)
+        mean, std = _channels(self, inputs.dim() - 2, inputs.device)
         return inputs.to(torch.float32).div_(self.top).sub_(mean).div_(std)
+
+
+@lru_cache(maxsize=16)
+def _channels(scaling: Scaling, axes: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and std as tensors that broadcast over images; kept, because a copy to a GPU waits for it."""
+    shape = (len(scaling.mean),) + (1,) * axes
+    mean = torch.tensor(scaling.mean, dtype=torch.float32, device=device).reshape(shape)
+    std = torch.tensor(scaling.std, dtype=torch.float32, device=device).reshape(shape)
+    return mean, std
 
 
 @dataclass(frozen=True, slots=True, eq=False)

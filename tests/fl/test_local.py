@@ -291,6 +291,9 @@ def test_no_clients_and_wrong_vectors_are_refused(digits: Federated):
     ours = learner(digits, "linear")
     with pytest.raises(ValueError, match="no clients"):
         ours.train(ours.initial(), [], round_index=0)
+    for nobody in (-1, 20):
+        with pytest.raises(ValueError, match=f"no client {nobody} among 20"):
+            ours.train(ours.initial(), [0, nobody], round_index=0)
     with pytest.raises(ValueError, match="float32"):
         ours.train(ours.initial().astype(np.float64), [0], round_index=0)
     with pytest.raises(TrainingError, match=r"client 0.*a vector of 649"):

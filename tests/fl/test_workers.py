@@ -113,6 +113,8 @@ def test_wrong_requests_are_refused_before_they_are_sent(task: Task, pool: Pool)
         pool.train(x, [], round_index=0)
     with pytest.raises(ValueError, match="for a model of 13706"):
         pool.train(x[:-1], [0], round_index=0)
+    with pytest.raises(ValueError, match="no client 12 among 12"):
+        pool.train(x, [0, 12], round_index=0)
     with pytest.raises(ValueError, match="float32"):
         pool.train(x.astype(np.float64), [0], round_index=0)
     with pytest.raises(ValueError, match="no holdout examples"):
