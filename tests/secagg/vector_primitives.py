@@ -69,7 +69,7 @@ def all_cases() -> list[Case]:
 def label_list() -> Case:
     case = Case("labels", "Every domain-separation label, byte for byte.")
     for name in sorted(dir(labels)):
-        if name.isupper() and isinstance(getattr(labels, name), bytes):
+        if name[0].isupper() and isinstance(getattr(labels, name), bytes):
             case.do("label", {"name": name})
     return case
 

@@ -1,0 +1,165 @@
+"""docs/protocol.md says what the code does: its tables and diagrams are compared with the code's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from secagg import (
+    box,
+    client,
+    client_state,
+    errors,
+    groupings,
+    keys,
+    labels,
+    plan,
+    server,
+    server_state,
+    shamir,
+    wire,
+)
+from secagg.client_state import State
+from secagg.codec import Codec, Struct
+from secagg.result import Stage
+from secagg.vectors import FORMAT, OPERATIONS
+
+DOC = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
+
+
+def tables(text: str = DOC) -> dict[str, list[list[str]]]:
+    """Every table, by the last words of the line before it."""
+    found: dict[str, list[list[str]]] = {}
+    title, lines = "", text.splitlines()
+    for place, line in enumerate(lines):
+        if line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            found.setdefault(title, []).append(cells)
+        elif line:
+            title = f"{lines[place - 1]} {line}" if place else line
+    return {title: rows[2:] for title, rows in found.items()}  # without head and rule
+
+
+def table(ending: str) -> list[list[str]]:
+    (rows,) = [rows for title, rows in tables().items() if title.removesuffix(" †").endswith(ending)]
+    return rows
+
+
+def shown(codec: Codec, name: str) -> list[str]:
+    return [name, codec.layout, str(codec.most) if hasattr(codec, "most") else ""]
+
+
+def layout_of(struct: Struct) -> list[list[str]]:
+    return [shown(codec, name) for name, codec in struct.fields]
+
+
+@pytest.mark.parametrize("tag", wire.LAYOUTS)
+def test_every_message_is_documented_as_it_is_laid_out(tag: int) -> None:
+    struct = wire.LAYOUTS[tag]
+    rows = table(f"### Type {tag}: {struct.cls.__name__}")
+    assert [row[:3] for row in rows] == layout_of(struct)
+
+
+def test_no_other_message_is_documented() -> None:
+    assert re.findall(r"^### Type (\d+):", DOC, re.M) == [str(tag) for tag in wire.LAYOUTS]
+
+
+@pytest.mark.parametrize(
+    ("title", "struct"),
+    [
+        ("Plan", plan._PLAN),
+        ("A saved client is `secagg client 1` and a newline, then", client_state._MEMORY),
+        ("A saved server is `secagg server 1` and a newline, then", server_state._LEDGER),
+        ("Content of an opening record", client_state.OPENING),
+    ],
+)
+def test_plan_states_and_records_are_documented_as_they_are_laid_out(title: str, struct: Struct) -> None:
+    assert [row[:3] for row in table(title)] == layout_of(struct)
+
+
+def test_saved_bytes_begin_as_documented() -> None:
+    assert client_state._SAVED_CLIENT == b"secagg client 1\n"
+    assert server_state._SAVED_SERVER == b"secagg server 1\n"
+    states = ", ".join(f"{s.value} {s.name}" for s in State if s not in (State.FAILED, State.DONE))
+    assert states in DOC
+
+
+def test_every_label_is_documented_and_no_other() -> None:
+    documented = {row[0]: f"secagg/v1/{row[1]}\n".encode() for row in table("Labels")}
+    assert documented == {
+        name: value for name, value in vars(labels).items() if name[0].isupper() and type(value) is bytes
+    }
+    assert groupings._LABEL == b"secagg/v1/schedule\n"
+    assert "`secagg/v1/schedule` and a newline" in DOC
+
+
+def test_every_floor_is_documented_and_no_other() -> None:
+    assert [row[0] for row in table("Floors")] == [field.name for field in fields(plan.Floors)]
+
+
+def test_every_error_is_documented_and_no_other() -> None:
+    classes = [name for name, value in vars(errors).items() if isinstance(value, type)]
+    assert [row[0] for row in table("Errors")] == classes
+
+
+def test_limits_are_those_of_the_code() -> None:
+    found = {
+        name: getattr(module, name)
+        for module in (plan, shamir, box)
+        for name in vars(module)
+        if name.isupper()
+    }
+    for name, value, _ in table("Limits"):
+        assert found[name] == int(value), name
+    assert {row[0] for row in table("Limits")} >= {name for name in found if name.startswith("MOST_")}
+
+
+def test_schedules_and_modes_have_the_documented_numbers() -> None:
+    numbered = ", ".join(f"{place} {name}" for place, name in enumerate(groupings.SCHEDULES))
+    assert numbered in DOC
+    assert ", ".join(f"{place} {name}" for place, name in enumerate(plan.MODES)) in DOC
+
+
+def test_low_order_points_are_those_of_the_code() -> None:
+    for point in keys.LOW_ORDER_POINTS:
+        value = int.from_bytes(point, "little")
+        assert point.hex() in DOC or value in (0, 1, 2**255 - 20)
+    assert len(keys.LOW_ORDER_POINTS) == 5
+
+
+def test_every_operation_of_the_vectors_is_documented_and_no_other() -> None:
+    assert [row[0] for row in table("Operations")] == list(OPERATIONS)
+    assert f"`{FORMAT}`" in DOC
+
+
+def arrows(diagram: int) -> set[tuple[str, str, str]]:
+    text = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", DOC, re.S)[diagram]
+    return set(re.findall(r"^    (\w+) --> (\w+): (.+)$", text, re.M))
+
+
+def test_the_client_diagram_is_its_table() -> None:
+    steps = {
+        (before.name, after.name, message.__name__) for (before, message), (_, after) in client.STEPS.items()
+    }
+    failures = {(state.name, "FAILED", "anything else") for state in State if state is not State.FAILED}
+    assert arrows(0) == steps | failures | {("NEW", "ADVERTISED", "hello")}
+
+
+def test_the_server_diagram_is_its_tables() -> None:
+    takes = {(stage.name, stage.name, message.__name__) for stage, message in server.STEPS}
+    closes = {(stage.name, Stage(stage + 1).name, "advance") for stage in server.CLOSE}
+    failures = {
+        (stage.name, "FAILED", "advance with too few") for stage in server.CLOSE if stage < Stage.CONSISTENCY
+    }
+    assert arrows(1) == takes | closes | failures
+
+
+def test_sections_are_numbered_and_linked() -> None:
+    headings = re.findall(r"^## (\d+)\. (.+)$", DOC, re.M)
+    assert [int(number) for number, _ in headings] == list(range(1, len(headings) + 1))
+    for number, title in headings:
+        anchor = re.sub(r"[^\w -]", "", f"{number} {title}".lower()).replace(" ", "-")
+        assert f"](#{anchor})" in DOC, title

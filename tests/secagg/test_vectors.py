@@ -1,0 +1,323 @@
+"""The test vectors: made and checked by this implementation, and met by one written from the document."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secagg import errors, vectors
+from secagg.vectors import OPERATIONS
+from tests.secagg import make_vectors, second
+
+FOLDER = make_vectors.FOLDER
+FILES = sorted(path.name for path in FOLDER.glob("*.json"))
+RUNS = [name for name in FILES if name.startswith("n") and name[1].isdigit()]
+
+
+def case_of(name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((FOLDER / name).read_text())
+    return content
+
+
+def test_the_generator_would_not_change_a_byte() -> None:
+    made = make_vectors.texts()
+    assert sorted(made) == FILES
+    for name, text in made.items():
+        assert (FOLDER / name).read_text("ascii") == text, (
+            f"python -m tests.secagg.make_vectors changes {name}"
+        )
+
+
+def test_all_vectors_together_stay_small() -> None:
+    assert sum((FOLDER / name).stat().st_size for name in FILES) < 1_500_000
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_this_implementation_meets_the_vector(name: str) -> None:
+    assert vectors.check_file(FOLDER / name) == len(case_of(name)["operations"])
+
+
+def test_every_operation_and_every_error_has_a_vector() -> None:
+    steps = [step for name in FILES for step in case_of(name)["operations"]]
+    assert {step["op"] for step in steps} == set(OPERATIONS)
+    raised = {step["ok"] for step in steps} - {True}
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert raised == classes - {"SecAggError"}
+
+
+def test_a_file_is_a_refusal_exactly_if_its_name_says_so() -> None:
+    for name in FILES:
+        steps = case_of(name)["operations"]
+        refused = [step for step in steps if step["ok"] is not True]
+        ignored = [step for step in steps if (step.get("out") or {}).get("outcome") == "dropped"]
+        disputed = name in ("bad_reflected_box.json", "bad_noncanonical_share.json")
+        if name.startswith("bad_"):
+            assert refused or ignored or disputed, name
+
+
+# --- what the checker notices -------------------------------------------------------------------------
+
+
+def changed(text: str) -> Iterator[str]:
+    """A case with one thing changed."""
+    case = json.loads(text)
+    for place, step in enumerate(case["operations"]):
+        for name in ("ok", "culprit"):
+            if name in step:
+                yield json.dumps(_with(case, place, name, "NobodysError"))
+        if isinstance(step.get("out"), dict) and step["out"]:
+            key = sorted(step["out"])[0]
+            yield json.dumps(_with(case, place, "out", {**step["out"], key: "?"}))
+            yield json.dumps(_with(case, place, "out", {**step["out"], "more": 1}))
+
+
+def _with(case: dict[str, Any], place: int, name: str, value: Any) -> dict[str, Any]:
+    steps = list(case["operations"])
+    steps[place] = {**steps[place], name: value}
+    return {**case, "operations": steps}
+
+
+@pytest.mark.parametrize("name", ["box.json", "bad_box.json", "bad_ed25519.json", "n5_too_few.json"])
+def test_a_vector_with_another_outcome_fails(name: str, tmp_path: Path) -> None:
+    shutil.copy(FOLDER / "n5_flat.json", tmp_path)
+    for text in changed((FOLDER / name).read_text()):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(vectors.Mismatch, match=r"operation \d+ .*should be"):
+            vectors.check_file(tmp_path / name)
+
+
+def broken_bytes(case: dict[str, Any]) -> dict[str, Any]:
+    text = case["bytes"]["dealing/3"]
+    case["bytes"]["dealing/3"] = text[:-2] + f"{int(text[-2:], 16) ^ 1:02x}"
+    return case
+
+
+def broken_draw(case: dict[str, Any]) -> dict[str, Any]:
+    case["given"]["entropy"]["3"][4] = "00" * 99
+    return case
+
+
+def draw_of_another_size(case: dict[str, Any]) -> dict[str, Any]:
+    case["given"]["entropy"]["3"][4] += "00"
+    return case
+
+
+def draw_too_many(case: dict[str, Any]) -> dict[str, Any]:
+    case["given"]["entropy"]["3"].append("00")
+    return case
+
+
+def no_bytes(case: dict[str, Any]) -> dict[str, Any]:
+    del case["bytes"]["dealing/3"]
+    return case
+
+
+def no_such_operation(case: dict[str, Any]) -> dict[str, Any]:
+    case["operations"][3]["op"] = "client.old"
+    return case
+
+
+def another_format(case: dict[str, Any]) -> dict[str, Any]:
+    return {**case, "format": "secagg vectors 2"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        broken_bytes,
+        broken_draw,
+        draw_of_another_size,
+        draw_too_many,
+        no_bytes,
+        no_such_operation,
+        another_format,
+    ],
+)
+def test_a_run_with_other_bytes_or_randomness_fails(
+    change: Callable[[dict[str, Any]], dict[str, Any]], tmp_path: Path
+) -> None:
+    (tmp_path / "n5_flat.json").write_text(json.dumps(change(case_of("n5_flat.json"))))
+    ((name, ok, detail),) = vectors.check(tmp_path)
+    assert (name, ok) == ("n5_flat.json", False)
+    assert detail
+
+
+# --- the command --------------------------------------------------------------------------------------
+
+
+def test_run_prints_a_line_per_file_and_returns_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("box.json", "bad_box.json"):
+        shutil.copy(FOLDER / name, tmp_path)
+    assert vectors.run(tmp_path, json=False) == 0
+    assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
+        ["ok", "bad_box.json"],
+        ["ok", "box.json"],
+    ]
+    assert vectors.run(tmp_path, json=True) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert [(entry["file"], entry["ok"]) for entry in report] == [("bad_box.json", True), ("box.json", True)]
+
+
+def test_run_returns_1_and_says_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    case = case_of("box.json")
+    case["operations"][0]["out"]["key"] = "00" * 32
+    (tmp_path / "box.json").write_text(json.dumps(case))
+    (tmp_path / "not_json.json").write_text("{")
+    assert vectors.run(tmp_path, json=False) == 1
+    first, second_line = capsys.readouterr().out.splitlines()
+    assert first.startswith("FAIL box.json")
+    assert "operation 0 (box.seal): out.key should be '0000" in first
+    assert second_line.startswith("FAIL not_json.json")
+
+
+@pytest.mark.parametrize("where", ["missing", "empty", "box.json"])
+def test_run_returns_2_with_one_line_when_there_is_nothing_to_check(
+    where: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    shutil.copy(FOLDER / "box.json", tmp_path)
+    assert vectors.run(tmp_path / where, json=False) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert len(shown.err.splitlines()) == 1
+
+
+# --- a second implementation --------------------------------------------------------------------------
+
+
+def known_bytes(name: str) -> dict[str, bytes | None]:
+    """The byte strings of a file and its base; None where only a hash is printed."""
+    case, known = case_of(name), dict[str, bytes | None]()
+    if "base" in case:
+        known = known_bytes(case["base"]["file"])
+    for key, value in case["bytes"].items():
+        if isinstance(value, dict) and "of" in value:
+            source = known[value["of"]]
+            assert source is not None
+            end = source[value["at"] + value["drop"] :]
+            known[key] = source[: value["at"]] + bytes.fromhex(value["put"]) + end
+        else:
+            known[key] = bytes.fromhex(value) if isinstance(value, str) else None
+    return known
+
+
+class Rerun:
+    """The operations of a run, by the second implementation."""
+
+    def __init__(self, name: str) -> None:
+        case = case_of(name)
+        base = case_of(case["base"]["file"]) if "base" in case else {"operations": [], "given": {}}
+        self.given = {**base["given"], **{k: v for k, v in case["given"].items() if k != "entropy"}}
+        self.given["entropy"] = {**base["given"].get("entropy", {}), **case["given"]["entropy"]}
+        self.steps = base["operations"][: case.get("base", {}).get("first", 0)] + case["operations"]
+        self.known = known_bytes(name)
+        plan = self.known["plan"]
+        assert plan is not None
+        self.plan = second.Plan(plan)
+        self.server = second.Server(self.plan)
+        self.clients: dict[str, second.Client] = {}
+        self.compared = 0
+
+    def run(self) -> None:
+        for step in self.steps:
+            role, _, what = step["op"].partition(".")
+            handler = getattr(self, f"_{role}_{what}", None)
+            if handler is not None and step["ok"] is True:
+                handler(step["in"], step["out"])
+
+    def same(self, name: str, made: bytes) -> None:
+        wanted = self.known[name]
+        if wanted is None:
+            self.known[name] = made  # printed as a hash, which `secagg vectors` compares
+            return
+        assert made == wanted, name
+        self.compared += 1
+
+    def _client_new(self, given: dict[str, Any], _: Any) -> None:
+        client = str(given["client"])
+        draws = iter(self.given["entropy"][client])
+
+        def draw(count: int) -> bytes:
+            drawn = bytes.fromhex(next(draws))
+            assert len(drawn) == count
+            return drawn
+
+        identity = bytes.fromhex(self.given["identities"][client])
+        self.clients[client] = second.Client(given["client"], identity, self.plan, draw)
+
+    def _client_hello(self, given: dict[str, Any], _: Any) -> None:
+        self.same(given["as"], self.clients[given["client"]].hello())
+
+    def _client_receive(self, given: dict[str, Any], _: Any) -> None:
+        client, message = self.clients[given["client"]], self.known[given["message"]]
+        assert message is not None
+        answers: dict[int, Callable[[bytes], bytes]] = {
+            2: client.deal,
+            4: lambda data: client.masked(data, self._update(given["update"])),
+            6: client.endorse,
+            8: client.unmask,
+        }
+        self.same(given["as"], answers[message[1]](message))
+
+    def _update(self, name: str) -> list[float]:
+        ((kind, content),) = self.given["updates"][name].items()
+        if kind == "i64":
+            return list(content)
+        data = bytes.fromhex(content)
+        return list(struct.unpack(f"<{len(data) // 8}d", data))
+
+    def _server_receive(self, given: dict[str, Any], out: dict[str, str]) -> None:
+        data = self.known[given["message"]]
+        assert data is not None
+        if out["outcome"] == "counted":
+            self.server.take(given["client"], data)
+
+    def _server_advance(self, given: dict[str, Any], out: dict[str, Any]) -> None:
+        kind = given["as"].rpartition("/")[2]
+        for client, name in out["messages"].items():
+            if kind == "survivors":
+                wanted = self.known[name]
+                assert wanted is not None
+                opened = second.message(wanted, 6)
+                opened.many(lambda: (opened.number("I"), opened.ids(), opened.take(64)))  # noqa: B023
+                made = self.server.survivors(opened.rows())
+            else:
+                make = {
+                    "keylist": self.server.key_list,
+                    "bundle": self.server.bundle,
+                    "signatures": self.server.signatures,
+                }
+                made = make[kind](int(client))
+            self.same(name, made)
+
+    def _server_result(self, _: Any, out: dict[str, Any]) -> None:
+        totals = self.server.totals()
+        assert {f"{r}/{g}" for r, g in totals} == set(out["rows"])
+        for (r, g), total in totals.items():
+            shown = out["rows"][f"{r}/{g}"]
+            assert struct.pack(f"<{len(total)}I", *total).hex() == shown["total"]
+            assert [v for v in self.plan.groupings[r][g] if v in self.server.inputs] == shown["members"]
+
+
+HONEST = [name for name in RUNS if name != "n5_cheating_dealer.json"]
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_implementation_written_from_the_document_makes_the_same_messages(name: str) -> None:
+    rerun = Rerun(name)
+    rerun.run()
+    assert rerun.compared >= 2 * len(rerun.plan.ids)
+
+
+def test_the_second_implementation_imports_nothing_of_the_first() -> None:
+    tree = ast.parse(Path(second.__file__).read_text())
+    modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    modules |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    assert not any(str(module).startswith(("secagg", "tests", "numpy")) for module in modules)
