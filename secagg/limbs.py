@@ -64,14 +64,12 @@ def _ripple(x: Any) -> int:
 
 @kernel
 def _pack(x: Any, packed: Any) -> None:
-    """The one representative below p of loose limbs, as 33 bytes, little-endian. Overwrites the limbs."""
-    for _ in range(3):  # what leaves the top comes back smaller each time; after the third nothing does
-        over = _ripple(x)
-        x[0] += over * FOLD
+    """The representative below p of limbs up to 2^46, as 33 bytes, little-endian. Overwrites the limbs."""
+    over = _ripple(x)
     high = x[LIMBS - 1] >> TOP_BITS
     x[LIMBS - 1] &= TOP_MASK
-    x[0] += high * TOP_FOLD
-    _ripple(x)  # now below 2^257 + 8 * 93 < 2p
+    x[0] += over * FOLD + high * TOP_FOLD
+    _ripple(x)  # below 2^257 + 2^31 now, and so below 2p
     less = np.empty(LIMBS, np.int64)
     for i in range(LIMBS):
         less[i] = x[i]

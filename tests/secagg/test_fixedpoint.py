@@ -33,6 +33,7 @@ def code(encoding: FixedPoint, value: float, weight: float) -> int:
 @settings(deadline=None, max_examples=200)
 @given(clients, clips)
 @example(1000, 2147483.5 / 2**20)  # rounding up at the clip would wrap although clip itself does not
+@example(7, 306783378.4 / 2**20)  # and here rounding down would hide that it does
 @example(2**30, 1.0)
 def test_the_scale_is_the_largest_power_of_two_that_cannot_wrap(clients: int, clip: float) -> None:
     encoding = FixedPoint(clients=clients, clip=clip)

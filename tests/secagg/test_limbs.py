@@ -24,10 +24,35 @@ def numbers(values: npt.NDArray[np.uint8]) -> list[int]:
     return [int.from_bytes(value.tobytes(), "little") for value in values]
 
 
+FULL = 2**26 - 1
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(
+        st.one_of(st.sampled_from([0, FULL, FULL - 743, FULL - 744, 2**46]), st.integers(0, 2**46)),
+        min_size=10,
+        max_size=10,
+    )
+)
+@example([FULL] * 9 + [FULL + (5 << 26)])  # what comes back to the bottom runs through to the top
+@example([2**26 - 93] + [FULL] * 8 + [2**23 - 1])  # p itself
+@example([2**26 - 94] + [FULL] * 8 + [2**23 - 1])  # p - 1
+@example([FULL] * 9 + [2**23 - 1])  # 2^257 - 1
+@example([FULL] * 10)
+@example([2**46] * 10)
+def test_pack_gives_the_representative_below_the_prime(loose: list[int]) -> None:
+    value = sum(limb << 26 * i for i, limb in enumerate(loose)) % PRIME
+    result = np.zeros(limbs.BYTES, np.uint8)
+    limbs._pack(np.array(loose, np.int64), result)
+    assert int.from_bytes(result.tobytes(), "little") == value
+
+
 @settings(deadline=None, max_examples=100)
 @given(st.lists(elements, min_size=1, max_size=30), st.lists(points, min_size=1, max_size=40))
 @example([PRIME - 1] * 30, [65535] * 17)
 @example([2**257 - 94], [1])
+@example([PRIME - 1, 1], [1])
 def test_evaluate_agrees_with_horner_in_integers(polynomial: list[int], at: list[int]) -> None:
     values = np.zeros((1, len(at), limbs.BYTES), np.uint8)
     limbs.evaluate(packed(polynomial)[None], np.array(at, np.int64), values)
