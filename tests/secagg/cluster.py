@@ -24,6 +24,7 @@ from secagg import (
     PeerError,
     Plan,
     Policy,
+    Result,
     Schedule,
     SecAggError,
     Server,
@@ -168,6 +169,9 @@ class Envelope:
     touched: bool = False  # whether the network changed it
 
 
+Cheat = Callable[["Cluster", int, ToServer], list[bytes]]  # what a cheater sends instead of its message
+
+
 class Cluster:
     """All clients of a plan and its server, with the messages between them in the test's hands."""
 
@@ -180,10 +184,12 @@ class Cluster:
         floors: Floors | None = None,
         contexts: Mapping[int, bytes] | None = None,
         journals: Mapping[int, MemoryJournal] | None = None,
+        cheats: Mapping[int, Cheat] | None = None,
+        memo: Memo | None = None,
     ) -> None:
         self.plan, self.inputs, self.seed = plan, dict(inputs), seed
         self.floors = floors or floors_for(plan)
-        self.contexts = contexts or {}
+        self.contexts, self.cheats = contexts or {}, cheats or {}
         self.journals = dict(journals) if journals else {v: MemoryJournal() for v in plan.ids}
         self.server_journal = MemoryJournal()
         self.server = Server(plan, self.server_journal)
@@ -196,6 +202,7 @@ class Cluster:
                 plan.round,
                 self.journals[v],
                 entropy=Drbg(seed + b"client %d" % v),
+                memo=memo,
             )
             for v in plan.ids
         }
@@ -209,6 +216,10 @@ class Cluster:
         self._up(client_id, self.clients[client_id].hello())
 
     def _up(self, client_id: int, message: ToServer) -> None:
+        if client_id in self.cheats:
+            letters = self.cheats[client_id](self, client_id, message)
+            self.flying.extend(Envelope(True, client_id, data) for data in letters)
+            return
         self.sent[client_id].append(message)
         self.flying.append(Envelope(True, client_id, encode(message)))
 
@@ -310,3 +321,43 @@ def both_kinds(sent: Iterable[ToServer]) -> set[int]:
             seeds |= set(message.seed_owners)
             keys |= set(message.key_owners)
     return seeds & keys
+
+
+def check_outcome(
+    cluster: Cluster,
+    result: Result,
+    *,
+    cheaters: Collection[int] = (),
+    absent: Collection[int] = (),
+    liars: Collection[int] = (),
+    spoilers: Collection[int] = (),
+) -> None:
+    """What must hold of every result, whoever cheated: exact or not returned, and nobody honest is named.
+
+    `liars` did not follow stage 2, `spoilers` dealt shares that do not fit together; both are cheaters.
+    """
+    plan, survivors = cluster.plan, set(result.survivors)
+    assert not set(result.blamed) - set(cheaters)
+    weak = set(plan.too_few_in_atom(survivors)) | {
+        v for v, out in result.dropouts.items() if "too few of its atom" in out.reason
+    }
+    assert not set(result.dropouts) - set(cheaters) - set(absent) - weak
+    assert not set(cluster.errors) - set(cheaters)
+    assert set(plan.ids) - set(cheaters) - set(absent) - weak <= survivors
+    assert result.rows.keys() | result.lost.keys() == result.verdict.rows
+    assert not result.rows.keys() & result.lost.keys()
+    for row, opened in result.rows.items():
+        members = [v for v in plan.group(row) if v in survivors]
+        assert opened.members == tuple(members)
+        if not set(members) & set(liars):
+            assert opened.total.tolist() == encoded_sum(plan, cluster.inputs, members)
+    for row in result.lost:
+        assert set(plan.group(row)) & set(spoilers)
+
+
+def encoded_sum(plan: Plan, inputs: Mapping[int, Any], members: Iterable[int]) -> list[int]:
+    """The sum in the ring of what these clients encode: the truth that a row is compared with."""
+    total = np.zeros(plan.length, np.uint32)
+    for v in members:
+        total += plan.encoding.encode(np.asarray(inputs[v]), weight=plan.relative_weight(v))[0]
+    return [int(x) for x in total]
