@@ -2,7 +2,7 @@
 
 SHARE shows the server R different sums of the same updates. The opened rows are a linear map A·x of the
 updates x, and the server can compute exactly the combinations in the row space of A: a client is **exposed**
-when its own unit vector lies there. SHARE, section 5.2 ("Privacy"), bounds the danger by a formula that does
+when its own unit vector lies there. SHARE, section 5.3 ("Privacy"), bounds the danger by a formula that does
 not hold (`secagg.formulas`); this module computes it.
 
 `audit` depends only on public sets, so every client runs it for itself, all of them reach the same verdict,

@@ -31,7 +31,7 @@ SEED = b"secagg/v1/training-seed\n"
 BEACON = b"secagg/v1/beacon-seed\n"
 
 
-class SeedRefused(PeerError):
+class SeedRefused(PeerError):  # noqa: N818 - it reads as the sentence it is
     """No seed came of it. `clients` are those to leave out before trying again."""
 
     def __init__(self, message: str, clients: Collection[ClientId]) -> None:
@@ -53,7 +53,7 @@ class WronglyRevealed(SeedRefused):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedCeremony:
-    """One attempt of one roster to agree on the seed of one training. Every step is checked by every client."""
+    """One attempt of one roster to agree on the seed of one training. Every client checks every step."""
 
     training_id: bytes
     roster: tuple[ClientId, ...]
@@ -124,7 +124,7 @@ class SeedCeremony:
 class Beacon:
     """A public source of randomness and the pulse to wait for, both named before it is published.
 
-    Fetching the pulse and checking the beacon's signature on it is the application's part: secagg does no I/O.
+    Fetching the pulse and checking the beacon's signature is the application's part: secagg does no I/O.
     """
 
     name: str

@@ -25,7 +25,7 @@ def exposed_by(groupings, survivors, rows) -> set[int]:
     return set(solve(members, {row: np.empty(0) for row in rows})) if rows else set()
 
 
-# -- the paper's default ------------------------------------------------------------------------------------
+# the paper's default
 
 
 def test_the_papers_default_exposes_every_client():
@@ -67,7 +67,7 @@ def test_the_rank_grows_by_the_groups_less_one_until_it_is_full(size, full):
         assert bool(verdict.exposed) == (full == R)
 
 
-# -- dropouts -----------------------------------------------------------------------------------------------
+# dropouts
 
 TWO = (((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)), ((0, 4, 8, 1), (5, 9, 2, 6), (10, 3, 7, 11)))
 
@@ -134,7 +134,7 @@ def test_whoever_drops_out_nothing_that_may_be_opened_exposes_anyone(name, group
         assert exposed_by(draw, survivors, part) == set()
 
 
-# -- colluders ----------------------------------------------------------------------------------------------
+# colluders
 
 
 def test_colluders_are_taken_out_before_anything_is_judged():
@@ -153,7 +153,7 @@ def test_anonymity_three_withstands_any_one_colluder():
         assert not revealed(members).exposed
 
 
-# -- limits -------------------------------------------------------------------------------------------------
+# limits
 
 
 def test_a_row_below_the_least_number_of_survivors_stays_closed():
@@ -226,7 +226,7 @@ def test_a_false_claim_about_atoms_proves_nothing():
     assert {g for g, _ in verdict.rows} <= {0, 1}
 
 
-# -- everyone reaches the same verdict ----------------------------------------------------------------------
+# everyone reaches the same verdict
 
 
 def test_the_order_and_the_kind_of_the_arguments_do_not_matter():
@@ -272,7 +272,7 @@ def test_importing_the_audit_does_not_import_numba():
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=True)
 
 
-# -- policies -----------------------------------------------------------------------------------------------
+# policies
 
 
 @pytest.mark.parametrize(
@@ -317,7 +317,7 @@ def test_arguments_that_make_no_sense_are_refused():
             audit((((0, 1),),), range(2), Policy(), weights={0: 1.0, 1: weight}, plan_hash=b"plan")
 
 
-# -- over rounds --------------------------------------------------------------------------------------------
+# over rounds
 
 
 def test_leverage_accumulates_over_rounds_unless_atoms_stay_together():
