@@ -1,7 +1,7 @@
 """A second implementation of honest runs, written from docs/protocol.md alone: it imports nothing of secagg.
 
-It is there to show that the document is enough. It trusts what it is told (no floors, no signatures checked),
-takes the rows to open from the server's message instead of auditing them, and works in plain integers.
+It is there to show that the document is enough. It trusts what it is told (no floors, no signatures checked)
+and works in plain integers and fractions.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from hashlib import sha256, shake_256
+from itertools import combinations
 from math import prod
 from typing import Any
 
@@ -439,6 +440,106 @@ class Client:
         return b"\x01\x09" + u32(self.id) + given + self.sign(signed)
 
 
+# --- section 9 -------------------------------------------------------------------------------------------
+
+Vector = list[Fraction]
+
+
+def audit(plan: Plan, survivors: set[int]) -> list[tuple[int, int]]:
+    """The rows that may be opened, ascending."""
+    least, anonymity, leverage, report = plan.policy
+    members = {
+        (r, g): [v for v in group if v in survivors]
+        for r, grouping in enumerate(plan.groupings)
+        for g, group in enumerate(grouping)
+    }
+    if report:
+        return sorted(row for row, alive in members.items() if alive)
+    weak = [row for row, alive in members.items() if len(alive) < max(least, anonymity)]
+    lost = [sum(r == grouping for r, _ in weak) for grouping in range(plan.R)]
+    atoms = [set(atom) & survivors for atom in plan.atoms]
+
+    def uncovered(row: tuple[int, int]) -> bool:
+        inside = [atom for atom in atoms if atom & set(members[row])]
+        whole = inside and set().union(*inside) == set(members[row])
+        return not (whole and min(map(len, inside)) >= anonymity)
+
+    order = sorted(
+        (row for row in members if row not in weak),
+        key=lambda row: (uncovered(row), lost[row[0]], row[0], -len(members[row]), row),
+    )
+    orders = [order]
+    if len(set(lost)) > 1:
+        orders.append(sorted(order, key=lambda row: (uncovered(row), -lost[row[0]])))
+    best: list[tuple[int, int]] | None = None
+    for order in orders:
+        kept = one_pass(plan, members, order, anonymity, Fraction(leverage))
+        if best is None or len(kept) > len(best):
+            best = kept
+        if len(kept) == len(order):
+            break
+    return sorted(best or [])
+
+
+def one_pass(
+    plan: Plan,
+    members: dict[tuple[int, int], list[int]],
+    order: Sequence[tuple[int, int]],
+    anonymity: int,
+    limit: Fraction,
+) -> list[tuple[int, int]]:
+    columns = sorted({v for alive in members.values() for v in alive})
+    weights = dict(zip(plan.ids, plan.weights or [1] * len(plan.ids), strict=True))
+    kept, span = [], list[Vector]()
+    for row in order:
+        new = [*span, [Fraction(v in members[row]) for v in columns]]
+        if rank(new) == len(span):
+            kept.append(row)
+            continue
+        few = any(
+            rank([[x for i, x in enumerate(line) if i not in chosen] for line in new]) < len(new)
+            for count in range(1, anonymity)
+            for chosen in combinations(range(len(columns)), count)
+        )
+        weighted = [[x * weights[v] for x, v in zip(line, columns, strict=True)] for line in new]
+        if not few and (limit == 1 or max(leverages(weighted)) <= limit + Fraction(1, 10**9)):
+            kept.append(row)
+            span = new
+    return kept
+
+
+def rank(matrix: Sequence[Vector]) -> int:
+    """By elimination over the rational numbers."""
+    left, found = [list(line) for line in matrix], 0
+    for column in range(len(left[0])):
+        pivot = next((line for line in left[found:] if line[column]), None)
+        if pivot is None:
+            continue
+        left.remove(pivot)
+        left.insert(found, pivot)
+        for line in left[found + 1 :]:
+            factor = line[column] / pivot[column]
+            line[:] = [a - factor * b for a, b in zip(line, pivot, strict=True)]
+        found += 1
+    return found
+
+
+def leverages(matrix: Sequence[Vector]) -> list[Fraction]:
+    """The diagonal of the projector on the span of independent rows, by orthogonalising them."""
+    basis: list[Vector] = []
+    for line in matrix:
+        rest = list(line)
+        for vector in basis:
+            factor = dot(line, vector) / dot(vector, vector)
+            rest = [a - factor * b for a, b in zip(rest, vector, strict=True)]
+        basis.append(rest)
+    return [sum((v[i] ** 2 / dot(v, v) for v in basis), Fraction(0)) for i in range(len(matrix[0]))]
+
+
+def dot(a: Vector, b: Vector) -> Fraction:
+    return sum((x * y for x, y in zip(a, b, strict=True)), Fraction(0))
+
+
 # --- the server --------------------------------------------------------------------------------------------
 
 
@@ -512,15 +613,14 @@ class Server:
         public = many(self.dealings[v]["public"] for v in dealers)
         return b"\x01\x04" + public + blob(boxes) + blob(proofs)
 
-    def survivors(self, opened: list[tuple[int, int]]) -> bytes:
-        """The rows are the audit's; atoms that fell too low have left."""
+    def survivors(self) -> bytes:
         least = self.plan.policy[1] if self.plan.policy[3] == 0 else 0
         for atom in self.plan.atoms:
             left = [v for v in atom if v in self.inputs]
             for v in left if len(left) < least else []:
                 del self.inputs[v]
-        self.opened = opened
-        return b"\x01\x06" + many(self.inputs[v] for v in sorted(self.inputs)) + rows(opened)
+        self.opened = audit(self.plan, set(self.inputs))
+        return b"\x01\x06" + many(self.inputs[v] for v in sorted(self.inputs)) + rows(self.opened)
 
     def signatures(self, client: int) -> bytes:
         signers = [v for v in self.plan.peers[client] if v in self.endorsements]

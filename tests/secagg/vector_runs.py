@@ -40,6 +40,7 @@ def all_cases(flat: Case, crossed: Case) -> list[Case]:
         atoms(),
         left_out(),
         sparse(),
+        audits(),
         disputed_box(flat),
         disputed_share(flat),
         false_share(flat),
@@ -278,6 +279,31 @@ def sparse() -> Case:
         plan,
         drop={6: Stage.INPUTS},
     )
+
+
+AUDITED: tuple[tuple[Schedule, int, Policy, bool], ...] = (
+    (Schedule(name="random", size=3, groupings=2), 9, Policy(anonymity=2, max_leverage=1.0), False),
+    (Schedule(name="random", size=3, groupings=3), 9, Policy(anonymity=2, max_leverage=1.0), False),
+    (Schedule(name="random", size=4, groupings=2), 12, Policy(anonymity=3, max_leverage=1.0), False),
+    (Schedule(name="random", size=4, groupings=2), 12, Policy(anonymity=3, max_leverage=0.6), True),
+    (Schedule(name="random", size=4, groupings=3), 12, Policy(anonymity=4, max_leverage=0.8), False),
+    (Schedule(name="random", size=5, groupings=2), 11, Policy(min_survivors=4, anonymity=2), True),
+    (Schedule(name="fixed", size=4, groupings=2), 8, Policy(anonymity=2), False),
+    (Schedule(name="transversal", size=3, groupings=3), 12, Policy(anonymity=2, max_leverage=0.95), False),
+    (Schedule(name="atoms", size=4, groupings=3, atom=2), 12, Policy(anonymity=2), True),
+    (Schedule(name="random", size=3, groupings=2), 9, Policy(mode="report-even-if-exposed"), False),
+)
+
+
+def audits() -> Case:
+    case = Case("audits", "Which rows may be opened: schedules, policies, weights and survivor sets.")
+    for place, (schedule, n, policy, weighted) in enumerate(AUDITED):
+        weights = tuple(1 + 3 * v % 7 for v in range(n)) if weighted else ()
+        plan = make_plan(tuple(range(n)), schedule, policy=policy, weights=weights, colluders=0)
+        name = case.give(f"plan/{place}", plan.to_bytes())
+        for gone in ((), (0,), (1, 5), (2, 3, 7)):
+            case.do("audit", {"plan": name, "survivors": [v for v in plan.ids if v not in gone]})
+    return case
 
 
 # --- misbehaviour that does not stop a run ---------------------------------------------------------------
