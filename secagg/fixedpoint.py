@@ -23,7 +23,9 @@ HALF_RING = 2**31
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 LEAST_CLIP = 2.0**-64  # no model is that small, and no scale leaves the range of a float above it
 
-_PIECE = 2**17  # values that one thread takes at a time
+_PIECE = (
+    2**17
+)  # values that one thread takes at a time; below two pieces each, a thread is not worth starting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +80,7 @@ class FixedPoint:
             result: tuple[int, int] = kernels.encode(values[start:stop], factor, limit, encoded[start:stop])
             return result
 
-        counts = spread(work, 0, len(values), step=_PIECE, threads=cores())
+        counts = spread(work, 0, len(values), step=_PIECE, threads=_workers(len(values)))
         if any(infinite for _, infinite in counts):
             encoded[:] = 0
             raise UsageError("an update with a NaN or an infinity cannot be encoded")
@@ -103,7 +105,7 @@ class FixedPoint:
         def work(start: int, stop: int) -> None:
             kernels.decode(total[start:stop], factor, values[start:stop])
 
-        spread(work, 0, len(total), step=_PIECE, threads=cores())
+        spread(work, 0, len(total), step=_PIECE, threads=_workers(len(values)))
         return values
 
 
@@ -136,7 +138,7 @@ class Integers:
             np.copyto(encoded[start:stop], part, casting="unsafe")
             return int(part.max()) <= self.bound and int(part.min()) >= -self.bound
 
-        if not all(spread(work, 0, len(values), step=_PIECE, threads=cores())):
+        if not all(spread(work, 0, len(values), step=_PIECE, threads=_workers(len(values)))):
             encoded[:] = 0
             raise UsageError(f"an integer is outside ±{self.bound}")
         return encoded, 0
@@ -172,6 +174,10 @@ def _frac_bits(clients: int, clip: float) -> int:
 def _check_clients(clients: int) -> None:
     if not (isinstance(clients, int) and clients >= 1):
         raise UsageError(f"clients must be a positive integer, not {clients}")
+
+
+def _workers(length: int) -> int:
+    return max(1, min(cores(), length // (2 * _PIECE)))
 
 
 def _checked_vector(values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:

@@ -113,8 +113,9 @@ def _add_masks(
 
     length = len(vector)
     workers = max(1, min(workers, length * len(keys) // _LEAST_WORK))
-    share = min(_PIECE, -(-length // workers))
-    step = max(share, _LEAST_WORK // len(keys)) if workers > 1 else length
+    step = length
+    if workers > 1:  # two pieces a thread, so that one that starts late gets the smaller part
+        step = max(min(_PIECE, length // (2 * workers)), _LEAST_WORK // len(keys), 8 * _PAGE)
     spread(work, offset, offset + length, step=-(-step // _PAGE) * _PAGE, threads=workers)
 
 
