@@ -281,9 +281,18 @@ class Server:
 
     def _go_on_with(self, count: int, did: str) -> None:
         """Go on without those who have not answered, if enough have."""
-        if count < self.plan.t:
+        plan = self.plan
+        if count < plan.t:
+            limit = (
+                ""
+                if plan.semi_honest_only
+                else (
+                    f"; of {len(plan.roster)} clients {len(plan.roster) - plan.t} may drop out while "
+                    f"{plan.assumed_colluders} may collude (fewer colluders allow more dropouts)"
+                )
+            )
             raise TooFewSurvivors(
-                f"{count} clients {did}, the threshold is {self.plan.t}: the sums stay hidden"
+                f"{count} clients {did}, the threshold is {plan.t}: the sums stay hidden{limit}"
             )
         for client in self.waiting_for():
             self._drop(client, "it did not answer in time")

@@ -42,9 +42,10 @@ def test_demo_seed_fixes_who_drops_but_never_the_keys(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["demo", "--clients", "1"], "needs 2 to"),
+        (["demo", "--clients", "1"], "at least 2"),
         (["demo", "--clients", "5", "--drop", "9"], "--drop 9"),
         (["demo", "--clients", "10", "--drop", "5", "--length", "10"], "threshold"),
+        (["demo", "--clients", "3", "--drop", "1", "--length", "10"], "fewer colluders allow more"),
         (["demo", "--clients", "10", "--threshold", "5"], "2t > n"),
         (
             ["exposure", "--clients", "60", "--size", "3", "--groupings", "2", "--schedule", "spiral"],

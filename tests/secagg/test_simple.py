@@ -47,8 +47,9 @@ def test_too_many_dropouts_hide_the_sum() -> None:
 
 
 def test_three_clients_survive_a_dropout_only_without_colluders() -> None:
-    with pytest.raises(TooFewSurvivors):
+    with pytest.raises(TooFewSurvivors, match="fewer colluders allow more dropouts"):
         secure_sum([[1], [2], [3]], drop=[0])
+    assert secure_sum([[1], [2], [3], [4]], colluders=0, drop=[0]).tolist() == [9]
 
 
 @pytest.mark.parametrize(
