@@ -161,17 +161,22 @@ class Learner:
         updates = _rows(out, len(clients), self.dimension)
         flat = _tensor(start).to(self.device)
         with _one_thread(self.device), torch.random.fork_rng(devices=_cuda(self.device)):
-            for first in range(0, len(clients), self.together):
-                some = clients[first : first + self.together]
-                rows = torch.from_numpy(updates[first : first + len(some)])
+            done = 0
+            while done < len(clients):
+                some = clients[done : done + self.together]
+                rows = torch.from_numpy(updates[done : done + len(some)])
                 try:
                     if self.together > 1:
                         self._train_together(flat, some, round_index, rows)
                     else:
                         self._train_one(flat, some[0], round_index, rows[0])
                 except Exception as error:
+                    if isinstance(error, torch.OutOfMemoryError) and self.together > 1:
+                        self.together //= 2  # a GPU smaller than thought; fewer at once need less
+                        continue
                     names = ", ".join(map(str, some))
                     raise TrainingError(f"client {names}: {type(error).__name__}: {error}") from error
+                done += len(some)
             self._check_buffers()
         return updates
 
@@ -232,7 +237,7 @@ class Learner:
         local = self.task.local
         generator, torch_seed = client_stream(self.task.seed, round_index, client)
         torch.manual_seed(torch_seed)
-        unflatten(start, self._module)
+        self._start_from(start)
         self._module.train()
         for step, rows in enumerate(minibatches(self.task.data.clients[client], local, generator)):
             logits, labels = self._forward(self._train, torch.from_numpy(rows).to(self.device))
@@ -257,7 +262,7 @@ class Learner:
             out.copy_(after.sub_(start))
 
     def _train_together(self, start: Tensor, clients: Sequence[int], round_index: int, out: Tensor) -> None:
-        """Clients stacked along a new first axis; short minibatches are padded by examples of weight zero."""
+        """Clients stacked along a new first axis; short minibatches are padded by an example of weight zero."""
         local, count = self.task.local, len(clients)
         plans = []
         for client in clients:
@@ -268,15 +273,13 @@ class Learner:
         stacked = [part.expand(count, *part.shape).clone() for part in split(start, self._module)]
         momenta = [torch.zeros_like(p) for p in stacked]
         for step in range(max(map(len, plans))):
-            batches = [plan[step] if step < len(plan) else plan[-1][:0] for plan in plans]
-            width = max(map(len, batches))
-            index = np.stack(
-                [
-                    np.resize(np.r_[b, plan[0][:1]], width) if len(b) < width else b
-                    for b, plan in zip(batches, plans, strict=True)
-                ]
-            )
-            weight = np.array([[1 / len(b) if i < len(b) else 0.0 for i in range(width)] for b in batches])
+            batches = [plan[step] if step < len(plan) else plan[0][:0] for plan in plans]
+            lengths = np.array([[len(batch)] for batch in batches])
+            width = int(lengths.max())
+            index = np.repeat([plan[0][:1] for plan in plans], width, axis=1)
+            for row, batch in zip(index, batches, strict=True):
+                row[: len(batch)] = batch
+            weight = (np.arange(width) < lengths) / np.maximum(lengths, 1)
             inputs, labels = self._train.batch(torch.from_numpy(index.reshape(-1)).to(self.device))
             gradients = self._stacked_gradients(
                 dict(zip(names, stacked, strict=True)),
@@ -284,7 +287,7 @@ class Learner:
                 labels.reshape(count, width),
                 torch.from_numpy(weight).to(self.device, torch.float32),
             )
-            active = torch.tensor([len(b) > 0 for b in batches], device=self.device)
+            active = torch.from_numpy(lengths[:, 0] > 0).to(self.device)
             for p, momentum, name in zip(stacked, momenta, names, strict=True):
                 moving = active.reshape(count, *[1] * (p.dim() - 1))
                 new = momentum.mul(local.momentum).add_(gradients[name]).add_(p, alpha=local.weight_decay)
@@ -352,10 +355,15 @@ class Learner:
 
     @contextmanager
     def _measuring(self, vector: Vector) -> Iterator[None]:
-        unflatten(_tensor(vector), self._module)
+        self._start_from(_tensor(vector))
         self._module.eval()
         with _one_thread(self.device):
             yield
+
+    def _start_from(self, vector: Tensor) -> None:
+        for p in self._parameters:
+            p.grad = None  # an error in the middle of a client may have left one
+        unflatten(vector, self._module)
 
     def _check_buffers(self) -> None:
         for name, buffer in self._module.named_buffers():

@@ -87,7 +87,7 @@ def open_trainer(task: Task, *, device: str = "cpu", workers: int | None = None)
     if workers is None:
         work = dimension(task.build()) * int(task.data.sizes.sum()) * task.local.epochs
         possible = import_path(task.model) is not None and hasattr(socket, "send_fds")
-        workers = cores() if possible and work >= WORTH_WORKERS else 0
+        workers = cores() if possible and work >= WORTH_WORKERS and cores() > 1 else 0
     return Pool(task, workers) if workers else Learner(task)
 
 

@@ -306,6 +306,21 @@ def test_an_error_names_the_client():
     ours.train(start, [0, 2], round_index=0)
     with pytest.raises(TrainingError, match="client 1: RuntimeError: the input is cursed"):
         ours.train(start, [0, 1, 2], round_index=0)
+    again = ours.train(start, [2], round_index=0)
+    assert np.array_equal(again, Learner(ours.task).train(start, [2], round_index=0))
+
+
+def test_what_a_failed_client_left_behind_does_not_reach_the_next(digits: Federated):
+    ours = learner(digits, "linear")
+    start = ours.initial()
+    expected = ours.train(start, [0], round_index=0)
+    gradient = ours.gradient(start)
+    for p in parameters(ours._module):
+        p.grad = torch.ones_like(p)
+    assert np.array_equal(ours.train(start, [0], round_index=0), expected)
+    for p in parameters(ours._module):
+        p.grad = torch.ones_like(p)
+    assert np.array_equal(ours.gradient(start), gradient)
 
 
 def test_a_buffer_that_training_changes_is_refused(digits: Federated):
@@ -351,6 +366,27 @@ def test_together_works_for_clients_of_very_different_sizes():
     start = learner(data, smooth_net).initial()
     expected = learner(data, smooth_net).train(start, range(6), round_index=0)
     found = learner(data, smooth_net, together=6).train(start, range(6), round_index=0)
+    assert differences(found, expected).max() <= SMOOTH
+
+
+def test_when_memory_runs_out_fewer_are_trained_together(digits: Federated, monkeypatch: pytest.MonkeyPatch):
+    stacked = learner(digits, smooth_net, together=20)
+    original = stacked._stacked_gradients
+    refused: list[int] = []
+
+    def small(*arguments: object) -> object:
+        clients = len(arguments[1])  # type: ignore[arg-type]
+        if clients > 5:
+            refused.append(clients)
+            raise torch.OutOfMemoryError("no memory for more than 5")
+        return original(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stacked, "_stacked_gradients", small)
+    start = stacked.initial()
+    found = stacked.train(start, range(20), round_index=0)
+    assert refused == [20, 10]
+    assert stacked.together == 5
+    expected = learner(digits, smooth_net).train(start, range(20), round_index=0)
     assert differences(found, expected).max() <= SMOOTH
 
 

@@ -290,9 +290,14 @@ def test_workers_are_for_work_that_is_worth_them(task: Task, monkeypatch: pytest
     assert isinstance(asked, Pool)
     assert asked.count == 3
     monkeypatch.setattr("fl.workers.WORTH_WORKERS", 1)
-    decided = open_trainer(task, device="auto" if not torch.cuda.is_available() else "cpu")
+    monkeypatch.setattr("fl.workers.cores", lambda: 3)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    decided = open_trainer(task, device="auto")
     assert isinstance(decided, Pool)
-    assert decided.count == cores()
+    assert decided.count == 3
+    monkeypatch.setattr("fl.workers.cores", lambda: 1)
+    assert isinstance(open_trainer(task), Learner)
+    assert cores() >= 1
 
 
 def test_other_devices_train_clients_together(task: Task):
