@@ -262,7 +262,7 @@ class Learner:
             out.copy_(after.sub_(start))
 
     def _train_together(self, start: Tensor, clients: Sequence[int], round_index: int, out: Tensor) -> None:
-        """Clients stacked along a new first axis; short minibatches are padded by an example of weight zero."""
+        """Clients stacked along a new first axis; short minibatches are padded, with weight zero."""
         local, count = self.task.local, len(clients)
         plans = []
         for client in clients:
