@@ -1,0 +1,114 @@
+"""Byzantine-robust aggregation: rules, what to do before them, attacks, and how much is withstood.
+
+    >>> import numpy as np, robust
+    >>> updates = np.array([[1.0, 2.0], [1.1, 2.1], [0.9, 1.9], [1.0, 2.2], [1e30, np.nan]])
+    >>> robust.median(updates)                      # a rule is a function of a matrix, one row each
+    array([1.  , 2.05], dtype=float32)
+    >>> found = robust.aggregate("multi_krum", updates, f=1)     # or by name, with a report
+    >>> found.ignored, found.accepted
+    ((4,), (0, 1, 2, 3))
+
+Nothing here knows of torch, of secure aggregation, or of training.
+"""
+
+from robust.aggregators import (
+    bulyan,
+    caf,
+    centered_clipping,
+    geometric_median,
+    krum,
+    mda,
+    meamed,
+    mean,
+    median,
+    monna,
+    multi_krum,
+    norm_bounded_mean,
+    smea,
+    trimmed_mean,
+)
+from robust.attacks import (
+    ATTACKS,
+    Attack,
+    a_little_is_enough,
+    attack,
+    fall_of_empires,
+    gaussian,
+    label_flip,
+    mimic,
+    min_max,
+    min_sum,
+    non_finite,
+    sign_flip,
+    zero,
+)
+from robust.kernels.announce import on_compile
+from robust.kernels.pieces import set_threads
+from robust.mixing import arc, bucketing, clipping, nnm
+from robust.parameters import Parameter, UnknownNameError
+from robust.rows import Matrix, Outcome, Rows, Vector
+from robust.rule import (
+    AGGREGATORS,
+    PRE_AGGREGATORS,
+    Aggregate,
+    Aggregator,
+    Mixed,
+    PreAggregator,
+    aggregate,
+    aggregator,
+    pre_aggregator,
+)
+from robust.zeno import zeno, zeno_plus_plus
+
+__all__ = [
+    "AGGREGATORS",
+    "ATTACKS",
+    "PRE_AGGREGATORS",
+    "Aggregate",
+    "Aggregator",
+    "Attack",
+    "Matrix",
+    "Mixed",
+    "Outcome",
+    "Parameter",
+    "PreAggregator",
+    "Rows",
+    "UnknownNameError",
+    "Vector",
+    "a_little_is_enough",
+    "aggregate",
+    "aggregator",
+    "arc",
+    "attack",
+    "bucketing",
+    "bulyan",
+    "caf",
+    "centered_clipping",
+    "clipping",
+    "fall_of_empires",
+    "gaussian",
+    "geometric_median",
+    "krum",
+    "label_flip",
+    "mda",
+    "meamed",
+    "mean",
+    "median",
+    "mimic",
+    "min_max",
+    "min_sum",
+    "monna",
+    "multi_krum",
+    "nnm",
+    "non_finite",
+    "norm_bounded_mean",
+    "on_compile",
+    "pre_aggregator",
+    "set_threads",
+    "sign_flip",
+    "smea",
+    "trimmed_mean",
+    "zeno",
+    "zeno_plus_plus",
+    "zero",
+]

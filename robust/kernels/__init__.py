@@ -1,0 +1,6 @@
+"""Compiled loops and nothing else: no rule, no check of f, no opinion on what a bad row is.
+
+`order` answers questions about single columns (order statistics), `blocks` about whole rows (distances,
+norms, weighted sums). Importing either imports numba and loads or compiles its kernels, so the rest of
+the package imports them only when the first matrix arrives. `network` and `pieces` are plain Python.
+"""

@@ -1,0 +1,55 @@
+"""Cutting columns into pieces and sharing them among threads.
+
+Where a piece begins and ends depends on the matrix alone, so results do not depend on the number of
+threads. Threads are started for each call and joined before it returns: there is no pool to leak, to
+survive a fork half alive, or to clash with the caller's own threads. Kernels release the GIL.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+
+_limit = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads() -> int:
+    """The largest number of threads that one call may use."""
+    return _limit
+
+
+def set_threads(count: int) -> None:
+    """Let each call use at most this many threads; the default is the number of usable cores."""
+    global _limit
+    if count < 1:
+        raise ValueError(f"at least one thread is needed, got {count}")
+    _limit = count
+
+
+def spread(work: Callable[[int, int, int], None], columns: int, step: int) -> None:
+    """Call work(number, start, stop) for every piece of at most `step` columns, on several threads."""
+    count = -(-columns // step)
+    numbers = iter(range(count))
+    turn = threading.Lock()
+    failures: list[BaseException] = []
+
+    def take() -> int | None:
+        with turn:
+            return next(numbers, None)
+
+    def labour() -> None:
+        try:
+            while (number := take()) is not None:
+                work(number, number * step, min((number + 1) * step, columns))
+        except BaseException as failure:  # handed to the caller below; never lost in a thread
+            failures.append(failure)
+
+    helpers = [threading.Thread(target=labour, daemon=True) for _ in range(min(_limit, count) - 1)]
+    for helper in helpers:
+        helper.start()
+    labour()
+    for helper in helpers:
+        helper.join()
+    if failures:
+        raise failures[0]

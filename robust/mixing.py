@@ -1,0 +1,61 @@
+"""Steps before a rule: rows in, rows out, for the rule to work on.
+
+Rows with NaN or infinity do not come out again (`rule.aggregate` keeps count of them).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from robust.aggregators import shrink
+from robust.rows import Rows
+from robust.rule import Mixed, pre_aggregator
+
+
+@pre_aggregator(paper="Sun et al. 2019", needs="nothing of n and f")
+def clipping(rows: Rows, *, radius: float) -> Mixed:
+    """x_i min(1, radius / |x_i|): rows longer than the radius are brought down to it."""
+    return Mixed(rows.scaled(shrink(np.sqrt(rows.squared_norms()), radius)))
+
+
+@pre_aggregator(paper="Allouah et al. 2025b", needs="n > f")
+def arc(rows: Rows, *, f: int) -> Mixed:
+    """Adaptive robust clipping: the k = floor(2 (f/n) (n - f)) longest rows are cut to the next longest.
+
+    Allouah et al. 2025b, "Adaptive gradient clipping for robust federated learning", Algorithm 2. The radius
+    is the norm of rank n - k, so at least n - k rows are left as they are.
+    """
+    n = len(rows)
+    norms = np.sqrt(rows.squared_norms())
+    cut = 2 * f * (n - f) // n
+    return Mixed(rows.scaled(shrink(norms, float(np.sort(norms)[n - cut - 1]))))
+
+
+@pre_aggregator(paper="Allouah et al. 2023a", needs="n > f")
+def nnm(rows: Rows, *, f: int) -> Mixed:
+    """Nearest-neighbour mixing: every row becomes the mean of the n - f rows nearest to it, itself with them.
+
+    Allouah et al. 2023a, "Fixing by mixing", Algorithm 2. A rule that is (f, kappa)-robust becomes
+    (f, 8f / (n - f) (kappa + 1))-robust on rows so mixed. Of rows equally near, the first ones.
+    """
+    n = len(rows)
+    nearest = np.argsort(rows.squared_distances(), axis=1, kind="stable")[:, : n - f]
+    weights = np.zeros((n, n))
+    np.put_along_axis(weights, nearest, 1 / (n - f), axis=1)
+    return Mixed(rows.mixed(weights))
+
+
+@pre_aggregator(paper="Karimireddy et al. 2022", needs="nothing of n and f")
+def bucketing(rows: Rows, *, size: int, rng: np.random.Generator) -> Mixed:
+    """Shuffle the rows, and replace every `size` of them by their mean; the last bucket may be smaller.
+
+    Karimireddy, He and Jaggi 2022, Algorithm 1. f bad rows spoil f of the ceil(n / size) buckets at most.
+    """
+    if size < 1:
+        raise ValueError(f"a bucket holds at least one row, got size={size}")
+    order = rng.permutation(len(rows))
+    members = tuple(order[i : i + size] for i in range(0, len(rows), size))
+    weights = np.zeros((len(members), len(rows)))
+    for bucket, inside in enumerate(members):
+        weights[bucket, inside] = 1 / len(inside)
+    return Mixed(rows.mixed(weights), members)
