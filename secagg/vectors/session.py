@@ -92,8 +92,8 @@ class Tape:
 class Records:
     """A journal whose records a vector can list."""
 
-    def __init__(self) -> None:
-        self.records: dict[str, bytes] = {}
+    def __init__(self, records: Mapping[str, bytes]) -> None:
+        self.records = dict(records)
 
     def create(self, name: str, content: bytes) -> bytes | None:
         if name in self.records:
@@ -165,7 +165,10 @@ class Session:
         return self.tapes[-1]
 
     def journal(self, name: str) -> Records:
-        return self.journals.setdefault(name, Records())
+        if name not in self.journals:
+            before = self.given.get("journals", {}).get(name, {})
+            self.journals[name] = Records({record: bytes.fromhex(text) for record, text in before.items()})
+        return self.journals[name]
 
     @property
     def server(self) -> Server:

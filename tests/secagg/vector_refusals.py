@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from secagg import Member, Plan, Policy, box, codec, hashtree, transcript
-from secagg.client_state import nonce_of
-from secagg.keys import LOW_ORDER_POINTS, AgreementKey
+from secagg import Member, Plan, Policy, box, codec, hashtree, labels, transcript
+from secagg.client_state import OPENING, Opening, nonce_of
+from secagg.keys import LOW_ORDER_POINTS, AgreementKey, digest
 from secagg.messages import (
     Bundle,
     Consistency,
@@ -36,7 +36,7 @@ from secagg.shamir import PRIME
 from secagg.wire import decode, encode
 from tests.secagg.drbg import Drbg
 from tests.secagg.vector_case import Case, floors_json, identity, policy_json
-from tests.secagg.vector_runs import FIVE, flat_plan
+from tests.secagg.vector_runs import FIVE, crossed_plan, flat_plan
 
 ME = 2  # the client that is lied to
 M = TypeVar("M", bound=Message)
@@ -64,6 +64,7 @@ def all_cases(flat: Case, crossed: Case) -> list[Case]:
         replays_to_a_client(flat),
         another_plan(flat),
         repeated_run(flat),
+        interrupted(crossed),
         two_copies(flat),
         application_mistakes(flat),
         adverts_to_server(flat),
@@ -764,6 +765,42 @@ def repeated_run(flat: Case) -> Case:
     return case
 
 
+def interrupted(crossed: Case) -> Case:
+    """The record of an opening was stored, and then the client stopped before its answer left."""
+    client = 100
+    case = Case(
+        "bad_interrupted_opening",
+        "Client 100 stored the record of an opening and stopped before its answer left. Restored, it signs "
+        "the same survivors with the same rows or fewer; more rows, other survivors, another run (view) or "
+        "another plan are refused.",
+        base=crossed,
+        first="survivors sent",
+    )
+    honest, plan = got(case, "survivors", Survivors), crossed_plan()
+    memory = case.session.actors[str(client)].memory()
+    adverts = {advert.sender: advert for advert in memory.adverts}
+    view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
+    survivors = tuple(member.id for member in honest.members)
+    update = identity(client).public + plan.training_id + plan.round.to_bytes(8, "little")
+    name = digest(labels.OPENING_RECORD, update).hex()
+    before = {
+        "the same": (Opening(plan.hash, view, survivors, honest.rows), True),
+        "more rows before": (Opening(plan.hash, view, survivors, (*honest.rows, (1, 1))), True),
+        "fewer rows before": (Opening(plan.hash, view, survivors, honest.rows[1:]), "AlreadyUsed"),
+        "other survivors": (Opening(plan.hash, view, survivors[:-1], honest.rows), "AlreadyUsed"),
+        "another run": (Opening(plan.hash, bytes(32), survivors, honest.rows), "AlreadyUsed"),
+        "another plan": (Opening(bytes(32), view, survivors, honest.rows), "AlreadyUsed"),
+    }
+    journals = {what: {name: codec.to_bytes(OPENING, record).hex()} for what, (record, _) in before.items()}
+    case.given["journals"] = case.session.given["journals"] = journals
+    case.do("client.save", {"client": str(client), "as": "before"})
+    for what, (_, ok) in before.items():
+        case.do("client.restore", {"client": str(client), "bytes": "before", "actor": what, "journal": what})
+        told = {"client": what, "message": "survivors", "as": "consistency/100" if ok is True else "nothing"}
+        case.do("client.receive", told, ok)
+    return case
+
+
 def two_copies(flat: Case) -> Case:
     case = Case(
         "bad_two_copies",
@@ -962,8 +999,16 @@ def unmaskings_to_server(flat: Case) -> Case:
     frauds.send("changed share", replace(honest, seeds=flip(honest.seeds)))
     frauds.send("in another's name", got(case, "unmasking/5", Unmasking))
     entry = honest.seeds[:65]
+    # the true share of client 5's mask key that client 3 holds, though client 5 survived
+    channel = bytes.fromhex(case.session.given["entropy"]["3"][1])
+    agreed = AgreementKey.from_private(channel).agree(got(case, "advert/5", KeyAdvert).channel)
+    boxes = got(case, "dealing/5", Dealing).boxes
+    size = len(boxes) // 4
+    content = box.unseal(agreed, plan.hash, 5, 3, boxes[size : 2 * size])
+    true_key = content[32:65] + nonce_of(content[:32], 0)
     for name, changes in {
-        "both kinds": {"key_owners": (5,), "keys": entry},
+        "both kinds": {"key_owners": (5,), "keys": true_key},
+        "a key of a survivor": {"key_owners": (5,), "keys": entry},
         "the wrong kind": {
             "seed_owners": honest.seed_owners[1:],
             "seeds": honest.seeds[65:],
@@ -990,8 +1035,8 @@ def unmaskings_to_server(flat: Case) -> Case:
 def out_of_turn(flat: Case) -> Case:
     case = Case(
         "bad_out_of_turn",
-        "Messages that come too early, or from a client that was not asked, make their sender a dropout; "
-        "after that, nothing it sends counts.",
+        "Messages that come too early make their sender a dropout, and so does silence; after that, nothing "
+        "it sends counts.",
         base=flat,
         first="dealing made",
     )
@@ -1003,8 +1048,20 @@ def out_of_turn(flat: Case) -> Case:
     for v in (2, 5, 7, 11):
         case.do("server.receive", {"client": v, "message": f"dealing/{v}"})
     case.do("server.advance", {"as": "without 3/bundle"})
-    case.do("server.receive", {"client": 3, "message": "masked/3"})  # it did not deal, so it was not asked
+    # client 3 did not deal, so it is out, though what it signs is the right view
+    plan, (adverts, dealers) = flat_plan(), seen_by(case, "without 3/bundle/2")
+    view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in dealers])
+    signature = identity(3).sign(transcript.view_statement(plan.hash, 3, view, ()))
+    uninvited = replace(got(case, "masked/3", MaskedInput), signature=signature)
+    out = case.do("server.receive", {"client": 3, "message": case.give("uninvited", encode(uninvited))})
+    assert out == {"outcome": "dropped"}
     return case
+
+
+def seen_by(case: Case, bundle: str) -> tuple[dict[int, KeyAdvert], tuple[Dealer, ...]]:
+    """What a bundle shows of U2, and the keys."""
+    adverts = {advert.sender: advert for advert in got(case, "keylist", KeyList).adverts}
+    return adverts, got(case, bundle, Bundle).dealers
 
 
 def two_servers(flat: Case) -> Case:
