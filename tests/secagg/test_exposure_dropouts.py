@@ -27,7 +27,7 @@ def generated(run: int) -> tuple[Schedule, int, float, Policy]:
             schedule.check(n)
         except UsageError:
             continue
-        policy = Policy(anonymity=rng.choice([2, 3, 3, 4]), max_leverage=rng.choice([1.0, 0.8]))
+        policy = Policy(anonymity=rng.choice([2, 3, 3, 4]), max_leverage=rng.choice([0.99, 0.8]))
         return schedule, n, rng.uniform(0.05, 0.3), policy
 
 
