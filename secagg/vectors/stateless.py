@@ -15,6 +15,7 @@ from secagg.keys import AgreementKey, Identity, digest, hkdf, verify
 from secagg.masks import pairwise_key, pairwise_sign, self_key
 from secagg.messages import Unmasking
 from secagg.plan import Plan
+from secagg.seed import Beacon, SeedCeremony
 from secagg.vectors.session import (
     Mismatch,
     Operation,
@@ -151,6 +152,23 @@ def _schedule(_: Session, v: Values) -> Values:
     }
 
 
+def _seed(_: Session, v: Values) -> Values:
+    ceremony = SeedCeremony(training_id=bytes.fromhex(v["training_id"]), roster=tuple(v["ids"]))
+    drawn = {int(client): bytes.fromhex(text) for client, text in v["contributions"].items()}
+    committed = {int(client): bytes.fromhex(text) for client, text in v["commitments"].items()}
+    return {"seed": ceremony.seed(committed, drawn).hex()}
+
+
+def _seed_contribution(_: Session, v: Values) -> Values:
+    ceremony = SeedCeremony(training_id=bytes.fromhex(v["training_id"]), roster=tuple(v["ids"]))
+    return {"commitment": ceremony.commitment(v["client"], bytes.fromhex(v["contribution"])).hex()}
+
+
+def _seed_beacon(_: Session, v: Values) -> Values:
+    beacon = Beacon(name=v["name"], pulse=v["pulse"])
+    return {"seed": beacon.seed(*hexes([v["training_id"], v["value"]])).hex()}
+
+
 def _lists(value: Any) -> Any:
     return [_lists(item) for item in value] if isinstance(value, (tuple, list)) else value
 
@@ -285,6 +303,9 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "shuffle": _shuffle,
     "schedule": _schedule,
     "graph": _graph,
+    "seed.contribution": _seed_contribution,
+    "seed": _seed,
+    "seed.beacon": _seed_beacon,
     "plan": _plan,
     "audit": _audit,
     "floors.check": _floors_check,

@@ -175,6 +175,11 @@ def climb(leaf: bytes, place: int, siblings: Sequence[bytes]) -> bytes:
 # --- sections 4 and 5 ------------------------------------------------------------------------------------
 
 
+def framed(name: str, *parts: bytes) -> bytes:
+    """SHA-256 of a label and parts, each behind its length: section 5."""
+    return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in (label(name), *parts))).digest()
+
+
 class Plan:
     def __init__(self, data: bytes) -> None:
         read = Reader(data)
@@ -203,8 +208,7 @@ class Plan:
 
     def _shuffle(self, items: Sequence[Any], when: int, purpose: str, index: int = 0) -> list[Any]:
         numbers = (when.to_bytes(8, "big"), index.to_bytes(8, "big"))
-        parts = (label("schedule"), purpose.encode("ascii"), *numbers, self.seed)
-        key = sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+        key = framed("schedule", purpose.encode("ascii"), *numbers, self.seed)
 
         def words() -> Iterable[int]:
             counter = 0

@@ -17,6 +17,7 @@ from secagg import (
     keys,
     labels,
     plan,
+    seed,
     server,
     server_state,
     shamir,
@@ -92,8 +93,8 @@ def test_every_label_is_documented_and_no_other() -> None:
     assert documented == {
         name: value for name, value in vars(labels).items() if name[0].isupper() and type(value) is bytes
     }
-    assert groupings._LABEL == b"secagg/v1/schedule\n"
-    assert "`secagg/v1/schedule` and a newline" in DOC
+    for label in (groupings._LABEL, seed.COMMITMENT, seed.SEED, seed.BEACON):
+        assert f'F("{label.decode().removeprefix("secagg/v1/").strip()}", ' in DOC
 
 
 def test_every_floor_is_documented_and_no_other() -> None:

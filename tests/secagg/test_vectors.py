@@ -49,7 +49,8 @@ def test_every_operation_and_every_error_has_a_vector() -> None:
     assert {step["op"] for step in steps} == set(OPERATIONS)
     raised = {step["ok"] for step in steps} - {True}
     classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
-    assert raised == classes - {"SecAggError"}
+    refused_seeds = {"NotCommitted", "NotRevealed", "WronglyRevealed"}
+    assert raised == classes - {"SecAggError"} | refused_seeds
 
 
 def test_a_file_is_a_refusal_exactly_if_its_name_says_so() -> None:
@@ -320,6 +321,24 @@ def test_an_audit_in_fractions_written_from_the_document_allows_the_same_rows(na
         assert plan is not None
         allowed = second.audit(second.Plan(plan), set(step["in"]["survivors"]))
         assert [f"{r}/{g}" for r, g in allowed] == step["out"]["rows"]
+
+
+def test_the_training_seed_is_hashed_as_documented() -> None:
+    for step in case_of("training_seed.json")["operations"]:
+        if step["ok"] is not True:
+            continue
+        given, training_id = step["in"], bytes.fromhex(step["in"]["training_id"])
+        roster = b"".join(v.to_bytes(4, "big") for v in given.get("ids", ()))
+        if step["op"] == "seed.contribution":
+            owner, drawn = given["client"].to_bytes(4, "big"), bytes.fromhex(given["contribution"])
+            made = second.framed("seed-contribution-commitment", training_id, roster, owner, drawn)
+            assert made.hex() == step["out"]["commitment"]
+        elif step["op"] == "seed":
+            drawn = [bytes.fromhex(given["contributions"][str(v)]) for v in given["ids"]]
+            assert second.framed("training-seed", training_id, roster, *drawn).hex() == step["out"]["seed"]
+        else:
+            pulse = (given["name"].encode(), str(given["pulse"]).encode(), bytes.fromhex(given["value"]))
+            assert second.framed("beacon-seed", training_id, *pulse).hex() == step["out"]["seed"]
 
 
 def test_the_second_implementation_imports_nothing_of_the_first() -> None:

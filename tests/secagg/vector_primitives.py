@@ -60,6 +60,7 @@ def all_cases() -> list[Case]:
         schedules(),
         bad_schedules(),
         graphs(),
+        training_seeds(),
     ]
 
 
@@ -451,4 +452,32 @@ def graphs() -> Case:
         case.do("graph", {"ids": [3 * k + 1 for k in range(8)], "degree": degree, "seed": seed})
     for degree in (0, 1, 3, 8, 10):
         case.do("graph", {"ids": list(range(8)), "degree": degree, "seed": ""}, "UsageError")
+    return case
+
+
+def training_seeds() -> Case:
+    case = Case(
+        "training_seed",
+        "The training seed by commit and reveal, and from a beacon. Somebody who does not commit, does not "
+        "reveal or reveals something else is named.",
+    )
+    common = {"training_id": SEED.hex(), "ids": [1, 4, 9]}
+    drawn = {str(v): Drbg(f"vectors/contribution/{v}".encode())(32).hex() for v in common["ids"]}
+    committed = {
+        v: case.do("seed.contribution", {**common, "client": int(v), "contribution": drawn[v]})["commitment"]
+        for v in drawn
+    }
+    good = {**common, "contributions": drawn, "commitments": committed}
+    case.do("seed", good)
+    fewer = {v: text for v, text in drawn.items() if v != "4"}
+    case.do("seed", {**good, "contributions": fewer}, "NotRevealed")
+    case.do("seed", {**good, "contributions": {**drawn, "4": drawn["9"]}}, "WronglyRevealed")
+    copied = {**committed, "4": committed["9"]}  # a copy of another's commitment cannot be opened
+    opened = {**drawn, "4": drawn["9"]}
+    case.do("seed", {**good, "commitments": copied, "contributions": opened}, "WronglyRevealed")
+    silent = {v: text for v, text in committed.items() if v != "4"}
+    case.do("seed", {**good, "commitments": silent}, "NotCommitted")
+    pulse = {"name": "a beacon", "pulse": 123, "training_id": SEED.hex()}
+    case.do("seed.beacon", {**pulse, "value": OTHER_HASH.hex()})
+    case.do("seed.beacon", {**pulse, "value": "00" * 31}, "UsageError")
     return case
