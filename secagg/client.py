@@ -62,6 +62,7 @@ class Given:
 
     context: bytes
     encoded: tuple[Ring32, int] | None = field(repr=False)  # and how many coordinates were clipped
+    out: Ring32 | None
 
 
 class Client:
@@ -157,14 +158,20 @@ class Client:
         return advert
 
     def receive(
-        self, message: ToClient | Buffer, *, update: Update | None = None, context: bytes = b""
+        self,
+        message: ToClient | Buffer,
+        *,
+        update: Update | None = None,
+        context: bytes = b"",
+        out: Ring32 | None = None,
     ) -> ToServer:
         """Answer one server message. Any violation ends this run for good.
 
-        `context` goes with the KeyList (what the application computed itself), `update` with the Bundle.
+        `context` goes with the KeyList (what the application computed itself), `update` with the Bundle, and
+        perhaps `out`: memory for the masked vectors, uint32, one row per grouping.
         """
         # The application's own mistakes are told before the run is at stake.
-        given = Given(context, self._encode(update) if self.state is State.DEALT else None)
+        given = Given(context, self._encode(update, out) if self.state is State.DEALT else None, out)
         before, self._memory.state = self.state, State.FAILED
         if isinstance(message, Buffer):
             message = decode(message)  # type: ignore[assignment]
@@ -177,12 +184,15 @@ class Client:
         self._memory.state = after
         return reply
 
-    def _encode(self, update: Update | None) -> tuple[Ring32, int]:
+    def _encode(self, update: Update | None, out: Ring32 | None) -> tuple[Ring32, int]:
         if update is None:
             raise UsageError("the update goes with the Bundle: receive(bundle, update=...)")
         vector = np.asarray(update)
         if vector.shape != (self.plan.length,):
             raise UsageError(f"the update has shape {vector.shape}, the plan wants ({self.plan.length},)")
+        shape = (len(self.plan.groupings), self.plan.length)
+        if out is not None and (out.shape != shape or out.dtype != np.uint32 or not out.flags.carray):
+            raise UsageError(f"the masked vectors need writable, contiguous uint32 of shape {shape}")
         return self.plan.encoding.encode(vector, weight=self.plan.relative_weight(self.me))
 
     def _take_step(self) -> None:
@@ -302,8 +312,8 @@ class Client:
         members = self._check_dealers(message)
         memory.dealers = message.dealers
         memory.held, disputes = self._open_boxes(message, members)
-        vectors = self._masked(encoded, members)
-        statement = transcript.view_statement(plan.hash, memory.me, self._view(), disputes)
+        vectors = self._masked(encoded, members, given.out)
+        statement = transcript.view_statement(plan.hash, memory.me, self._view, disputes)
         return MaskedInput(memory.me, disputes, self._identity.sign(statement), vectors)
 
     def _check_dealers(self, message: Bundle) -> Mapping[ClientId, KeyAdvert]:
@@ -348,10 +358,11 @@ class Client:
                 disputes.append(dealer.id)
         return tuple(sorted(held, key=lambda shares: shares.dealer)), tuple(disputes)
 
-    def _masked(self, encoded: Ring32, members: Mapping[ClientId, KeyAdvert]) -> Ring32:
+    def _masked(self, encoded: Ring32, members: Mapping[ClientId, KeyAdvert], out: Ring32 | None) -> Ring32:
         plan, memory = self.plan, self._memory
         rows = plan.rows_of[memory.me]
-        vectors = np.empty((len(rows), plan.length if rows else 0), dtype=np.uint32)
+        shape = (len(rows), plan.length if rows else 0)
+        vectors = np.empty(shape, np.uint32) if out is None else out[: shape[0], : shape[1]]
         agreed: dict[ClientId, bytes] = {}
         for vector, (r, g) in zip(vectors, rows, strict=True):
             keys, signs = [self_key(memory.seeds[r], plan.hash, memory.me, r)], [1]
@@ -366,7 +377,9 @@ class Client:
             add_masks(vector, keys, signs, threads=self._threads)
         return vectors
 
+    @cached_property
     def _view(self) -> bytes:
+        """U2 as stage 2 showed it; it never changes after."""
         adverts = {advert.sender: advert for advert in self._memory.adverts}
         dealers = self._memory.dealers
         return transcript.view(self.plan.hash, [(adverts[dealer.id], dealer) for dealer in dealers])
@@ -391,7 +404,7 @@ class Client:
         return Consistency(memory.me, self._identity.sign(self._statement()))
 
     def _check_survivors(self, message: Survivors) -> tuple[ClientId, ...]:
-        plan, view = self.plan, self._view()
+        plan, view = self.plan, self._view
         ids = tuple(member.id for member in message.members)
         mine = {dealer.id for dealer in self._memory.dealers}
         if list(ids) != sorted(set(ids)) or self.me not in ids:
@@ -408,7 +421,7 @@ class Client:
 
     def _record_opening(self) -> None:
         memory = self._memory
-        wanted = Opening(self.plan.hash, self._view(), memory.survivors, memory.rows)
+        wanted = Opening(self.plan.hash, self._view, memory.survivors, memory.rows)
         stored = self._journal.create(
             self._record_name(labels.OPENING_RECORD), codec.to_bytes(OPENING, wanted)
         )
@@ -428,7 +441,7 @@ class Client:
         return Consistency(self.me, self._identity.sign(self._statement()))
 
     def _statement(self) -> bytes:
-        return transcript.opening(self.plan, self._view(), self._memory.survivors, self._memory.rows)
+        return transcript.opening(self.plan, self._view, self._memory.survivors, self._memory.rows)
 
     def _record_name(self, label: bytes) -> str:
         """Names a record of one update: of this client, this training and this round."""

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from secagg import box, transcript
+import numpy as np
+import numpy.typing as npt
+
+from secagg import box, hashtree, transcript
 from secagg.errors import PeerError
 from secagg.keys import HASH_BYTES, check_public_key, verify
 from secagg.messages import KeyAdvert
@@ -48,4 +51,15 @@ def read_proofs(data: bytes) -> list[tuple[int, tuple[bytes, ...]]]:
 
 def write_proof(place: int, siblings: Sequence[bytes]) -> bytes:
     """One proof as `read_proofs` reads it."""
-    return place.to_bytes(2, "little") + len(siblings).to_bytes(1, "little") + b"".join(siblings)
+    return _proof_head(place, len(siblings)) + b"".join(siblings)
+
+
+def write_proofs(place: int, forest: hashtree.Forest) -> npt.NDArray[np.uint8]:
+    """The proofs of the same place in all trees of a forest, one per row."""
+    paths = [level[:, place >> height ^ 1] for height, level in enumerate(forest)]
+    head = np.frombuffer(_proof_head(place, len(paths)), np.uint8)
+    return np.concatenate([np.broadcast_to(head, (len(paths[0]), len(head))), *paths], axis=1)
+
+
+def _proof_head(place: int, siblings: int) -> bytes:
+    return place.to_bytes(2, "little") + siblings.to_bytes(1, "little")

@@ -12,10 +12,16 @@ from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from secagg import labels
 
 SIZE: Final = 32
 _FILLER: Final = sha256(labels.TREE_EMPTY).digest()
+
+
+Forest = list[npt.NDArray[np.uint8]]  # by height below the root: (trees, nodes, 32)
 
 
 def _node(children: bytes) -> bytes:
@@ -32,7 +38,7 @@ def levels(leaves: bytes) -> list[bytes]:
     rows = [leaves or _FILLER]
     while len(rows[-1]) > SIZE:
         row = rows[-1] + _FILLER * (len(rows[-1]) // SIZE % 2)
-        rows.append(b"".join(_node(row[i : i + 2 * SIZE]) for i in range(0, len(row), 2 * SIZE)))
+        rows.append(b"".join([_node(row[i : i + 2 * SIZE]) for i in range(0, len(row), 2 * SIZE)]))
     return rows
 
 
@@ -44,6 +50,16 @@ def proof(rows: Sequence[bytes], place: int) -> tuple[bytes, ...]:
         path.append(row[start : start + SIZE] or _FILLER)
         place //= 2
     return tuple(path)
+
+
+def forest(trees: Sequence[Sequence[bytes]]) -> Forest:
+    """Trees of one shape, side by side, so that a path can be read from all of them at once."""
+    levels = []
+    for height in range(len(trees[0]) - 1):
+        filler = _FILLER * (len(trees[0][height]) // SIZE % 2)
+        level = np.frombuffer(b"".join([tree[height] + filler for tree in trees]), np.uint8)
+        levels.append(level.reshape(len(trees), -1, SIZE))
+    return levels
 
 
 def root_from(leaf_hash: bytes, place: int, path: Sequence[bytes]) -> bytes:

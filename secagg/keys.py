@@ -50,10 +50,7 @@ def hkdf(secret: bytes, info: bytes, length: int = 32) -> bytes:
 
 def digest(label: bytes, *parts: bytes) -> bytes:
     """SHA-256 of a label and parts, which are of fixed length or carry their own."""
-    state = hashlib.sha256(label)
-    for part in parts:
-        state.update(part)
-    return state.digest()
+    return hashlib.sha256(b"".join((label, *parts))).digest()
 
 
 def check_public_key(public: bytes) -> bytes:

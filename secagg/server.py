@@ -9,6 +9,7 @@ ends a stage. Masked vectors are added to their row as they come and not kept.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Final
@@ -17,7 +18,7 @@ import numpy as np
 
 from secagg import hashtree, labels, server_state, transcript
 from secagg.codec import Buffer, Ring32
-from secagg.dealing import box_bytes, check_advert, write_proof
+from secagg.dealing import box_bytes, check_advert, write_proof, write_proofs
 from secagg.errors import AlreadyUsed, PeerError, TooFewSurvivors, UsageError
 from secagg.groupings import ClientId, Row
 from secagg.journal import Journal, MemoryJournal
@@ -71,12 +72,21 @@ class Server:
     It returns None, or the Dropout that the message earned. `advance()` closes the stage and returns the
     messages to send; `outbox()` is the same again for those who have not answered yet. After stage 3 has
     begun a run is resumed, never repeated: if `advance` raises TooFewSurvivors in CONSISTENCY or UNMASKING,
-    the run stays open for late answers.
+    the run stays open for late answers. With `processes` > 1 the last stage forks helpers (`secagg.forks`)
+    when many clients are gone, because X25519 uses one core only.
     """
 
-    def __init__(self, plan: Plan, journal: Journal | None = None, *, entropy: Entropy = os.urandom) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        journal: Journal | None = None,
+        *,
+        entropy: Entropy = os.urandom,
+        processes: int = 1,
+    ) -> None:
         self._journal = journal if journal is not None else MemoryJournal()
         self.plan = plan
+        self._processes = processes
         self.stage = Stage.KEYS
         self._instance = entropy(16)  # names the records of this run of this server
         self._adverts: dict[ClientId, KeyAdvert] = {}
@@ -116,8 +126,6 @@ class Server:
                 raise PeerError(f"{type(message).__name__} came too early")
             if belongs < self.stage or sender in self._answers():
                 return None
-            if sender not in self._expected():
-                raise PeerError("it was not asked")
             STEPS[self.stage, type(message)](self, message)
         except PeerError as bad:
             return self._drop(sender, str(bad))
@@ -157,7 +165,7 @@ class Server:
 
     def _take_dealing(self, message: Dealing) -> None:
         plan, sender = self.plan, message.sender
-        holders = self._holders(sender)
+        holders = self._places(sender)
         secrets = len(plan.groupings) + 1
         if (
             len(message.commitments) != len(plan.groupings)
@@ -172,9 +180,17 @@ class Server:
             raise PeerError("its share hashes do not lead to the root that it signed")
         self._dealings[sender], self._trees[sender] = message, tree
 
-    def _holders(self, dealer: ClientId) -> list[ClientId]:
-        """Whom a dealer shared with: its peers in U1, itself included, ascending."""
-        return [v for v in self.plan.peers(dealer) if v in self._adverts]
+    def _places(self, dealer: ClientId) -> Mapping[ClientId, int]:
+        """Whom a dealer shared with (its peers in U1, itself included, ascending), and where each stands."""
+        return self._places_of(dealer) if self.plan.semi_honest_only else self._common_places
+
+    @cached_property
+    def _common_places(self) -> Mapping[ClientId, int]:
+        return self._places_of(self.plan.ids[0])
+
+    def _places_of(self, dealer: ClientId) -> Mapping[ClientId, int]:
+        peers = (v for v in self.plan.peers(dealer) if v in self._adverts)
+        return {holder: place for place, holder in enumerate(peers)}
 
     def _tree(self, dealing: Dealing) -> list[bytes]:
         width = (len(self.plan.groupings) + 1) * HASH_BYTES
@@ -309,18 +325,33 @@ class Server:
 
     def _bundle(self, client: ClientId) -> Bundle:
         """The public part of U2, and from each dealer this client's box and the proof of its hashes."""
-        dealers = [v for v in self.plan.peers(client) if v in self._dealings]
-        size = box_bytes(self.plan)
-        boxes, proofs = [], []
-        for dealer in dealers:
-            if dealer == client:
-                continue
-            holders = self._holders(dealer)
-            place = holders.index(client)
-            start = (place - (holders.index(dealer) < place)) * size  # a dealer makes no box for itself
+        sparse, size = self.plan.semi_honest_only, box_bytes(self.plan)
+        dealers = self._dealers_of(client) if sparse else self._common_dealers
+        others = [dealer.id for dealer in dealers if dealer.id != client]
+        if sparse:
+            places = [self._places_of(dealer)[client] for dealer in others]
+            paths = (hashtree.proof(self._trees[v], place) for v, place in zip(others, places, strict=True))
+            proofs = b"".join(map(write_proof, places, paths))
+        else:
+            places = [self._common_places[client]] * len(others)
+            mine = bisect_left(others, client)
+            proofs = np.delete(write_proofs(places[0], self._forest), mine, axis=0).tobytes()
+        boxes = []
+        for dealer, place in zip(others, places, strict=True):
+            start = (place - (dealer < client)) * size  # a dealer makes no box for itself
             boxes.append(self._dealings[dealer].boxes[start : start + size])
-            proofs.append(write_proof(place, hashtree.proof(self._trees[dealer], place)))
-        return Bundle(tuple(self._dealer(v) for v in dealers), b"".join(boxes), b"".join(proofs))
+        return Bundle(dealers, b"".join(boxes), proofs)
+
+    @cached_property
+    def _common_dealers(self) -> tuple[Dealer, ...]:
+        return self._dealers_of(self.plan.ids[0])
+
+    def _dealers_of(self, client: ClientId) -> tuple[Dealer, ...]:
+        return tuple(self._dealer(v) for v in self.plan.peers(client) if v in self._dealings)
+
+    @cached_property
+    def _forest(self) -> hashtree.Forest:
+        return hashtree.forest([self._trees[dealer.id] for dealer in self._common_dealers])
 
     def _close_inputs(self) -> None:
         """Fix U3 and the rows to open. With atoms, one that fell below the policy leaves whole."""
@@ -358,7 +389,7 @@ class Server:
             plan=self.plan,
             adverts=self._adverts,
             dealings=self._dealings,
-            holders={v: {h: i for i, h in enumerate(self._holders(v))} for v in self._dealings},
+            holders={v: self._places(v) for v in self._dealings},
             survivors=frozenset(self._inputs),
             rows=self._rows,
         )
@@ -370,7 +401,7 @@ class Server:
                 blamed[message.sender] = str(wrong)
         rebuilt = rebuild(shares)
         blamed.update(rebuilt.cheating_dealers)
-        lost = remove_masks(opened, rebuilt, self._sums)
+        lost = remove_masks(opened, rebuilt, self._sums, processes=self._processes)
         self._result = self._finish(lost, blamed)
 
     def _disputed(self) -> dict[ClientId, str]:
@@ -442,10 +473,10 @@ class Server:
         return data
 
     @classmethod
-    def restore(cls, data: bytes, journal: Journal | None = None) -> Server:
+    def restore(cls, data: bytes, journal: Journal | None = None, *, processes: int = 1) -> Server:
         """The server that `save` wrote, with the same journal."""
         ledger = server_state.restore(data)
-        server = cls(ledger.checked_plan, journal)
+        server = cls(ledger.checked_plan, journal, processes=processes)
         server.stage = ledger.stage
         server._dropouts = {left.id: left.dropout for left in ledger.dropouts}
         server._instance = ledger.instance

@@ -7,6 +7,7 @@ different statements never have the same bytes.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Sequence
 
 from secagg import labels
@@ -20,8 +21,7 @@ from secagg.wire import IDS, ROWS
 KEY_SECRET = 0  # which secret a share is of: 0 the mask key, r + 1 the seed of grouping r
 
 
-def u32(value: int) -> bytes:
-    return value.to_bytes(4, "little")
+u32 = struct.Struct("<I").pack  # an id, a count or an index in four bytes, little-endian
 
 
 def key_statement(training_id: bytes, round: int, roster_hash: bytes, advert: KeyAdvert) -> bytes:
