@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from secagg import wire
 from secagg.client import Client
 from secagg.errors import TooFewSurvivors, UsageError
 from secagg.groupings import ClientId, Row
 from secagg.journal import Journal, MemoryJournal
 from secagg.keys import Entropy, Identity
-from secagg.local_clients import Cast, Inputs, Tamper, forked
+from secagg.local_clients import Answer, Cast, Inputs, Tamper, forked
 from secagg.memo import Memo
 from secagg.messages import ToClient
 from secagg.plan import Floors, Member, Plan
@@ -35,7 +34,11 @@ from secagg.server import Server
 
 @dataclass(slots=True)
 class Meter:
-    """What a run cost, by stage: seconds of all clients, seconds of the server, bytes both ways."""
+    """What a run cost, by stage: seconds of all clients, seconds of the server, bytes both ways.
+
+    Clients are counted in CPU time, and so is the server while it takes their messages, because they share
+    the cores; while it closes a stage it has all cores to itself, and the clock is counted.
+    """
 
     client_seconds: dict[Stage, float] = field(default_factory=dict)
     server_seconds: dict[Stage, float] = field(default_factory=dict)
@@ -43,13 +46,19 @@ class Meter:
     bytes_down: dict[Stage, int] = field(default_factory=dict)
 
     @contextmanager
-    def serving(self, stage: Stage) -> Iterator[None]:
-        """Count the time inside as the server's."""
-        start = time.perf_counter()
+    def serving(self, stage: Stage, clock: Callable[[], float]) -> Iterator[None]:
+        """Count the time inside, by this clock, as the server's."""
+        start = clock()
         try:
             yield
         finally:
-            self.server_seconds[stage] = self.server_seconds.get(stage, 0.0) + time.perf_counter() - start
+            self.server_seconds[stage] = self.server_seconds.get(stage, 0.0) + clock() - start
+
+    def answered(self, stage: Stage, answer: Answer) -> None:
+        """Count one client's answer."""
+        self.client_seconds[stage] = self.client_seconds.get(stage, 0.0) + answer.seconds
+        self.bytes_up[stage] = self.bytes_up.get(stage, 0) + answer.sent
+        self.bytes_down[stage] = self.bytes_down.get(stage, 0) + answer.received
 
 
 def make_identities(ids: Collection[ClientId], entropy: Entropy = os.urandom) -> dict[ClientId, Identity]:
@@ -89,14 +98,15 @@ def run(
     journal: Journal | None = None,
     meter: Meter | None = None,
     on_stage: Callable[[Stage], None] | None = None,
+    on_answer: Callable[[Stage, ClientId], None] | None = None,
     entropy: Callable[[ClientId], Entropy] | None = None,
 ) -> Result:
     """Run a plan with every client of its roster on this machine and return the server's result.
 
     A client in `drop` stops answering at that stage. One in `tamper` sends whatever its function makes of
     the honest message (None: nothing). With `processes` > 1 the clients live in forked processes; a
-    `journal` of your own must then work between processes, as FileJournal does. `entropy` is for tests.
-    TooFewSurvivors if the run cannot end.
+    `journal` of your own must then work between processes, as FileJournal does. `on_stage` and `on_answer`
+    are told how far the run is. `entropy` is for tests. TooFewSurvivors if the run cannot end.
     """
     drop, tamper = drop or {}, tamper or {}
     unknown = (set(drop) | set(tamper)) - set(plan.ids)
@@ -121,32 +131,28 @@ def run(
             if on_stage is not None:
                 on_stage(stage)
             present = (v for v in outbox if drop.get(v, Stage.DONE) > stage)
-            for client, reply, seconds in clients.answers(stage, _metered(outbox, present, stage, meter)):
-                meter.client_seconds[stage] = meter.client_seconds.get(stage, 0.0) + seconds
-                if reply is not None:
-                    size = len(reply) if isinstance(reply, bytes) else wire.size(reply)
-                    meter.bytes_up[stage] = meter.bytes_up.get(stage, 0) + size
-                    with meter.serving(stage):
-                        server.receive(client, reply)
-                del reply
-            with meter.serving(stage):
+            for answer in clients.answers(stage, _requests(outbox, present, stage, meter)):
+                meter.answered(stage, answer)
+                if answer.reply is not None:
+                    with meter.serving(stage, time.thread_time):
+                        server.receive(answer.client, answer.reply)
+                if on_answer is not None:
+                    on_answer(stage, answer.client)
+                del answer  # and with it the vectors, before the next client makes its own
+            with meter.serving(stage, time.perf_counter):
                 outbox = server.advance()
     finally:
         clients.close()
     return server.result()
 
 
-def _metered(
+def _requests(
     outbox: Mapping[ClientId, ToClient | None], receivers: Iterator[ClientId], stage: Stage, meter: Meter
 ) -> Iterator[tuple[ClientId, ToClient | None]]:
-    """What the server sends, made one at a time, and counted."""
-    last, size = None, 0
+    """What the server sends, made one at a time."""
     for client in receivers:
-        with meter.serving(stage):
+        with meter.serving(stage, time.thread_time):
             message = outbox[client]
-        if message is not None and message is not last:
-            last, size = message, wire.size(message)
-        meter.bytes_down[stage] = meter.bytes_down.get(stage, 0) + size
         yield client, message
 
 
@@ -173,8 +179,9 @@ def clear(plan: Plan, inputs: Inputs, *, drop: Mapping[ClientId, Stage] | None =
                 totals[row] += encoded
             elif row in verdict.rows:
                 totals[row] = encoded.copy()
+    present = frozenset(alive)
     rows = {
-        row: RowSum(totals[row], tuple(v for v in plan.group(row) if v in set(alive)))
+        row: RowSum(totals[row], tuple(v for v in plan.group(row) if v in present))
         for row in sorted(verdict.rows)
     }
     return Result(

@@ -11,6 +11,7 @@ import mmap
 import os
 import struct
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,8 +34,24 @@ Array = npt.NDArray[Any]
 Inputs = Mapping[ClientId, Array] | Callable[[ClientId], Array]
 Tamper = Callable[[Stage, ToServer], ToServer | bytes | None]
 Reply = ToServer | bytes | None
-Answer = tuple[ClientId, Reply, float]  # who, what, and the seconds it took
 Requests = Iterator[tuple[ClientId, ToClient | None]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What one client said to one message, and what that took."""
+
+    client: ClientId
+    reply: Reply
+    seconds: float  # of CPU time
+    received: int  # bytes of the message that it answers
+
+    @property
+    def sent(self) -> int:
+        """Bytes of the reply."""
+        if self.reply is None:
+            return 0
+        return len(self.reply) if isinstance(self.reply, bytes) else wire.size(self.reply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +63,7 @@ class Cast:
     inputs: Inputs
     tamper: Mapping[ClientId, Tamper]
 
-    def answer(self, machine: Client, stage: Stage, message: ToClient | bytes | None) -> Reply:
+    def answer(self, machine: Client, stage: Stage, message: ToClient | None) -> Reply:
         """One client's answer to one message; None when it refuses, which is a dropout to the others."""
         try:
             if message is None:
@@ -75,12 +92,16 @@ class HereClients:
         self._clients: dict[ClientId, Client] = {}
 
     def answers(self, stage: Stage, requests: Requests) -> Iterator[Answer]:
+        last, size = None, 0
         for client, message in requests:
+            if message is not last:
+                last, size = message, 0 if message is None else wire.size(message)
+            start = time.process_time()
             if client not in self._clients:
                 self._clients[client] = self._cast.make(client)
-            start = time.perf_counter()
             reply = self._cast.answer(self._clients[client], stage, message)
-            yield client, reply, time.perf_counter() - start
+            yield Answer(client, reply, time.process_time() - start, size)
+            del reply  # the server is done with it: one client's vectors are alive at a time
 
     def close(self) -> None:
         self._clients.clear()
@@ -92,20 +113,23 @@ class ForkedClients:
     def __init__(self, cast: Cast, processes: int) -> None:
         self._plan = cast.plan
         self._workers: list[_Worker] = []
-        for _ in range(processes):
-            self._workers.append(_Worker(cast, self._workers))
+        try:
+            for _ in range(processes):
+                self._workers.append(_Worker(cast, self._workers))
+        except OSError:
+            self.close()
+            raise
 
     def answers(self, stage: Stage, requests: Requests) -> Iterator[Answer]:
         queues: list[deque[tuple[ClientId, ToClient | None]]] = [deque() for _ in self._workers]
         place = self._plan.index
-        source = requests
         busy: dict[Connection, _Worker] = {}
 
         def feed(which: int) -> None:
             """Give a worker its next client. Each client always goes to the same worker."""
             queue, worker = queues[which], self._workers[which]
             while not queue:
-                item = next(source, None)
+                item = next(requests, None)
                 if item is None:
                     return
                 queues[place[item[0]] % len(self._workers)].append(item)
@@ -122,8 +146,14 @@ class ForkedClients:
                 yield answer
 
     def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
+        while self._workers:
+            self._workers.pop().close()
+
+
+_ASK = struct.Struct("<BIBB")  # stage, client, slot, and what follows:
+_HELLO, _NEW, _SAME = range(3)  # nothing; a message; nothing, because it is the message before this one
+_TELL = struct.Struct("<BIBId")  # kind, client, slot, rows in the slot, seconds of CPU time
+_NOTHING, _RAW, _MESSAGE, _MISTAKE, _FAILURE = range(5)
 
 
 class _Worker:
@@ -132,87 +162,80 @@ class _Worker:
     _SLOTS = 2  # one being filled, one being read
 
     def __init__(self, cast: Cast, older: Sequence[_Worker]) -> None:
-        rows = len(cast.plan.groupings)
-        self._shape = (rows, cast.plan.length)
-        self._memory = mmap.mmap(-1, self._SLOTS * 4 * rows * cast.plan.length)
+        self._shape = (len(cast.plan.groupings), cast.plan.length)
+        self._memory = mmap.mmap(-1, self._SLOTS * 4 * self._shape[0] * self._shape[1])
         self._slot = 0
-        self._sent: Any = None
+        self._last: ToClient | None = None
+        self._size = 0  # of the last message
         self.pipe, theirs = Pipe()
         self._child = os.fork()
         if self._child == 0:
-            code = 1
             try:
                 for worker in (*older, self):
                     worker.pipe.close()  # or the older ones would never see the end of their input
                 _serve(cast, theirs, self._vectors)
-                code = 0
             finally:
-                os._exit(code)  # never run the parent's clean-up in the child
+                os._exit(0)  # never run the parent's clean-up in the child
         theirs.close()
 
     def _vectors(self, slot: int) -> Ring32:
         size = self._shape[0] * self._shape[1]
-        flat = np.frombuffer(self._memory, np.uint32, size, slot * 4 * size)
-        return flat.reshape(self._shape)
+        return np.frombuffer(self._memory, np.uint32, size, slot * 4 * size).reshape(self._shape)
 
     def ask(self, stage: Stage, client: ClientId, message: ToClient | None) -> None:
+        """Let a client answer a message. One answer at a time: it is taken before the next is asked for."""
         self._slot = (self._slot + 1) % self._SLOTS
-        if message is self._sent and message is not None:
-            payload = b"="  # the same object as before: the worker still has its bytes
-        else:
-            payload = b"" if message is None else b"+" + wire.encode(message)
-            self._sent = message
-        self.pipe.send_bytes(struct.pack("<BIB", stage, client, self._slot) + payload)
+        body, follows = b"", _HELLO if message is None else _SAME
+        if message is not self._last:
+            self._last, body = message, b"" if message is None else wire.encode(message)
+            self._size, follows = len(body), _HELLO if message is None else _NEW
+        self.pipe.send_bytes(_ASK.pack(stage, client, self._slot, follows) + body)
 
     def take(self) -> Answer:
         try:
             frame = self.pipe.recv_bytes()
         except EOFError:
             raise RuntimeError("a worker process died") from None
-        kind, client, slot, rows, seconds = _HEAD.unpack_from(frame)
-        body = frame[_HEAD.size :]
+        kind, client, slot, rows, seconds = _TELL.unpack_from(frame)
+        body = frame[_TELL.size :]
         if kind == _MISTAKE:
             raise UsageError(body.decode())
-        if kind == _NOTHING:
-            return client, None, seconds
+        if kind == _FAILURE:
+            raise RuntimeError(f"client {client} failed in a worker process:\n{body.decode()}")
+        reply: Any = None
         if kind == _RAW:
-            return client, body, seconds
-        reply = wire.decode(body)
-        if isinstance(reply, MaskedInput) and rows:
-            reply = replace(reply, vectors=self._vectors(slot)[:rows])
-        return client, reply, seconds  # type: ignore[return-value]
+            reply = body
+        elif kind == _MESSAGE:
+            reply = wire.decode(body)
+            if isinstance(reply, MaskedInput) and rows:
+                reply = replace(reply, vectors=self._vectors(slot)[:rows])
+        return Answer(client, reply, seconds, self._size)
 
     def close(self) -> None:
         self.pipe.close()  # the worker sees the end of its input, and ends
         os.waitpid(self._child, 0)
 
 
-_HEAD = struct.Struct("<BIBId")
-_NOTHING, _RAW, _MESSAGE, _MISTAKE = range(4)
-
-
 def _serve(cast: Cast, pipe: Connection, vectors: Callable[[int], Ring32]) -> None:
     """The life of a worker: answer for its clients until the pipe closes."""
     clients: dict[ClientId, Client] = {}
-    last = b""
+    message: Any = None
     while True:
         try:
             frame = pipe.recv_bytes()
         except EOFError:
             return
-        stage, client, slot = struct.unpack_from("<BIB", frame)
-        payload = frame[6:]
-        if payload[:1] == b"+":
-            last = payload[1:]
-        start = time.perf_counter()
-        rows, body = 0, b""
+        stage, client, slot, follows = _ASK.unpack_from(frame)
+        start = time.process_time()
+        rows, body, seconds = 0, b"", 0.0
         try:
+            if follows != _SAME:  # a message to all is read once per process, not once per client
+                message = wire.decode(memoryview(frame)[_ASK.size :]) if follows == _NEW else None
             if client not in clients:
                 clients[client] = cast.make(client)
-            message = wire.decode(last) if payload else None
-            reply = cast.answer(clients[client], Stage(stage), message)  # type: ignore[arg-type]
+            reply = cast.answer(clients[client], Stage(stage), message)
+            seconds = time.process_time() - start
             kind = _NOTHING if reply is None else _RAW if isinstance(reply, bytes) else _MESSAGE
-            seconds = time.perf_counter() - start
             if isinstance(reply, MaskedInput) and reply.vectors.shape[1:] == (cast.plan.length,):
                 rows = len(reply.vectors)
                 vectors(slot)[:rows] = reply.vectors
@@ -220,8 +243,12 @@ def _serve(cast: Cast, pipe: Connection, vectors: Callable[[int], Ring32]) -> No
             if reply is not None:
                 body = reply if isinstance(reply, bytes) else wire.encode(reply)
         except UsageError as mistake:
-            kind, body, seconds = _MISTAKE, str(mistake).encode(), 0.0
-        pipe.send_bytes(_HEAD.pack(kind, client, slot, rows, seconds) + body)
+            kind, body = _MISTAKE, str(mistake).encode()
+        except (
+            Exception
+        ):  # of the caller's own functions, or a bug: it is raised in the parent, with the trace
+            kind, body = _FAILURE, traceback.format_exc().encode()
+        pipe.send_bytes(_TELL.pack(kind, client, slot, rows, seconds) + body)
 
 
 def forked(cast: Cast, processes: int) -> ForkedClients | HereClients:
