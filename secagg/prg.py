@@ -63,21 +63,21 @@ def add_masks(
     `vector[i]` meets word `offset + i` of each stream, so a vector may be masked in parts. `keys` may be an
     array of shape (count, 16). The vector is read and written once, however many keys there are.
     """
-    if vector.dtype != np.uint32 or vector.ndim != 1 or not (vector.flags.carray):
+    if vector.dtype != np.uint32 or vector.ndim != 1 or not vector.flags.carray:
         raise UsageError("masks are added to a writable, contiguous, aligned uint32 vector")
     if not 0 <= offset <= MAX_WORDS - len(vector):
         raise UsageError(f"offset {offset} is outside the stream")
     key_bytes = _key_array(keys)
-    directions = np.array(signs, np.int64).reshape(-1)
-    if len(directions) != len(key_bytes):
-        raise UsageError(f"{len(key_bytes)} keys but {len(directions)} signs")
+    directions = np.asarray(signs)
+    if directions.shape != (len(key_bytes),):
+        raise UsageError(f"{len(key_bytes)} keys but {directions.size} signs")
     if (np.abs(directions) != 1).any():
         raise UsageError("a sign is +1 or -1")
     chosen = backend()
     workers = thread_count(threads)
     if len(vector) == 0 or len(key_bytes) == 0:
         return
-    _add_masks(chosen, vector, key_bytes, directions, offset, workers)
+    _add_masks(chosen, vector, key_bytes, directions.astype(np.int64), offset, workers)
 
 
 def _key_array(keys: Sequence[bytes] | npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

@@ -151,6 +151,8 @@ def test_keys_may_be_rows_of_an_array(backend: str) -> None:
         ({"keys": np.zeros(16, np.uint8)}, "16 columns"),
         ({"signs": [0]}, r"\+1 or -1"),
         ({"signs": [2]}, r"\+1 or -1"),
+        ({"signs": [1.5]}, r"\+1 or -1"),
+        ({"signs": [2**32 + 1]}, r"\+1 or -1"),
         ({"signs": [1, 1]}, "1 keys but 2 signs"),
         ({"signs": []}, "1 keys but 0 signs"),
         ({"offset": -1}, "outside the stream"),
