@@ -397,7 +397,8 @@ def _typed(hint: Any, value: Any, path: str, rules: Key) -> Any:
         if not isinstance(value, list | tuple):
             raise ConfigError(f"{path}: a list, not {_shown(value)}")
         if is_dataclass(arguments[0]):
-            return tuple(_section(arguments[0], entry, f"{path}[{i}]") for i, entry in enumerate(value))
+            inner = typing.cast(type, arguments[0])
+            return tuple(_section(inner, entry, f"{path}[{i}]") for i, entry in enumerate(value))
         return tuple(_typed(arguments[0], entry, f"{path}[{i}]", rules) for i, entry in enumerate(value))
     if origin is Mapping:
         if not isinstance(value, Mapping):
@@ -498,20 +499,20 @@ def _check_clients(e: Experiment) -> None:
 
 def _check_parameters(e: Experiment) -> None:
     import robust
-    from fl.defence import parameters_of
+    from fl.defence import options_of
 
     if e.aggregation.rule != WEIGHTED_MEAN:
         _check_options(
             "aggregation.options",
             e.aggregation.options,
-            parameters_of(robust.AGGREGATORS[e.aggregation.rule]),
+            options_of(robust.AGGREGATORS[e.aggregation.rule]),
         )
     elif e.aggregation.options:
         raise ConfigError(f"aggregation.options: {WEIGHTED_MEAN} has no parameters")
-    allowed = {p for name in e.aggregation.before for p in parameters_of(robust.PRE_AGGREGATORS[name])}
+    allowed = {p for name in e.aggregation.before for p in options_of(robust.PRE_AGGREGATORS[name])}
     _check_options("aggregation.before_options", e.aggregation.before_options, allowed)
     attack = robust.ATTACKS.get(e.attack.name)
-    _check_options("attack.options", e.attack.options, parameters_of(attack) if attack else ())
+    _check_options("attack.options", e.attack.options, options_of(attack) if attack else ())
     if e.aggregation.f is not None and e.aggregation.fraction is not None:
         raise ConfigError("aggregation.fraction: give f or fraction, not both")
 

@@ -354,8 +354,8 @@ def _way_out(answer: Answer) -> str:
     best = max(private, key=lambda c: c.holds)
     return (
         f"Closest: {best.name} holds in {best.holds:.0%} of rounds with {q.rule}. More clients, fewer "
-        f"attackers or a rule that validates (--rule zeno) would help; --holds {math.floor(best.holds * 100) / 100:g} "
-        "would accept it."
+        "attackers or a rule that validates (--rule zeno) would help; "
+        f"--holds {math.floor(best.holds * 100) / 100:g} would accept it."
     )
 
 
@@ -410,7 +410,7 @@ def draw(answer: Answer, path: Path) -> None:
         xlabel="leverage: part of an update that a round's sums explain (less is more private)",
         ylabel=f"chance that {q.rule} holds in a round",
         ylim=(-0.03, 1.04),
-        title=f"{q.clients} clients, {q.byzantine} Byzantine, {q.dropout:.0%} dropouts (large: many groupings)",
+        title=f"{q.clients} clients, {q.byzantine} Byzantine, {q.dropout:.0%} dropouts (size: groupings)",
     )
     axis.legend(loc="lower left", fontsize=9, title="schedule (hollow: ruled out)")
     axis.spines[["top", "right"]].set_visible(False)

@@ -107,7 +107,14 @@ class Folder:
             write(place / "config.toml", to_toml(after).encode())
         return folder
 
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
+        """Let another process have the folder."""
         self._lock.close()
 
     def describe(self, info: Mapping[str, Any]) -> None:

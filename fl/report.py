@@ -147,7 +147,7 @@ def size(count: float) -> str:
 
 
 def per_round(run: Recorded, name: str) -> float:
-    return sum(record["seconds"].get(name, 0.0) for record in run.rounds) / max(len(run.rounds), 1)
+    return float(sum(record["seconds"].get(name, 0.0) for record in run.rounds)) / max(len(run.rounds), 1)
 
 
 def traffic(run: Recorded) -> tuple[float, float]:
@@ -331,8 +331,8 @@ def _comparison(runs: Sequence[Recorded], references: Sequence[Reference]) -> li
         lines(curves, y_label="test accuracy", x_label="round", percent=True, top=1.0),
         page.table(heads, rows, numbers=range(4, 12)),
         "<p class='quiet'>Accuracy is on test examples that no client holds. Secure s and round s are "
-        "seconds per round on the machine below, all clients and the server in one process. T is the least number of "
-        "clients in any combination of updates that the server could compute.</p>",
+        "seconds per round on the machine below, all clients and the server in one process. T is the least "
+        "number of clients in any combination of updates that the server could compute.</p>",
     ]
 
 
@@ -434,7 +434,7 @@ def _exposure(run: Recorded) -> list[str]:
     if together is not None and len(run.rounds) > 1:
         text += (
             f" If no update had changed over the last {min(WINDOW, len(run.rounds))} rounds, their sums "
-            f"together would explain {together:.0%} on average: nothing but fixed atoms protects across rounds."
+            f"together would explain {together:.0%} on average: only fixed atoms protect across rounds."
         )
     curves = [
         Line("mean leverage", [(r["round"], r["exposure"]["leverage"]) for r in run.rounds], "c5"),

@@ -25,7 +25,8 @@ from secagg.exposure import Policy, Verdict
 from secagg.fixedpoint import FixedPoint
 from secagg.groupings import Row, Schedule, shuffled
 from secagg.keys import Identity
-from secagg.local import Meter, Tamper, clear, make_identities, run
+from secagg.local import Meter, clear, make_identities, run
+from secagg.local_clients import Tamper
 from secagg.messages import Dealing, ToServer, Unmasking
 from secagg.plan import Member, Plan, default_colluders, default_threshold
 from secagg.result import Dropout, Result, Stage
@@ -114,18 +115,25 @@ def training_seed(seed: int) -> bytes:
 
 def check_exposure(e: Experiment, plan: Layout) -> None:
     """Refuse clusters that the audit would keep closed even if nobody dropped out."""
-    if e.method == "no-share" or e.privacy.audit != "enforce":
+    if e.method == "no-share":
         return
     size, schedule = plan.cells[0], plan.schedules[0]
     assert schedule is not None
-    verdict = preview(size, schedule, policy(e), seed=e.seed)
+    wanted = max(e.privacy.anonymity, e.privacy.min_survivors)
+    if schedule.size < wanted and e.privacy.audit == "enforce":
+        raise ConfigError(
+            f"clusters.size: {schedule.size} clients cannot hide among {wanted} (privacy.anonymity and "
+            f"min_survivors); use clusters of at least {wanted}"
+        )
+    try:
+        sketch = _sketch(size, schedule, policy(e), e.seed, 0, e.privacy.threshold, e.privacy.colluders)
+    except UsageError as error:
+        raise ConfigError(f"privacy: {error}") from None
+    if e.privacy.audit != "enforce":
+        return
+    verdict = sketch.audit(range(size))
     if not verdict.closed:
         return
-    if schedule.size < e.privacy.anonymity:
-        raise ConfigError(
-            f"clusters.size: {schedule.size} clients cannot hide among {e.privacy.anonymity} "
-            f"(privacy.anonymity); use clusters of at least {e.privacy.anonymity}"
-        )
     total = len(verdict.rows) + len(verdict.closed)
     whom = len(verdict.would_expose)
     leak = (
@@ -148,7 +156,8 @@ def _what_works(e: Experiment, size: int, schedule: Schedule) -> str:
         if most:
             offers.append(f"schedule = {name!r} allows groupings = {most}")
     atom = max(2, e.privacy.anonymity)
-    offers.append(f"schedule = 'atoms' with atom = {atom} and size = {2 * atom} allows any number")
+    if size >= 4 * atom:
+        offers.append(f"schedule = 'atoms' with atom = {atom} and size = {2 * atom} allows any number")
     offers.append("`share plan` compares them")
     return "; ".join(offers)
 
@@ -203,16 +212,7 @@ def opened_rows(
     gone: Collection[int] = (),
 ) -> tuple[list[list[tuple[int, ...]]], Verdict]:
     """The survivors of every row that would be opened, by grouping, and the audit's verdict."""
-    plan = Plan(
-        training_id=bytes(32),
-        round=round,
-        roster=_nameless(range(n)),
-        length=1,
-        schedule=schedule,
-        training_seed=training_seed(seed),
-        clip=1.0,
-        policy=rules,
-    )
+    plan = _sketch(n, schedule, rules, seed, round)
     missing = set(gone)
     alive = {client for client in range(n) if client not in missing}
     alive -= set(plan.too_few_in_atom(sorted(alive)))
@@ -222,6 +222,30 @@ def opened_rows(
         for r, grouping in enumerate(plan.groupings)
     ]
     return rows, verdict
+
+
+def _sketch(
+    n: int,
+    schedule: Schedule,
+    rules: Policy,
+    seed: int,
+    round: int,
+    threshold: int | None = None,
+    colluders: int | None = None,
+) -> Plan:
+    """A plan of one cell to look at: nobody can run it."""
+    return Plan(
+        training_id=bytes(32),
+        round=round,
+        roster=_nameless(range(n)),
+        length=1,
+        schedule=schedule,
+        training_seed=training_seed(seed),
+        clip=1.0,
+        threshold=threshold,
+        colluders=colluders,
+        policy=rules,
+    )
 
 
 def thresholds(n: int) -> tuple[int, int]:
@@ -478,7 +502,7 @@ class Population:
             _cost(meter),
             _totals={row: result.rows[row].total for row in result.rows if row not in lost},
             _encoding=FixedPoint(clients=plan.schedule.size, clip=self.experiment.privacy.clip),
-            _weights=dict(plan.weight_of),
+            _weights={client: self.weights[client] for client in cell.clients},
         )
 
     def _one_by_one(

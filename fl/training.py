@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from fl.config import LABEL_FLIP, ConfigError, Experiment, experiment
 from fl.data import DataSet, Examples, Federated, federate, flip_labels, from_clients, load
+from fl.defence import worst_case
 from fl.interrupt import Interrupt, Stopped
 from fl.local import Learner, LocalTraining, Task
 from fl.models import Factory, split, unflatten
@@ -77,17 +78,15 @@ def prepare(e: Experiment) -> Federated:
 def shortened(data: DataSet, e: Experiment) -> DataSet:
     """Only so many examples, chosen by lot, where the configuration asks for that."""
     lot = np.random.default_rng([e.seed, *b"shortened"])
-    for part, most in (("train", e.data.examples), ("test", e.data.test_examples)):
-        examples: Examples = getattr(data, part)
-        if most is None or most >= len(examples):
-            continue
-        chosen = np.sort(lot.permutation(len(examples))[:most]).astype(np.int64)
-        data = replace(data, **{part: examples.take(chosen)})
-        if part == "train" and data.roles is not None:
-            data = replace(
-                data,
-                roles=tuple((name, np.flatnonzero(np.isin(chosen, rows))) for name, rows in data.roles),
-            )
+    if e.data.examples is not None and e.data.examples < len(data.train):
+        chosen = np.sort(lot.permutation(len(data.train))[: e.data.examples]).astype(np.int64)
+        data = replace(data, train=data.train.take(chosen))
+        if data.roles is not None:
+            roles = tuple((name, np.flatnonzero(np.isin(chosen, rows))) for name, rows in data.roles)
+            data = replace(data, roles=roles)
+    if e.data.test_examples is not None and e.data.test_examples < len(data.test):
+        chosen = np.sort(lot.permutation(len(data.test))[: e.data.test_examples]).astype(np.int64)
+        data = replace(data, test=data.test.take(chosen))
     return data
 
 
@@ -119,9 +118,20 @@ def run(
     except (ValueError, ImportError, RuntimeError) as error:
         raise ConfigError(f"model: {error}") from error
     population = Population(e, [int(size) for size in dealt.sizes])
+    for warning in (_exposing(e), worst_case(e, population.layout.clusters)):
+        if warning:
+            show.note(f"{e.name}: {warning}")
     with Interrupt(show.note) as interrupt, trainer:
         setting = Setting(e, trainer, population, byzantine, show, interrupt)
         return _train(setting, task, folder)
+
+
+def _exposing(e: Experiment) -> str:
+    if e.method == "no-share":
+        return "NO SECURE AGGREGATION: the server sees every update (privacy.expose_every_client)"
+    if e.privacy.audit != "enforce":
+        return "NOBODY IS PROTECTED: the exposure audit only reports (privacy.audit)"
+    return ""
 
 
 def _train(setting: Setting, task: Task, folder: Folder | None) -> Trained:

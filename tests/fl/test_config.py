@@ -1,0 +1,232 @@
+"""A configuration is right, or it says in one line which key is wrong and what would be right."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fl.data
+import fl.models
+import robust
+from fl import config
+from fl.config import ConfigError, experiment, load, to_toml
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_names_in_the_configuration_are_those_of_the_code() -> None:
+    assert tuple(fl.data.DATA_SETS) == config.DATA_SETS
+    assert tuple(fl.data.PARTITIONS) == config.PARTITIONS
+    assert set(config.MODELS) == set(fl.models.MODELS)
+    assert set(config._rules()) == {*robust.AGGREGATORS, "weighted-mean"}
+    assert set(config._attacks()) == {*robust.ATTACKS, "none", "label-flip"}
+
+
+@pytest.mark.parametrize(
+    ("tables", "key", "advice"),
+    [
+        ({"clientz": 3}, "clientz", "clients"),
+        ({"clusters": {"sise": 3}}, "clusters.sise", "clusters.size"),
+        ({"rounds": "5"}, "rounds", "whole number"),
+        ({"rounds": 1.5}, "rounds", "whole number"),
+        ({"rounds": True}, "rounds", "whole number"),
+        ({"rounds": 0}, "rounds", "at least 1"),
+        ({"secure": 1}, "secure", "true or false"),
+        ({"name": 7}, "name", "text"),
+        ({"server_lr": float("nan")}, "server_lr", "finite"),
+        ({"participation": 0}, "participation", "more than 0"),
+        ({"participation": 1.5}, "participation", "at most 1"),
+        ({"clusters": 3}, "clusters", "table"),
+        ({"dropout": {"schedule": 3}}, "dropout.schedule", "list"),
+        (
+            {"dropout": {"schedule": [{"clients": [1], "stage": "lunch"}]}},
+            "dropout.schedule[0].stage",
+            "inputs",
+        ),
+        ({"dropout": {"schedule": [{"clients": ["a"]}]}}, "dropout.schedule[0].clients[0]", "whole number"),
+        ({"dropout": {"schedule": [{"clients": [99]}]}}, "dropout.schedule[0].clients", "0 to 29"),
+        ({"aggregation": {"rule": "krumm"}}, "aggregation.rule", "krum"),
+        ({"aggregation": {"options": {"speed": 3}}}, "aggregation.options.speed", "no such parameter"),
+        ({"aggregation": {"options": {"speed": [3]}}}, "aggregation.options.speed", "number"),
+        ({"aggregation": {"f": 1, "fraction": 0.2}}, "aggregation.fraction", "not both"),
+        (
+            {"aggregation": {"rule": "weighted-mean", "options": {"a": 1}}},
+            "aggregation.options",
+            "no parameters",
+        ),
+        ({"attack": {"name": "sign_flip"}}, "attack.name", "byzantine"),
+        ({"byzantine": 3}, "byzantine", "attack"),
+        ({"byzantine": 31, "attack": {"name": "sign_flip"}}, "byzantine", "30 clients"),
+        (
+            {"byzantine": 3, "attack": {"name": "sign_flip", "options": {"skale": 2}}},
+            "attack.options.skale",
+            "scale",
+        ),
+        (
+            {"byzantine": 3, "attack": {"name": "label-flip", "options": {"scale": 2}}},
+            "attack.options",
+            "none",
+        ),
+        ({"data": {"name": "imagenet"}}, "data.name", "digits"),
+        ({"data": {"roles": 3}}, "data.roles", "shakespeare"),
+        ({"data": {"partition": "role"}}, "data.partition", "digits"),
+        ({"model": "resnet"}, "model", "module:function"),
+    ],
+)
+def test_a_mistake_names_its_key_and_what_would_be_right(tables: dict, key: str, advice: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment(tables)
+    assert str(caught.value).startswith(f"{key}:") or str(caught.value).startswith(f"{key}.")
+    assert advice in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("tables", "key", "advice"),
+    [
+        # The paper's own default exposes everybody.
+        ({"clients": 60, "clusters": {"size": 3, "groupings": 10}}, "clusters.groupings", "expose 60 of 60"),
+        ({"clusters": {"size": 2}}, "clusters.size", "at least 3"),
+        ({"clusters": {"size": 1}}, "clusters.size", "no-share"),
+        ({"method": "no-share"}, "method", "privacy.expose_every_client"),
+        ({"clusters": {"size": 31}}, "clusters", "30 clients"),
+        ({"clusters": {"schedule": "atoms", "size": 6, "atom": 4}}, "clusters", "atoms of 4"),
+        ({"clusters": {"schedule": "atoms"}}, "clusters", "atom"),
+        ({"clusters": {"schedule": "transversal", "size": 3, "groupings": 4}}, "clusters", "groupings"),
+        ({"clusters": {"schedule": "fixed"}, "participation": 0.5}, "participation", "random"),
+        ({"clusters": {"cell": 2}}, "clusters", "clusters.cell"),
+        ({"aggregation": {"rule": "krum", "f": 5}}, "aggregation.f", "krum"),
+        ({"aggregation": {"rule": "trimmed_mean", "f": 5}}, "aggregation.f", "trimmed_mean"),
+        ({"aggregation": {"rule": "zeno"}}, "data.validation", "0.05"),
+        ({"privacy": {"threshold": 10}}, "privacy", "threshold"),
+    ],
+)
+def test_an_unsafe_combination_is_refused_with_a_way_out(tables: dict, key: str, advice: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment(tables)
+    assert str(caught.value).startswith(f"{key}:")
+    assert advice in str(caught.value)
+
+
+def test_the_way_out_of_too_many_groupings_is_accepted() -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment(clients=60, clusters={"size": 3, "groupings": 10})
+    assert "schedule = 'transversal' allows groupings = 2" in str(caught.value)
+    experiment(clients=60, clusters={"size": 3, "groupings": 2, "schedule": "transversal"})
+    assert "schedule = 'atoms' with atom = 3 and size = 6 allows any number" in str(caught.value)
+    experiment(clients=60, clusters={"size": 6, "groupings": 10, "schedule": "atoms", "atom": 3})
+
+
+def test_exposing_groupings_run_only_when_reporting_is_chosen_by_name() -> None:
+    chosen = experiment(
+        clients=60, clusters={"size": 3, "groupings": 10}, privacy={"audit": "report-even-if-exposed"}
+    )
+    assert chosen.privacy.audit == "report-even-if-exposed"
+    with pytest.raises(ConfigError, match=r"privacy\.audit"):
+        experiment(privacy={"audit": "report"})
+
+
+values = st.fixed_dictionaries(
+    {},
+    optional={
+        "name": st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20),
+        "seed": st.integers(0, 2**63 - 1),
+        "rounds": st.integers(1, 10**6),
+        "server_lr": st.floats(1e-6, 1e6),
+        "secure": st.booleans(),
+        "privacy": st.fixed_dictionaries(
+            {}, optional={"clip": st.floats(1e-3, 1e3), "colluders": st.integers(0, 9)}
+        ),
+        "stop": st.fixed_dictionaries(
+            {}, optional={"accuracy": st.floats(0.01, 1), "patience": st.integers(1, 9)}
+        ),
+        "dropout": st.fixed_dictionaries(
+            {
+                "schedule": st.lists(
+                    st.fixed_dictionaries({"round": st.integers(1, 9), "clients": st.just([1, 2])})
+                )
+            }
+        ),
+    },
+)
+
+
+@settings(deadline=None, max_examples=30)
+@given(values)
+def test_what_is_written_reads_back_the_same(tables: dict) -> None:
+    e = experiment(tables)
+    assert experiment(tomllib.loads(to_toml(e))) == e
+
+
+def test_settings_of_the_command_line_change_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('rounds = 3\n[clusters]\nsize = 5\n[curves]\nsmall = { "clusters.size" = 3, seed = 4 }\n')
+    assert load(file).name == "mine"
+    assert load(file).clusters.size == 5
+    small = load(file, ["rounds=7", "aggregation.rule=mean", "name=other"], "small")
+    assert (small.clusters.size, small.seed, small.rounds) == (3, 4, 7)
+    assert (small.aggregation.rule, small.name) == ("mean", "other")
+    assert load(file, curve="small").name == "mine-small"
+    for settings_, words in (
+        (["rounds"], "key=value"),
+        (["rounds.deep=1"], "not a table"),
+        (["x=1"], "no such key"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            load(file, settings_)
+    with pytest.raises(ConfigError, match="no curve 'smal'; did you mean small"):
+        load(file, curve="smal")
+
+
+def test_a_file_that_is_missing_or_broken_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no"):
+        load(tmp_path / "none.toml")
+    (tmp_path / "broken.toml").write_text("rounds = = 3")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load(tmp_path / "broken.toml")
+    with pytest.raises(ConfigError):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("name", config.names())
+def test_every_packaged_experiment_and_each_of_its_curves_is_right(name: str) -> None:
+    assert load(name).name == name
+    for curve in config.read(name).get("curves", {}):
+        assert load(name, curve=curve).name == f"{name}-{curve}"
+
+
+def test_the_reference_in_the_docs_is_the_one_the_code_makes() -> None:
+    assert (DOCS / "configuration.md").read_text("utf-8") == config.describe_markdown()
+
+
+def test_every_key_says_what_it_means() -> None:
+    text = config.describe()
+    for section, about, keys in config.entries():
+        assert about.endswith("."), section
+        for entry in keys:
+            assert entry.about
+            assert entry.name in text
+
+
+def test_a_change_that_can_change_the_model_changes_the_fingerprint() -> None:
+    base = experiment()
+    for same in (
+        {"name": "x"},
+        {"secure": False},
+        {"rounds": 5},
+        {"machine": {"workers": 1}},
+        {"stop": {"patience": 3}},
+    ):
+        assert experiment(same).fingerprint == base.fingerprint
+    for other in (
+        {"seed": 1},
+        {"clients": 33},
+        {"local": {"lr": 0.5}},
+        {"privacy": {"clip": 4.0}},
+        {"model": "linear"},
+    ):
+        assert experiment(other).fingerprint != base.fingerprint

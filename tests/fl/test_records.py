@@ -1,0 +1,228 @@
+"""What is on disk is whole, and a run that was killed goes on to the same bits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fl import records
+from fl.config import ConfigError, to_toml
+from fl.records import Folder, RecordError, recorded
+from fl.training import run
+from tests.fl.runs import tiny
+
+ROOT = Path(__file__).parents[2]
+
+
+def trained_in(path: Path, **changes: object) -> bytes:
+    e = tiny(**changes)
+    with Folder.create(path, e) as folder:
+        return run(e, folder=folder).x.tobytes()
+
+
+def resumed(path: Path, *settings: str) -> bytes:
+    with Folder.resume(path, settings) as folder:
+        return run(folder.experiment, folder=folder).x.tobytes()
+
+
+def start(path: Path, *more: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "fl", "train", *more, "--out", str(path)] if more else
+        [sys.executable, "-m", "fl", "train", "--resume", str(path)],
+        cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def rounds_in(path: Path) -> int:
+    file = path / "rounds.jsonl"
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def wait_for(path: Path, rounds: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 120
+    while rounds_in(path) < rounds:
+        assert process.poll() is None, process.stderr.read().decode() if process.stderr else ""
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("checkpoint_every", [1, 3])
+def test_after_kill_9_again_and_again_the_final_model_has_the_same_bits(
+    tmp_path: Path, checkpoint_every: int
+) -> None:
+    changes = {
+        "rounds": 7,
+        "secure": True,
+        "dropout": {"rate": 0.05, "stage": "any"},
+        "clusters": {"size": 4},
+    }
+    whole = trained_in(tmp_path / "whole", **changes)
+    file = tmp_path / "killed.toml"
+    file.write_text(to_toml(tiny(**changes, machine={"checkpoint_every": checkpoint_every})))
+    place = tmp_path / "killed"
+    process = start(place, str(file))
+    for kill_after in (1, 4):
+        wait_for(place, kill_after, process)
+        time.sleep(0.05 * kill_after)  # somewhere inside a round
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL
+        process = start(place)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors.decode()
+    assert b"going on after round" in errors
+    arrays = records.read_tensors(place / "checkpoint-000007.safetensors")
+    assert arrays["x"].tobytes() == whole
+    mine, theirs = recorded(place).rounds, recorded(tmp_path / "whole").rounds
+    assert [r["round"] for r in mine] == list(range(1, 8))
+    for key in ("accuracy", "clusters", "dropouts", "exposure"):
+        assert [r[key] for r in mine] == [r[key] for r in theirs]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_cleanly_says_how_to_go_on_and_goes_on(tmp_path: Path, number: int) -> None:
+    file = tmp_path / "e.toml"
+    file.write_text(to_toml(tiny(rounds=400)))
+    process = start(tmp_path / "run", str(file))
+    wait_for(tmp_path / "run", 3, process)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    text = errors.decode()
+    assert "Traceback" not in text
+    assert f"share train --resume {tmp_path / 'run'}" in text
+    done = rounds_in(tmp_path / "run")
+    assert resumed(tmp_path / "run", f"rounds={done + 2}") == trained_in(tmp_path / "whole", rounds=done + 2)
+
+
+def test_what_a_killed_process_left_half_written_is_cut_off(tmp_path: Path) -> None:
+    whole = trained_in(tmp_path / "whole", rounds=4)
+    trained_in(tmp_path / "run", rounds=2)
+    with (tmp_path / "run" / "rounds.jsonl").open("ab") as file:
+        file.write(b'{"round":3,"accuracy":0.9}\n{"round":4,"acc')
+    (tmp_path / "run" / ".checkpoint.json.123").write_text("half")
+    assert len(recorded(tmp_path / "run").rounds) == 3  # a report of it shows what is whole
+    assert resumed(tmp_path / "run", "rounds=4") == whole
+    assert [record["round"] for record in recorded(tmp_path / "run").rounds] == [1, 2, 3, 4]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
+    whole = trained_in(tmp_path / "whole")
+    Folder.create(tmp_path / "run", tiny()).close()
+    (tmp_path / "run" / "rounds.jsonl").write_text('{"round":1')
+    assert resumed(tmp_path / "run") == whole
+
+
+def test_a_crash_between_the_two_files_of_a_checkpoint_costs_a_round_and_no_more(tmp_path: Path) -> None:
+    trained_in(tmp_path / "run", rounds=2)
+    older = (tmp_path / "run" / "checkpoint.json").read_bytes()
+    model = (tmp_path / "run" / "checkpoint-000002.safetensors").read_bytes()
+    whole = resumed(tmp_path / "run", "rounds=3")
+    (tmp_path / "run" / "checkpoint.json").write_bytes(older)  # as if the new one had not been renamed yet
+    (tmp_path / "run" / "checkpoint-000002.safetensors").write_bytes(model)
+    assert resumed(tmp_path / "run") == whole
+
+
+def test_resuming_may_change_the_length_but_not_the_experiment(tmp_path: Path) -> None:
+    trained_in(tmp_path / "run")
+    with pytest.raises(ConfigError, match="same training"):
+        Folder.resume(tmp_path / "run", ["local.lr=0.5"])
+    Folder.resume(tmp_path / "run", ["rounds=9", "machine.workers=1"]).close()
+
+
+def test_a_pickle_offered_as_a_checkpoint_is_refused_and_never_run(tmp_path: Path) -> None:
+    trained_in(tmp_path / "run")
+    mark = tmp_path / "pwned"
+
+    class Evil:
+        def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+            return os.mkdir, (str(mark),)
+
+    evil = pickle.dumps({"x": Evil()})
+    (tmp_path / "run" / "checkpoint-000002.safetensors").write_bytes(evil)
+    pointer = json.loads((tmp_path / "run" / "checkpoint.json").read_text())
+    pointer["sha256"] = hashlib.sha256(evil).hexdigest()
+    (tmp_path / "run" / "checkpoint.json").write_text(json.dumps(pointer))
+    with (
+        Folder.resume(tmp_path / "run") as folder,
+        pytest.raises(RecordError, match="not a safetensors file"),
+    ):
+        folder.load()
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sha256": "0" * 64}, "damaged"),
+        ({"file": "../elsewhere.safetensors"}, "not a checkpoint"),
+        ({"file": "gone.safetensors"}, "No such file"),
+        ({"format": 99}, "version"),
+        ({"rounds": "many"}, "not a checkpoint"),
+        ({"experiment": "00"}, "another configuration"),
+        ({"records": 10**9}, "shorter"),
+    ],
+)
+def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path, change: dict, words: str) -> None:
+    trained_in(tmp_path / "run")
+    place = tmp_path / "run" / "checkpoint.json"
+    place.write_text(json.dumps({**json.loads(place.read_text()), **change}))
+    with Folder.resume(tmp_path / "run") as folder, pytest.raises(RecordError, match=words):
+        folder.load()
+
+
+def test_nothing_is_overwritten_and_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+    folder = Folder.create(tmp_path / "run", tiny())
+    with pytest.raises(RecordError, match="holds a run already"):
+        Folder.create(tmp_path / "run", tiny())
+    with pytest.raises(RecordError, match="another process"):
+        Folder.resume(tmp_path / "run")
+    folder.close()
+    Folder.resume(tmp_path / "run").close()
+    with pytest.raises(RecordError, match="no run in"):
+        Folder.resume(tmp_path / "nowhere")
+    with pytest.raises(RecordError, match="no run in"):
+        recorded(tmp_path / "nowhere")
+
+
+def test_a_write_that_fails_leaves_the_old_file_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "file"
+    records.write(place, b"old")
+
+    def broken(*_: object) -> None:
+        raise OSError("disk on fire")
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(OSError, match="fire"):
+        records.write(place, b"new")
+    assert place.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [place]
+
+
+def test_records_are_plain_json_even_where_a_number_is_not_one(tmp_path: Path) -> None:
+    records.write_json(
+        tmp_path / "x.json", {"loss": float("nan"), "n": np.int64(3), "v": np.array([1.5, np.inf]), "s": {2}}
+    )
+    assert json.loads((tmp_path / "x.json").read_text()) == {"loss": None, "n": 3, "v": [1.5, None], "s": [2]}
+
+
+def test_a_run_records_its_configuration_versions_and_attackers(tmp_path: Path) -> None:
+    trained_in(tmp_path / "run", byzantine=2, attack={"name": "label-flip"})
+    found = recorded(tmp_path / "run")
+    assert found.experiment == tiny(byzantine=2, attack={"name": "label-flip"})
+    assert len(found.info["byzantine"]) == 2
+    assert found.info["versions"]["python"]
+    assert found.info["parameters"] == 650
+    assert found.summary["rounds"] == 2
+    assert found.summary["accuracy"] == found.rounds[-1]["accuracy"]

@@ -1,0 +1,272 @@
+"""Cells, weights and sums: secure and clear agree bit for bit, and averaging by weight is FedAvg (Lemma 1)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fl import secure
+from fl.config import STAGES, ConfigError, experiment
+from fl.secure import Opened, Population, capped, layout
+from secagg.fixedpoint import FixedPoint
+
+DEEDS = ("silence", "garbage", "wrong-shares", "broken-boxes")
+
+
+def vectors(n: int, d: int = 40, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(0, 0.3, (n, d)).astype(np.float32)
+
+
+def aggregated(
+    tables: dict[str, Any],
+    updates: np.ndarray,
+    *,
+    sizes: list[int] | None = None,
+    drop: dict[int, str] | None = None,
+    misbehave: dict[int, str] | None = None,
+) -> list[Opened]:
+    e = experiment({"clients": len(updates), **tables})
+    population = Population(e, sizes or [20] * len(updates))
+    cells = population.cells(3, updates.shape[1], b"c" * 32)
+    return [
+        population.aggregate(cell, lambda c: updates[c], drop=drop or {}, misbehave=misbehave or {})
+        for cell in cells
+    ]
+
+
+def sums(opened: list[Opened]) -> dict[tuple[int, int, int], bytes]:
+    return {
+        (o.cell.index, c.grouping, c.index): o.mean(c).tobytes()
+        for o in opened
+        for c in o.clusters
+        if c.state == "opened"
+    }
+
+
+@pytest.mark.parametrize("schedule", ["random", "fixed", "transversal", "atoms"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_secure_and_clear_sums_have_the_same_bits_whoever_drops_out(schedule: str, stage: str) -> None:
+    clusters = {
+        "random": {"size": 4, "schedule": "random"},
+        "fixed": {"size": 4, "schedule": "fixed"},
+        "transversal": {"size": 4, "groupings": 2, "schedule": "transversal"},
+        "atoms": {"size": 6, "groupings": 3, "schedule": "atoms", "atom": 3},
+    }[schedule]
+    updates, sizes = vectors(20), list(range(10, 30))
+    drop = {2: stage, 11: stage}
+    secured = aggregated({"clusters": clusters}, updates, sizes=sizes, drop=drop)
+    cleared = aggregated({"clusters": clusters, "secure": False}, updates, sizes=sizes, drop=drop)
+    assert sums(secured) == sums(cleared)
+    assert sums(secured)
+    assert [o.clusters for o in secured] == [o.clusters for o in cleared]
+    assert set(secured[0].dropouts) == set(cleared[0].dropouts) >= {2, 11}
+
+
+@pytest.mark.parametrize("deed", DEEDS)
+def test_a_cheat_in_the_protocol_changes_no_other_sum_and_is_named_or_gone(deed: str) -> None:
+    updates = vectors(15)
+    clusters = {"clusters": {"size": 5}}
+    secured = aggregated(clusters, updates, misbehave={4: deed})
+    cleared = aggregated({**clusters, "secure": False}, updates, misbehave={4: deed})
+    honest = aggregated({**clusters, "secure": False}, updates)
+    assert sums(secured) == sums(cleared)
+    assert [(c.members, c.state) for c in secured[0].clusters] == [
+        (c.members, c.state) for c in cleared[0].clusters
+    ]
+    without = {c.index for c in honest[0].clusters if 4 not in c.members}
+    assert {key: value for key, value in sums(secured).items() if key[2] in without} == {
+        key: value for key, value in sums(honest).items() if key[2] in without
+    }
+    if deed in ("wrong-shares", "broken-boxes"):
+        assert set(secured[0].blamed) == {4}
+    else:
+        assert 4 in secured[0].dropouts
+        assert not secured[0].blamed
+
+
+def test_too_few_survivors_fail_the_cell_with_a_reason_and_no_sum() -> None:
+    drop = dict.fromkeys(range(5), "inputs")
+    for tables in ({}, {"secure": False}):
+        (opened,) = aggregated({"clusters": {"size": 4}, **tables}, vectors(12), drop=drop)
+        assert "threshold" in opened.failed
+        assert not sums([opened])
+        assert {c.state for c in opened.clusters} == {"lost"}
+        assert set(opened.dropouts) == set(drop)
+
+
+def oracle(updates: np.ndarray, sizes: list[int], clients: list[int], group: int) -> np.ndarray:
+    """FedAvg in integers: every update encoded as a client does, all of them added, one division at the end."""
+    total = sum(sizes[c] for c in clients)
+    mean = total / len(clients)
+    encoding = FixedPoint(clients=group, clip=8.0)
+    whole = np.zeros(updates.shape[1], dtype=np.int64)
+    for c in clients:
+        whole += encoding.encode(updates[c], weight=sizes[c] * len(clients) / total)[0].view(np.int32)
+    return whole.astype(np.float64) * (mean / encoding.scale) / total
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_averaging_by_weight_equals_fedavg_exactly_whatever_the_clusters(data: st.DataObject) -> None:
+    """Lemma 1 of SHARE: integers of the ring are added, so the order of adding cannot matter."""
+    size = data.draw(st.integers(3, 6))
+    clusters = data.draw(st.integers(2, 5))
+    n = size * clusters
+    sizes = data.draw(st.lists(st.integers(5, 40), min_size=n, max_size=n))
+    tables = {
+        "clusters": {"size": size, "groupings": data.draw(st.integers(1, 4))},
+        "privacy": {"audit": "report-even-if-exposed"},
+        "secure": False,
+    }
+    updates = vectors(n, seed=data.draw(st.integers(0, 99)))
+    (opened,) = aggregated(tables, updates, sizes=sizes)
+    expected = oracle(updates, sizes, list(range(n)), size)
+    for grouping in range(tables["clusters"]["groupings"]):
+        total, weight = opened.total(grouping)
+        assert weight == sum(sizes)
+        assert (total / weight == expected).all()
+
+
+def test_flat_fedavg_is_the_same_oracle_with_one_group() -> None:
+    updates, sizes = vectors(9), [5, 9, 14, 30, 12, 8, 8, 8, 21]
+    (opened,) = aggregated({"method": "fedavg"}, updates, sizes=sizes)
+    total, weight = opened.total(0)
+    assert (total / weight == oracle(updates, sizes, list(range(9)), 9)).all()
+
+
+def test_a_cluster_mean_is_the_weighted_mean_of_its_survivors() -> None:
+    updates, sizes = vectors(12), [10 + 3 * i for i in range(12)]
+    (opened,) = aggregated({"clusters": {"size": 4}}, updates, sizes=sizes, drop={3: "inputs"})
+    for cluster in opened.of(0):
+        assert 3 not in cluster.members
+        weights = np.array([sizes[c] for c in cluster.members], dtype=np.float64)
+        expected = (updates[list(cluster.members)] * weights[:, None]).sum(0) / weights.sum()
+        np.testing.assert_allclose(opened.mean(cluster), expected, atol=1e-6)
+
+
+def test_without_share_every_update_is_seen_and_that_is_said() -> None:
+    updates = vectors(6)
+    (opened,) = aggregated(
+        {"method": "no-share", "privacy": {"expose_every_client": True}}, updates, drop={2: "keys"}
+    )
+    assert opened.exposure is not None
+    assert opened.exposure.exposed == (0, 1, 3, 4, 5)
+    assert "NO SECURE AGGREGATION" in opened.exposure.sentences[0]
+    for cluster in opened.of(0):
+        np.testing.assert_allclose(opened.mean(cluster), updates[cluster.index], atol=1e-7)
+
+
+@given(st.lists(st.integers(1, 10**6), min_size=2, max_size=30), st.floats(1, 100))
+def test_capped_weights_never_differ_by_more_than_the_ratio(sizes: list[int], ratio: float) -> None:
+    found = capped(sizes, ratio)
+    assert min(found) >= 1
+    assert max(found) <= ratio * min(found)
+    assert all(
+        (found[i] <= found[j]) for i in range(len(sizes)) for j in range(len(sizes)) if sizes[i] <= sizes[j]
+    )
+    if max(sizes) <= ratio * min(sizes):
+        assert list(found) == sizes
+
+
+def test_one_boaster_changes_nobody_elses_weight() -> None:
+    assert capped([100] * 9 + [10**6], 10)[:9] == (100,) * 9
+    assert capped([100] * 9 + [1], 10)[:9] == (100,) * 9
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(40, 3000),
+    st.sampled_from(["random", "fixed", "transversal", "atoms"]),
+    st.integers(2, 6),
+    st.integers(30, 300),
+)
+def test_cells_are_small_enough_whole_and_leave_few_out(n: int, schedule: str, size: int, cell: int) -> None:
+    size = 2 * size if schedule == "atoms" else size + 1
+    clusters = {
+        "size": size,
+        "schedule": schedule,
+        "cell": cell,
+        "atom": size // 2 if schedule == "atoms" else 0,
+    }
+    try:
+        e = experiment(clients=n, clusters=clusters, secure=False)
+    except ConfigError as error:
+        assert str(error).startswith("clusters")
+        return
+    plan = layout(e)
+    assert max(plan.cells) <= max(cell, size)
+    assert plan.clusters * size == plan.seated <= n
+    assert n - plan.seated <= max(size, 0.1 * n)
+
+
+def test_every_client_is_in_at_most_one_cell_and_cells_are_drawn_anew_each_round() -> None:
+    e = experiment(clients=200, clusters={"size": 5, "cell": 60}, secure=False)
+    population = Population(e, [10] * 200)
+    rounds = [population.cells(t, 3, b"") for t in range(3)]
+    for cells in rounds:
+        everyone = [client for cell in cells for client in cell.clients]
+        assert len(everyone) == len(set(everyone)) == 200
+        assert len(cells) == 4
+    assert rounds[0][0].clients != rounds[1][0].clients
+    again = Population(e, [10] * 200).cells(0, 3, b"")
+    assert [cell.clients for cell in again] == [cell.clients for cell in rounds[0]]
+
+
+@pytest.mark.parametrize("schedule", ["fixed", "atoms"])
+def test_cells_of_lasting_clusters_last(schedule: str) -> None:
+    clusters = {"size": 6, "cell": 60, "schedule": schedule, "atom": 3 if schedule == "atoms" else 0}
+    population = Population(experiment(clients=180, clusters=clusters, secure=False), [10] * 180)
+    first, second = population.cells(0, 3, b""), population.cells(1, 3, b"")
+    assert [cell.clients for cell in first] == [cell.clients for cell in second]
+    if schedule == "fixed":
+        assert [c.plan.groupings for c in first if c.plan] == [c.plan.groupings for c in second if c.plan]
+
+
+def test_a_sample_is_drawn_anew_each_round_and_covers_everyone_in_time() -> None:
+    e = experiment(clients=40, participation=0.3, clusters={"size": 3}, secure=False)
+    population = Population(e, [10] * 40)
+    samples = [set(population.cells(t, 3, b"")[0].clients) for t in range(30)]
+    assert all(len(sample) == 12 for sample in samples)
+    assert len({frozenset(sample) for sample in samples}) > 20
+    assert set.union(*samples) == set(range(40))
+
+
+def test_the_model_is_bound_so_clients_with_another_one_give_noise_not_a_wrong_sum() -> None:
+    e = experiment(clients=6, clusters={"size": 3})
+    population = Population(e, [10] * 6)
+    (cell,) = population.cells(0, 5, b"model a")
+    other = Population(e, [10] * 6).cells(0, 5, b"model b")[0]
+    assert cell.plan is not None
+    assert other.plan is not None
+    assert cell.plan.hash != replace(cell.plan, context=b"model b").hash
+
+
+def test_the_audit_of_a_round_is_in_the_record_of_it() -> None:
+    (opened,) = aggregated(
+        {"clusters": {"size": 3, "groupings": 8}, "privacy": {"audit": "report-even-if-exposed"}}, vectors(12)
+    )
+    assert opened.exposure is not None
+    assert len(opened.exposure.exposed) == 12
+    assert opened.exposure.anonymity == 1
+    (safe,) = aggregated({"clusters": {"size": 3}}, vectors(12))
+    assert safe.exposure is not None
+    assert (safe.exposure.exposed, safe.exposure.anonymity) == ((), 3)
+    assert safe.exposure.leverage == pytest.approx(1 / 3)
+
+
+def test_bytes_and_seconds_are_counted_only_where_cryptography_ran() -> None:
+    (secured,) = aggregated({"clusters": {"size": 3}}, vectors(12))
+    (cleared,) = aggregated({"clusters": {"size": 3}, "secure": False}, vectors(12))
+    assert set(secured.cost.bytes_up) == set(STAGES)
+    assert sum(secured.cost.bytes_up.values()) > 12 * 4 * 40
+    assert not cleared.cost.bytes_up
+    total = secure.Cost()
+    total.add(secured.cost)
+    total.add(secured.cost)
+    assert total.clients == 24
+    assert total.bytes_up["inputs"] == 2 * secured.cost.bytes_up["inputs"]

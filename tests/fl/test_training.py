@@ -1,0 +1,375 @@
+"""Whole trainings: every baseline, attack and mishap, and the same model with and without cryptography."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import fl
+import robust
+from fl.config import STAGES, ConfigError
+from fl.records import Folder
+from fl.rounds import absences
+from fl.training import Trained, attackers, run, why_stop
+from tests.fl.runs import tiny
+
+FLIP = {"byzantine": 2, "attack": {"name": "sign_flip", "options": {"scale": 10.0}}}
+
+
+def accuracy(trained: Trained) -> float:
+    return trained.accuracy
+
+
+def states(trained: Trained, round_: int = 0) -> list[str]:
+    return [cluster["state"] for cluster in trained.history[round_]["clusters"]]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"clusters": {"size": 4, "groupings": 2, "schedule": "transversal"}, "clients": 20},
+        {"clusters": {"size": 6, "groupings": 3, "schedule": "atoms", "atom": 3}, "clients": 24},
+        {"method": "fedavg"},
+        {"aggregation": {"rule": "weighted-mean"}, "data": {"partition": "dirichlet", "alpha": 0.3}},
+        {"dropout": {"rate": 0.15, "stage": "any"}, "clients": 30, "clusters": {"size": 5}},
+        {
+            **FLIP,
+            "attack": {**FLIP["attack"], "protocol": "broken-boxes"},
+            "clients": 18,
+            "clusters": {"size": 3},
+        },
+        {"clients": 40, "clusters": {"size": 4, "cell": 20}},
+    ],
+    ids=["random", "transversal", "atoms", "fedavg", "weighted", "dropouts", "cheats", "cells"],
+)
+def test_secure_and_clear_training_end_in_the_same_bits(changes: dict[str, Any]) -> None:
+    secured, cleared = run(tiny(secure=True, **changes)), run(tiny(secure=False, **changes))
+    assert secured.x.tobytes() == cleared.x.tobytes()
+    assert [r["accuracy"] for r in secured.history] == [r["accuracy"] for r in cleared.history]
+    assert secured.summary["bytes_up_per_client"] > 0 == cleared.summary["bytes_up_per_client"]
+
+
+def test_training_learns() -> None:
+    assert accuracy(run(tiny(rounds=6))) > 0.8
+
+
+def test_a_weighted_mean_of_clusters_is_fedavg() -> None:
+    """Lemma 1 end to end; flat FedAvg has another fixed-point scale, so it agrees to its resolution."""
+    uneven = {"partition": "dirichlet", "alpha": 0.5}
+    share = run(tiny(aggregation={"rule": "weighted-mean"}, data=uneven, rounds=1))
+    flat = run(tiny(method="fedavg", data=uneven, rounds=1))
+    np.testing.assert_allclose(share.x, flat.x, atol=2e-7)
+    report = {"audit": "report-even-if-exposed"}
+    again = run(
+        tiny(
+            aggregation={"rule": "weighted-mean"},
+            data=uneven,
+            rounds=1,
+            clusters={"groupings": 5},
+            privacy=report,
+        )
+    )
+    assert again.x.tobytes() == share.x.tobytes()
+
+
+def test_share_withstands_what_fedavg_does_not() -> None:
+    attacked = {
+        "clients": 24,
+        "rounds": 6,
+        "byzantine": 2,
+        "attack": {"name": "sign_flip", "options": {"scale": 30.0}},
+    }
+    attacked |= {"aggregation": {"rule": "multi_krum"}}
+    share, fedavg = run(tiny(**attacked)), run(tiny(method="fedavg", **attacked))
+    assert accuracy(share) > 0.75
+    assert accuracy(fedavg) < 0.5
+
+
+def test_no_share_shows_every_update_and_says_so() -> None:
+    trained = run(tiny(method="no-share", privacy={"expose_every_client": True}, **FLIP))
+    assert trained.summary["exposed"] == list(range(12))
+    assert len(trained.history[0]["clusters"]) == 12
+    assert "NO SECURE AGGREGATION" in trained.history[0]["exposure"]["sentences"][0]
+
+
+def test_fixed_clusters_stay_and_random_ones_move() -> None:
+    def members(schedule: str) -> list[list[list[int]]]:
+        trained = run(tiny(clusters={"schedule": schedule}))
+        return [[cluster["members"] for cluster in record["clusters"]] for record in trained.history]
+
+    fixed, random = members("fixed"), members("random")
+    assert fixed[0] == fixed[1]
+    assert random[0] != random[1]
+
+
+@pytest.mark.parametrize("name", [*robust.ATTACKS, "label-flip"])
+def test_every_attack_runs_and_changes_the_outcome(name: str) -> None:
+    clean = run(tiny(rounds=1, method="fedavg"))
+    attacked = run(tiny(rounds=1, method="fedavg", byzantine=3, attack={"name": name}))
+    assert attacked.x.tobytes() != clean.x.tobytes()
+    assert np.isfinite(attacked.x).all()
+
+
+@pytest.mark.parametrize("rule", [*robust.AGGREGATORS, "weighted-mean"])
+def test_every_rule_trains_under_attack(rule: str) -> None:
+    aggregation = {"rule": rule, "options": {"trusted": 0} if rule == "monna" else {}}
+    trained = run(
+        tiny(
+            clients=30, byzantine=1, attack=FLIP["attack"], aggregation=aggregation, data={"validation": 0.1}
+        )
+    )
+    assert not trained.summary["skipped_rounds"]
+    assert np.isfinite(trained.x).all()
+    assert trained.history[0]["groupings"][0]["opened"] == 10
+
+
+@pytest.mark.parametrize("before", robust.PRE_AGGREGATORS)
+def test_every_pre_aggregation_trains(before: str) -> None:
+    options = {"clipping": {"radius": 1.0}, "bucketing": {"size": 2}}.get(before, {})
+    trained = run(
+        tiny(clients=30, aggregation={"rule": "median", "before": [before], "before_options": options})
+    )
+    assert not trained.summary["skipped_rounds"]
+
+
+def test_attackers_are_the_same_all_along_and_an_attack_may_start_late() -> None:
+    late = {"attack": {**FLIP["attack"], "start": 2}, "byzantine": 2, "method": "fedavg"}
+    before, after = run(tiny(rounds=2, method="fedavg")), run(tiny(rounds=2, **late))
+    assert before.history[0]["accuracy"] == after.history[0]["accuracy"]
+    assert before.history[0]["update_norm"] == after.history[0]["update_norm"]
+    assert before.x.tobytes() != after.x.tobytes()
+    assert attackers(tiny(**FLIP)) == attackers(tiny(rounds=9, **FLIP))
+    assert len(attackers(tiny(**FLIP))) == 2
+
+
+def test_poisoned_clusters_are_those_with_attackers_in_them() -> None:
+    trained = run(tiny(**FLIP))
+    bad = attackers(tiny(**FLIP))
+    for record in trained.history:
+        for cluster in record["clusters"]:
+            assert cluster["bad"] == len(bad & set(cluster["members"]))
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_scheduled_dropouts_leave_at_their_stage(stage: str) -> None:
+    schedule = [{"round": 2, "clients": [1, 5], "stage": stage}]
+    trained = run(tiny(clusters={"size": 6}, dropout={"schedule": schedule}, secure=True))
+    assert trained.history[0]["dropouts"] == []
+    gone = trained.history[1]["dropouts"]
+    assert [(d["client"], d["stage"]) for d in gone] == [(1, stage), (5, stage)]
+    members = {client for cluster in trained.history[1]["clusters"] for client in cluster["members"]}
+    assert ({1, 5} <= members) == (stage in ("consistency", "unmasking"))
+
+
+def test_dropouts_by_rate_come_at_about_that_rate_and_at_every_stage() -> None:
+    e = tiny(
+        clients=200, dropout={"rate": 0.2, "stage": "any"}, clusters={"cell": 300}, data={"examples": None}
+    )
+    drawn = [absences(e, t) for t in range(20)]
+    assert 0.17 < sum(map(len, drawn)) / 4000 < 0.23
+    assert {stage for gone in drawn for stage in gone.values()} == set(STAGES)
+    assert absences(e, 3) == drawn[3] != drawn[4]
+
+
+def test_rows_that_the_audit_closes_are_left_out_and_counted() -> None:
+    schedule = [{"round": 1, "clients": [0], "stage": "inputs"}]
+    trained = run(tiny(dropout={"schedule": schedule}))  # clusters of 3, anonymity 3: one closes
+    assert sorted(states(trained)) == ["closed", "opened", "opened", "opened"]
+    closed = next(c for c in trained.history[0]["clusters"] if c["state"] == "closed")
+    assert closed["why"]
+    assert trained.history[0]["groupings"][0]["opened"] == 3
+    assert states(trained, 1) == ["opened"] * 4
+
+
+def test_a_round_without_enough_clients_is_skipped_and_said_so_and_the_next_goes_on() -> None:
+    gone = [{"round": 2, "clients": list(range(6)), "stage": "inputs"}]
+    for secure in (True, False):
+        trained = run(tiny(rounds=3, secure=secure, dropout={"schedule": gone}))
+        assert trained.summary["skipped_rounds"] == [2]
+        assert "threshold" in trained.history[1]["skipped"]
+        assert trained.history[1]["accuracy"] == trained.history[0]["accuracy"]
+        assert trained.history[1]["update_norm"] == 0
+        assert trained.history[2]["accuracy"] != trained.history[1]["accuracy"]
+
+
+def test_a_round_in_which_no_sum_may_be_opened_is_skipped() -> None:
+    # One client of every cluster is gone, in the only round: three clients cannot hide in pairs.
+    first = run(tiny(rounds=1))
+    gone = [cluster["members"][0] for cluster in first.history[0]["clusters"]]
+    privacy = {"threshold": 8, "colluders": 3}
+    trained = run(tiny(rounds=1, privacy=privacy, dropout={"schedule": [{"round": 1, "clients": gone}]}))
+    assert states(trained) == ["closed"] * 4
+    assert "no sum was opened" in trained.history[0]["skipped"]
+
+
+def test_a_rule_that_gets_too_few_clusters_skips_the_grouping_with_the_reason() -> None:
+    gone = [{"round": 1, "clients": [0], "stage": "inputs"}]
+    trained = run(tiny(rounds=1, aggregation={"rule": "trimmed_mean", "f": 1}, dropout={"schedule": gone}))
+    assert trained.history[0]["skipped"] == ""
+    trained = run(
+        tiny(rounds=1, clients=9, aggregation={"rule": "trimmed_mean", "f": 1}, dropout={"schedule": gone})
+    )
+    assert "trimmed_mean" in trained.history[0]["skipped"]
+
+
+def test_clients_whose_training_breaks_stay_away_and_the_others_go_on() -> None:
+    class Fragile(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.out = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.out(x)
+
+    clients = [(torch.randn(10, 4), torch.randint(0, 2, (10,))) for _ in range(12)]
+    clients[7] = (torch.full((10, 4), float("inf")), clients[7][1])
+    trained = fl.train(Fragile(), clients, clients[0], rounds=1, secure=False, clusters={"size": 4})
+    assert [gone["client"] for gone in trained.history[0]["dropouts"]] == [7]
+    assert np.isfinite(trained.x).all()
+
+
+def test_partial_participation_draws_new_clients_each_round() -> None:
+    trained = run(tiny(clients=24, participation=0.5, rounds=3))
+    drawn = [{m for c in record["clusters"] for m in c["members"]} for record in trained.history]
+    assert [len(some) for some in drawn] == [12, 12, 12]
+    assert drawn[0] != drawn[1]
+
+
+def test_the_server_learning_rate_scales_the_step() -> None:
+    start = run(tiny(rounds=1, server_lr=1e-30)).x
+    one, half = run(tiny(rounds=1)).x, run(tiny(rounds=1, server_lr=0.5)).x
+    np.testing.assert_allclose(half - start, (one - start) / 2, atol=1e-7)
+
+
+def test_the_average_over_groupings_is_the_mean_of_what_each_gave() -> None:
+    privacy = {"audit": "report-even-if-exposed"}
+    median = {"rule": "median"}
+    both = run(tiny(rounds=1, clusters={"groupings": 2}, aggregation=median, privacy=privacy))
+    start = run(tiny(rounds=1, server_lr=1e-30)).x
+    parts = []
+    for grouping in range(2):
+        groups = [c["members"] for c in both.history[0]["clusters"] if c["grouping"] == grouping]
+        parts.append(groups)
+    assert parts[0] != parts[1]
+    first = run(tiny(rounds=1, aggregation=median)).x - start
+    assert parts[0] == [c["members"] for c in run(tiny(rounds=1, aggregation=median)).history[0]["clusters"]]
+    assert not np.allclose(both.x - start, first)
+
+
+@pytest.mark.parametrize(
+    ("stop", "history", "expected"),
+    [
+        ({"accuracy": 0.8}, [(0.5, 1.0), (0.85, 0.9)], "reached the goal"),
+        ({"accuracy": 0.8}, [(0.85, 1.0), (0.5, 0.9)], ""),
+        ({"patience": 2}, [(0.5, 1.0), (0.6, 1.1), (0.6, 1.2)], "since round 1"),
+        ({"patience": 2}, [(0.5, 1.0), (0.6, 1.1), (0.6, 0.9)], ""),
+        ({"patience": 1}, [(0.5, None), (0.5, None)], "since round 1"),
+        ({}, [(1.0, 0.0)], ""),
+    ],
+)
+def test_the_stopping_criterion(
+    stop: dict[str, Any], history: list[tuple[float, float | None]], expected: str
+) -> None:
+    records = [{"round": i + 1, "accuracy": a, "loss": loss} for i, (a, loss) in enumerate(history)]
+    reason = why_stop(tiny(stop=stop), records)
+    assert (expected in reason) if expected else reason == ""
+
+
+def test_training_stops_early_and_says_why() -> None:
+    trained = run(tiny(rounds=20, stop={"accuracy": 0.6}))
+    assert trained.summary["rounds"] < 20
+    assert "goal" in trained.summary["stopped"]
+
+
+def test_the_result_does_not_depend_on_the_number_of_workers() -> None:
+    alone, spread = run(tiny(machine={"workers": 0})), run(tiny(machine={"workers": 2}))
+    assert alone.x.tobytes() == spread.x.tobytes()
+
+
+def test_cells_are_aggregated_together() -> None:
+    trained = run(tiny(clients=40, clusters={"size": 4, "cell": 20}, data={"examples": 400}))
+    assert trained.history[0]["groupings"][0]["opened"] == 10
+    assert {cluster["cell"] for cluster in trained.history[0]["clusters"]} == {0, 1}
+
+
+def test_cheats_are_named_in_the_summary_and_training_goes_on() -> None:
+    e = tiny(
+        clients=18,
+        secure=True,
+        byzantine=2,
+        rounds=2,
+        attack={"name": "none", "protocol": "wrong-shares"},
+    )
+    trained = run(e)
+    assert set(trained.summary["blamed"]) == {str(client) for client in attackers(e)}
+    assert not trained.summary["skipped_rounds"]
+    assert accuracy(trained) > 0.3
+
+
+def test_python_use_brings_a_model_and_data_and_gets_a_model_and_a_record(tmp_path: Any) -> None:
+    torch.manual_seed(0)
+    points = torch.randn(240, 2)
+    labels = (points[:, 0] > 0).long()
+    clients = [(points[i::12], labels[i::12]) for i in range(12)]
+    net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    trained = fl.train(
+        net,
+        clients,
+        (points, labels),
+        rounds=8,
+        out=tmp_path / "run",
+        local={"lr": 0.2},
+        clusters={"size": 3},
+    )
+    assert trained.accuracy > 0.9
+    predicted = trained.model(points).argmax(1)
+    assert (predicted == labels).float().mean().item() == pytest.approx(trained.accuracy)
+    assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
+    assert len(trained.history) == 8
+    assert trained.folder == tmp_path / "run"
+    longer = fl.train(net, clients, (points, labels), rounds=8, out=tmp_path / "run", resume=True)
+    assert longer.x.tobytes() == trained.x.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("clients", "words"),
+    [
+        ([], "at least"),
+        ([(np.zeros((3, 2)), [0, 1])] * 12, "client 0"),
+        ([(np.zeros((3, 2)), ["a", "b", "c"])] * 12, "client 0"),
+        ([(np.zeros((3, 2)), [0, 1, 1])] * 2 + [(np.zeros((3, 4)), [0, 1, 1])] * 10, "one shape"),
+        ([(np.zeros((3, 2)), [0, 1, 1])] * 2, "clusters"),
+    ],
+)
+def test_python_use_with_wrong_data_is_one_clear_error(clients: list, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        fl.train("linear", clients, (np.zeros((3, 2)), [0, 1, 1]), rounds=1)
+
+
+def test_a_model_that_cannot_be_used_is_one_clear_error() -> None:
+    with pytest.raises(ConfigError, match="model"):
+        run(tiny(model="tests.fl.runs:nothing"))
+    with pytest.raises(ConfigError, match="model"):
+        run(tiny(model="nowhere:nothing"))
+    with pytest.raises(ConfigError, match="data"):
+        run(tiny(data={"name": "nowhere:nothing"}))
+    with pytest.raises(ConfigError, match="data"):
+        run(tiny(clients=300, data={"examples": 100}))
+
+
+def test_a_recorded_run_holds_the_model_by_parameter_names(tmp_path: Any) -> None:
+    from safetensors.torch import load_file
+
+    e = tiny()
+    with Folder.create(tmp_path / "run", e) as folder:
+        trained = run(e, folder=folder)
+    module = trained.task.build()
+    module.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
+    for mine, theirs in zip(module.parameters(), trained.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
