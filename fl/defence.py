@@ -1,8 +1,8 @@
 """Cluster means in, one update out: a rule of `robust` by name, with what only the server can give it.
 
-Rules and attacks say in `robust` which parameters they take. Those that the experiment cannot know (the loss on
-the server's validation examples, the gradient there, the previous result, a random generator) are supplied
-here; the others come from the configuration, under the same names.
+Rules and attacks say in `robust` which parameters they take. Those that a configuration cannot know (the loss
+on the server's validation examples, the gradient there, the previous result, a random generator) are
+supplied here; the others come from the configuration, under the same names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Decision:
     """What one grouping gave: an update, or the reason for none.
 
     `kept` says for each cluster how much of it was used: 1 if chosen (or given its fair share), 0 if
-    rejected, in between for rules that weigh or work coordinate by coordinate; empty where nothing is filtered.
+    rejected, in between for rules that weigh or work by coordinate; empty where nothing is filtered.
     """
 
     update: Vector | None
@@ -108,13 +108,13 @@ def why_not(e: Experiment, clusters: int) -> str:
     rule = robust.AGGREGATORS[a.rule]
     most = most_withstood(a.rule, rows)
     if most < 0:
-        return f"clusters.size: {rows} clusters are too few for {a.rule}, which needs {rule.needs}; use smaller ones"
+        return f"clusters.size: {rows} clusters are too few for {a.rule} ({rule.needs}); make smaller ones"
     f = bad_clusters(e, clusters)
     if f > most:
         key = "fraction" if a.fraction is not None else "f"
         return (
-            f"aggregation.{key}: {a.rule} needs {rule.needs}, so of {rows} clusters it withstands at most {most} "
-            f"bad ones, not {f}; lower it, or make more and smaller clusters"
+            f"aggregation.{key}: {a.rule} needs {rule.needs}, so of {rows} clusters it withstands at most "
+            f"{most} bad ones, not {f}; lower it, or make more and smaller clusters"
         )
     try:
         rule.check(rows, **_filled(rule, a.options, _stand_ins(f)))

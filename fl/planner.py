@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 
 from fl import defence, secure
 from fl.config import Clusters, ConfigError, Experiment, Privacy
+from robust import AGGREGATORS, tolerance
 
 DRAWS = 12  # rounds audited for each candidate
 PLACEMENTS = 200  # of attackers, for each of those rounds
@@ -49,6 +51,7 @@ class Question:
             (self.anonymity < 2, f"--anonymity: at least 2, not {self.anonymity}"),
             (not 0 < self.max_leverage <= 1, f"--max-leverage: above 0, at most 1, not {self.max_leverage}"),
             (not 0 < self.holds <= 1, f"--holds: a probability, not {self.holds}"),
+            (self.rule not in AGGREGATORS, f"--rule: one of {', '.join(AGGREGATORS)}, not {self.rule!r}"),
         ):
             if wrong:
                 raise ConfigError(message)
@@ -151,7 +154,7 @@ def _weigh(q: Question, clusters: Clusters) -> Candidate:
         left_out=q.clients - layout.seated,
         threshold=threshold,
         completes=1 - _binomial_below(cell, 1 - q.dropout, threshold),
-        withstands=defence.most_withstood(q.rule, layout.clusters),
+        withstands=max(0, defence.most_withstood(q.rule, layout.clusters)),
     )
     if known.withstands < 1 and q.byzantine:
         return replace(known, ruled_out=f"{q.rule} withstands no bad cluster among {known.clusters}")
@@ -175,6 +178,8 @@ def _weigh(q: Question, clusters: Clusters) -> Candidate:
 
 def _robustness(q: Question, known: Candidate, e: Experiment, layout: secure.Layout) -> Candidate:
     """Rounds drawn with dropouts, audited for real, with attackers placed at random in each."""
+    if not q.dropout and known.groupings == 1 and len(layout.cells) == 1:
+        return _exactly(q, known)
     lot = np.random.default_rng([q.seed, q.clients, known.size, known.groupings, known.atom])
     cell, schedule = layout.cells[0], layout.schedules[0]
     assert schedule is not None
@@ -205,6 +210,15 @@ def _robustness(q: Question, known: Candidate, e: Experiment, layout: secure.Lay
         holds=1.0 if certain and held > 0.999 else held,
         certain=certain and held > 0.999,
     )
+
+
+def _exactly(q: Question, known: Candidate) -> Candidate:
+    """One grouping, nobody drops out: the distribution of spoiled clusters is known in closed form."""
+    clean = tolerance.clean_clusters(q.clients, q.byzantine, known.size)
+    holds = sum(clean[known.clusters - known.withstands :], start=Fraction(0))
+    spoiled = sum((known.clusters - k) * p for k, p in enumerate(clean))
+    certain = q.byzantine <= known.withstands
+    return replace(known, opened=1.0, spoiled=float(spoiled), holds=float(holds), certain=certain)
 
 
 def _placements(
@@ -321,9 +335,9 @@ def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _telling(out: Sequence[Candidate], most: int = 6) -> list[Candidate]:
-    """One candidate for each kind of reason: the smallest change that no longer works."""
+    """A few candidates for each kind of reason: the nearest misses, then the smallest clusters."""
     kinds: dict[str, list[Candidate]] = {}
-    for candidate in out:
+    for candidate in sorted(out, key=lambda c: (-round(c.holds, 2), c.size, c.groupings)):
         words = "".join(c for c in candidate.ruled_out if c.isalpha())
         kinds.setdefault(words.replace("spoil", "")[:40], []).append(candidate)
     each = max(1, most // max(len(kinds), 1))
@@ -352,10 +366,10 @@ def _way_out(answer: Answer) -> str:
             "No clusters are private enough: lower --anonymity, raise --max-leverage, or bring more clients."
         )
     best = max(private, key=lambda c: c.holds)
+    accept = f"; --holds {math.floor(best.holds * 100) / 100:g} would accept it" if best.holds >= 0.5 else ""
     return (
         f"Closest: {best.name} holds in {best.holds:.0%} of rounds with {q.rule}. More clients, fewer "
-        "attackers or a rule that validates (--rule zeno) would help; "
-        f"--holds {math.floor(best.holds * 100) / 100:g} would accept it."
+        f"attackers or a rule that validates (--rule zeno) would help{accept}."
     )
 
 
@@ -393,7 +407,17 @@ def draw(answer: Answer, path: Path) -> None:
                 c=colour if fits else "none",
                 edgecolors=colour,
                 alpha=0.85 if fits else 0.5,
-                label=schedule if fits else None,
+            )
+        axis.scatter([], [], s=90, c=colour, label=schedule)
+    for c in answer.candidates:
+        if c.holds > 0.02 and c is not answer.recommended:
+            axis.annotate(
+                f"{c.size}/{c.groupings}",
+                (c.leverage, c.holds),
+                xytext=(7, 5),
+                textcoords="offset points",
+                fontsize=8,
+                color="#5b6776",
             )
     best = answer.recommended
     if best:
@@ -410,9 +434,9 @@ def draw(answer: Answer, path: Path) -> None:
         xlabel="leverage: part of an update that a round's sums explain (less is more private)",
         ylabel=f"chance that {q.rule} holds in a round",
         ylim=(-0.03, 1.04),
-        title=f"{q.clients} clients, {q.byzantine} Byzantine, {q.dropout:.0%} dropouts (size: groupings)",
+        title=f"{q.clients} clients, {q.byzantine} Byzantine, {q.dropout:.0%} dropouts; points are m/R",
     )
-    axis.legend(loc="lower left", fontsize=9, title="schedule (hollow: ruled out)")
+    axis.legend(loc="center right", fontsize=9, title="schedule (hollow: ruled out)")
     axis.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)

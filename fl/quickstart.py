@@ -17,6 +17,10 @@ from fl.report import report, size
 from fl.training import Trained, run
 
 NAMES = ("SHARE", "FedAvg")
+INTRODUCTION = """\
+{clients} clients hold handwritten digits; {byzantine} of them send ten times the opposite of what they learn.
+Every sum goes through real secure aggregation, and clients open only sums that expose nobody.
+"""
 
 
 def experiments(seed: int = 0, rounds: int | None = None) -> tuple[Experiment, Experiment]:
@@ -41,12 +45,7 @@ def quickstart(out: Path, *, seed: int = 0, rounds: int | None = None) -> int:
     if any((out / name.lower() / "config.toml").exists() for name in NAMES):
         raise ConfigError(f"{out} holds an earlier quickstart; remove it, or choose another --out")
     share, fedavg = experiments(seed, rounds)
-    print(
-        f"{share.clients} clients hold handwritten digits; {share.byzantine} of them send ten times the opposite of "
-        "what they learned.\nEvery sum goes through real secure aggregation, and clients open only sums that "
-        "expose nobody.\n",
-        file=sys.stderr,
-    )
+    print(INTRODUCTION.format(clients=share.clients, byzantine=share.byzantine), file=sys.stderr)
     try:
         trained = [_train(e, out / e.name.lower()) for e in (share, fedavg)]
     except Stopped:

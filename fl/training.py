@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+import robust
 from fl.config import LABEL_FLIP, ConfigError, Experiment, experiment
 from fl.data import DataSet, Examples, Federated, federate, flip_labels, from_clients, load
 from fl.defence import worst_case
@@ -121,9 +122,13 @@ def run(
     for warning in (_exposing(e), worst_case(e, population.layout.clusters)):
         if warning:
             show.note(f"{e.name}: {warning}")
-    with Interrupt(show.note) as interrupt, trainer:
-        setting = Setting(e, trainer, population, byzantine, show, interrupt)
-        return _train(setting, task, folder)
+    robust.on_compile(show.note)
+    try:
+        with Interrupt(show.note) as interrupt, trainer:
+            setting = Setting(e, trainer, population, byzantine, show, interrupt)
+            return _train(setting, task, folder)
+    finally:
+        robust.on_compile(None)
 
 
 def _exposing(e: Experiment) -> str:
