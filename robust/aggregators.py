@@ -2,7 +2,7 @@
 
 x_1..x_n are the rows. Sums are added up in double precision and rounded once, so rows that are all the same
 come back exactly, and the order of rows changes a result by that rounding at most (and where a docstring
-says how ties are broken). `kappa` is the constant of (f, kappa)-robustness (Allouah et al. 2023a, Def. 2):
+says how ties are broken). `kappa` is the constant of (f, kappa)-robustness (Allouah et al. 2023a):
 for every set S of n - f rows, |result - mean_S|^2 <= kappa / |S| * sum_{i in S} |x_i - mean_S|^2. Constants
 not published are derived in docs/robust.md.
 
@@ -173,7 +173,7 @@ def krum(rows: Rows, *, f: int) -> Outcome:
 def multi_krum(rows: Rows, *, f: int, m: int | None = None) -> Outcome:
     """The mean of the m rows with the least Krum scores; m = n - f unless given.
 
-    Blanchard et al. 2017, Sec. 5. Of rows with the same score, the first ones.
+    Blanchard et al. 2017. Of rows with the same score, the first ones.
     """
     most = len(rows) - f
     if m is not None and not 1 <= m <= rows.given - f:
@@ -187,7 +187,7 @@ def bulyan(rows: Rows, *, f: int) -> Outcome:
     """Choose n - 2f rows by Krum, one at a time; then, of every coordinate, the mean of the n - 4f values
     among them that are nearest their median.
 
-    El Mhamdi, Guerraoui and Rouault 2018, Algorithm 2: Krum runs again after each row that it removes.
+    El Mhamdi, Guerraoui and Rouault 2018: Krum runs again after each row that it removes.
     """
     n = len(rows)
     chosen = geometry.krum_again_and_again(rows.squared_distances(), f, n - 2 * f)
@@ -199,7 +199,7 @@ def mda(rows: Rows, *, f: int) -> Outcome:
     """Minimum diameter averaging: the mean of the n - f rows whose largest distance is least.
 
     El Mhamdi et al. 2020, "Genuinely distributed Byzantine machine learning"; |result - mean_S| is at most
-    2f / (n - f) times the diameter of S (Farhadkhani et al. 2022, Prop. 2). Exact; refused for f > 16.
+    2f / (n - f) times the diameter of S (Farhadkhani et al. 2022). Exact; refused for f > 16.
     """
     return rows.average(subsets.least_diameter(rows.squared_distances(), f))
 
@@ -230,7 +230,7 @@ def smea(rows: Rows, *, f: int) -> Outcome:
     """Smallest maximum eigenvalue averaging: the mean of the n - f rows whose covariance has the least
     largest eigenvalue.
 
-    Allouah et al. 2023b, Sec. 5. Exact; refused where there are more than 131072 subsets to try.
+    Allouah et al. 2023b. Exact; refused where there are more than 131072 subsets to try.
     """
     return rows.average(subsets.least_eigenvalue(rows.squared_distances(), f))
 
@@ -241,7 +241,7 @@ def centered_clipping(
 ) -> Outcome:
     """v <- v + (1/n) sum_i (x_i - v) min(1, radius / |x_i - v|), starting from v = centre, `steps` times.
 
-    Karimireddy, He and Jaggi 2021, Sec. 4, who start from the last result: keep it and pass it in, as
+    Karimireddy, He and Jaggi 2021, who start from the last result: keep it and pass it in, as
     nothing is remembered here. Without a centre, start from the median of every coordinate; without a
     radius, take the median distance of the rows from the centre.
     """
@@ -266,7 +266,7 @@ def centered_clipping(
 def norm_bounded_mean(rows: Rows, *, bound: float | None = None) -> Outcome:
     """(1/n) sum_i x_i min(1, bound / |x_i|): no row moves the mean by more than bound / n.
 
-    Sun et al. 2019, "Can you really backdoor federated learning?", Sec. 4. Without a bound, the median of
+    Sun et al. 2019, "Can you really backdoor federated learning?" Without a bound, the median of
     the norms, which a minority cannot raise above the honest ones.
     """
     norms = np.sqrt(rows.squared_norms())

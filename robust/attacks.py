@@ -188,7 +188,7 @@ def gaussian(
     mean: float = 0.0,
     std: float = 200.0,
 ) -> Matrix:
-    """Independent normal noise in every coordinate, from rng (Blanchard et al. 2017, Sec. 6: std 200)."""
+    """Independent normal noise in every coordinate, from rng (Blanchard et al. 2017 with std 200)."""
     scene = _Scene.of(honest, byzantine, own)
     if rng is None:
         raise ValueError("gaussian draws random rows: pass rng=, a numpy Generator")
@@ -210,7 +210,7 @@ def mimic(
 ) -> Matrix:
     """All attackers copy one row: plain to see, within the honest spread, and counted too often.
 
-    Karimireddy, He and Jaggi 2022, App. B. Unless a target is given, the row that stands out most along the
+    Karimireddy, He and Jaggi 2022. Unless a target is given, the row that stands out most along the
     direction of largest variance (their choice, for one round; of equal ones, the first).
     """
     scene = _Scene.of(honest, byzantine, own)
@@ -235,7 +235,7 @@ def min_max(
 ) -> Matrix:
     """mean + gamma p, with the largest gamma that keeps it within the largest distance between honest rows.
 
-    Shejwalkar and Houmansadr 2021, Eq. 7; p is minus the standard deviation, the unit mean, or its sign. The
+    Shejwalkar and Houmansadr 2021; p is minus the standard deviation, the unit mean, or its sign. The
     squared distance to a row is a parabola in gamma, so the largest gamma is the least of the roots: exact,
     where a search by halving steps may stop short.
     """
@@ -263,7 +263,7 @@ def min_sum(
 ) -> Matrix:
     """mean + gamma p, with the largest gamma whose sum of squared distances no honest row falls short of.
 
-    Shejwalkar and Houmansadr 2021, Eq. 8: the sum to all honest rows is at most the largest such sum of an
+    Shejwalkar and Houmansadr 2021: the sum to all honest rows is at most the largest such sum of an
     honest row. p as in `min_max`; the sum is one parabola in gamma, solved exactly.
     """
     scene = _Scene.of(honest, byzantine, own)

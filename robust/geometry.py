@@ -33,12 +33,15 @@ def krum_scores(squared: Square, f: int) -> Weights:
 def krum_again_and_again(squared: Square, f: int, count: int) -> Indices:
     """Bulyan's selection: take the Krum row, remove it, and run Krum on the rest, `count` times.
 
-    El Mhamdi et al. 2018, Algorithm 2. Ties go to the row that comes first.
+    El Mhamdi et al. 2018. Towards the end a score counts one neighbour only, and two rows that
+    are nearest to each other always tie. Of equal scores, the row with the least sum of distances to all
+    that are left wins, so that the order of rows does not decide; then the row that comes first.
     """
     left = np.arange(len(squared))
     chosen = []
     for _ in range(count):
-        best = int(np.argmin(krum_scores(squared[np.ix_(left, left)], f)))
+        among = squared[np.ix_(left, left)]
+        best = int(np.lexsort((among.sum(axis=1), krum_scores(among, f)))[0])
         chosen.append(left[best])
         left = np.delete(left, best)
     return np.sort(np.array(chosen, dtype=np.int64))

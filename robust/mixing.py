@@ -22,7 +22,7 @@ def clipping(rows: Rows, *, radius: float) -> Mixed:
 def arc(rows: Rows, *, f: int) -> Mixed:
     """Adaptive robust clipping: the k = floor(2 (f/n) (n - f)) longest rows are cut to the next longest.
 
-    Allouah et al. 2025b, "Adaptive gradient clipping for robust federated learning", Algorithm 2. The radius
+    Allouah et al. 2025b, "Adaptive gradient clipping for robust federated learning". The radius
     is the norm of rank n - k, so at least n - k rows are left as they are.
     """
     n = len(rows)
@@ -35,7 +35,7 @@ def arc(rows: Rows, *, f: int) -> Mixed:
 def nnm(rows: Rows, *, f: int) -> Mixed:
     """Nearest-neighbour mixing: every row becomes the mean of the n - f rows nearest to it, itself with them.
 
-    Allouah et al. 2023a, "Fixing by mixing", Algorithm 2. A rule that is (f, kappa)-robust becomes
+    Allouah et al. 2023a, "Fixing by mixing". A rule that is (f, kappa)-robust becomes
     (f, 8f / (n - f) (kappa + 1))-robust on rows so mixed. Of rows equally near, the first ones.
     """
     n = len(rows)

@@ -77,11 +77,11 @@ class _Named(Generic[P]):
     def _for_rows(self, n: int, ignored: int, given: int, params: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters for n rows: every ignored row was one of the f bad ones."""
         f = params.get("f")
-        lowered = dict(params) if f is None else {**params, "f": max(f - ignored, 0)}
-        if (f or 0) < 0 or lowered.get("f", 0) > self.largest_f(n):
+        bad = 0 if f is None else f if f < 0 else max(f - ignored, 0)
+        if not 0 <= bad <= self.largest_f(n):
             left = f" ({ignored} of {given} rows are not finite)" if ignored else ""
-            raise ValueError(f"{self.name} needs {self.needs}: got n={n}, f={lowered.get('f', 0)}{left}")
-        return lowered
+            raise ValueError(f"{self.name} needs {self.needs}: got n={n}, f={bad}{left}")
+        return dict(params) if f is None else {**params, "f": bad}
 
     def _run(self, rows: Rows, params: Mapping[str, Any]) -> tuple[Rows, Any]:
         """The result, and the rows that it was made from: the finite ones."""

@@ -73,7 +73,7 @@ def _covers(partners: list[int], budget: int) -> Iterator[int]:
 
 
 def least_eigenvalue(squared: Square, f: int) -> Indices:
-    """The n - f rows whose covariance has the least largest eigenvalue (Allouah et al. 2023b, Sec. 5).
+    """The n - f rows whose covariance has the least largest eigenvalue (Allouah et al. 2023b).
 
     The largest eigenvalue of the covariance is that of the centred Gram matrix, divided by n - f. Of equal
     ones, the subset that comes first wins.

@@ -70,7 +70,8 @@ def weighted_sum(
     step = max(1, PIECE_BYTES // (4 * n * STRIP)) * STRIP
     finite = np.ones(-(-width // step), dtype=np.bool_)
     spare = -n % 4  # the kernel takes four rows at a time; a row again, times zero, changes nothing
-    numbers, factors = np.append(rows, [rows[0]] * spare), np.append(weights, [0.0] * spare)
+    numbers = np.concatenate([rows, np.repeat(rows[:1], spare)])
+    factors = np.concatenate([weights, np.zeros(spare)])
 
     def work(number: int, start: int, stop: int) -> None:
         finite[number] = sum_rows(matrix, numbers, factors, start, stop, result)

@@ -1,0 +1,202 @@
+"""Every rule once more, slow and obvious, in double precision and straight from its definition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+def mean(x: Array) -> Array:
+    return x.sum(axis=0) / len(x)
+
+
+def median(x: Array, middle: str = "mean") -> Array:
+    ordered = np.sort(x, axis=0)
+    low, high = ordered[(len(x) - 1) // 2], ordered[len(x) // 2]
+    return low if middle == "lower" else (low + high) / 2
+
+
+def trimmed_mean(x: Array, f: int) -> Array:
+    return mean(np.sort(x, axis=0)[f : len(x) - f])
+
+
+def meamed(x: Array, f: int) -> Array:
+    return around_median(x, len(x) - f)
+
+
+def around_median(x: Array, keep: int) -> Array:
+    result = []
+    for column, middle in zip(x.T, median(x), strict=True):
+        nearest = sorted(column, key=lambda value: (abs(value - middle), value))
+        result.append(sum(nearest[:keep]) / keep)
+    return np.array(result)
+
+
+def distances(x: Array) -> Array:
+    return np.array([[((a - b) ** 2).sum() for b in x] for a in x])
+
+
+def krum_order(x: Array, f: int, spread: bool = False) -> list[int]:
+    """Rows from the best score to the worst; of equal ones, the least spread first (if asked), or the first."""
+    n = len(x)
+    squared = distances(x)
+    scores = []
+    for i in range(n):
+        others = sorted(squared[i][j] for j in range(n) if j != i)
+        scores.append(sum(others[: max(n - f - 2, 1)]))
+    return sorted(range(n), key=lambda i: (scores[i], squared[i].sum() if spread else 0, i))
+
+
+def krum(x: Array, f: int) -> Array:
+    return x[krum_order(x, f)[0]]
+
+
+def multi_krum(x: Array, f: int, m: int | None = None) -> Array:
+    return mean(x[krum_order(x, f)[: len(x) - f if m is None else m]])
+
+
+def bulyan(x: Array, f: int) -> Array:
+    left = list(range(len(x)))
+    chosen = []
+    for _ in range(len(x) - 2 * f):
+        best = left[krum_order(x[left], f, spread=True)[0]]
+        chosen.append(best)
+        left.remove(best)
+    return around_median(x[chosen], len(x) - 4 * f)
+
+
+def objective(x: Array, z: Array) -> float:
+    return float(np.linalg.norm(x - z, axis=1).sum())
+
+
+def geometric_median(x: Array) -> Array:
+    """Weiszfeld on the points themselves for very long, then compared with every row."""
+    z = median(x)
+    for _ in range(20_000):
+        weights = 1 / np.maximum(np.linalg.norm(x - z, axis=1), 1e-12)
+        z = weights @ x / weights.sum()
+    return min([z, *x], key=lambda point: objective(x, point))
+
+
+def mda(x: Array, f: int) -> Array:
+    squared = distances(x)
+
+    def cost(subset: tuple[int, ...]) -> tuple[float, float]:
+        part = squared[np.ix_(subset, subset)]
+        return part.max(), part.sum()
+
+    return mean(x[list(min(combinations(range(len(x)), len(x) - f), key=cost))])
+
+
+def monna(x: Array, f: int, trusted: int) -> Array:
+    squared = distances(x)[trusted]
+    return mean(x[sorted(range(len(x)), key=lambda i: (squared[i], i))[: len(x) - f]])
+
+
+def covariance(x: Array, weights: Array) -> Array:
+    centred = x - weights @ x
+    return (centred * weights[:, None]).T @ centred
+
+
+def caf(x: Array, f: int) -> Array:
+    n = len(x)
+    counts = np.ones(n)
+    best, result = math.inf, mean(x)
+    while counts.sum() > n - 2 * f:
+        weights = counts / counts.sum()
+        values, vectors = np.linalg.eigh(covariance(x, weights))
+        if values[-1] < best:
+            best, result = values[-1], weights @ x
+        projections = ((x - weights @ x) @ vectors[:, -1]) ** 2
+        largest = projections[counts > 0].max()
+        if largest <= 0:
+            break
+        counts = np.where(counts > 0, counts * (1 - projections / largest), 0)
+    return result
+
+
+def smea(x: Array, f: int) -> Array:
+    size = len(x) - f
+    uniform = np.full(size, 1 / size)
+
+    def worst(subset: tuple[int, ...]) -> float:
+        return float(np.linalg.eigvalsh(covariance(x[list(subset)], uniform))[-1])
+
+    return mean(x[list(min(combinations(range(len(x)), size), key=worst))])
+
+
+def centered_clipping(
+    x: Array, centre: Array | None = None, radius: float | None = None, steps: int = 3
+) -> Array:
+    v = median(x) if centre is None else np.asarray(centre, dtype=np.float64)
+    if radius is None:
+        radius = float(np.median(np.linalg.norm(x - v, axis=1)))
+    for _ in range(steps):
+        moves = []
+        for row in x:
+            length = np.linalg.norm(row - v)
+            moves.append((row - v) * (radius / length if length > radius else 1.0))
+        v = v + mean(np.array(moves))
+    return v
+
+
+def norm_bounded_mean(x: Array, bound: float | None = None) -> Array:
+    norms = np.linalg.norm(x, axis=1)
+    return mean(clipping(x, float(np.median(norms)) if bound is None else bound))
+
+
+def zeno(x: Array, loss: Callable[[Any], float], rho: float = 1e-4, epsilon: float = 0.0) -> Array:
+    start = loss(np.zeros_like(x[0]))
+    kept = [g for g in x if start - loss(g) - rho * (g @ g) + epsilon >= 0]
+    return mean(np.array(kept)) if kept else np.zeros_like(x[0])
+
+
+def zeno_plus_plus(
+    x: Array, gradient: Array, eta: float = 1.0, rho: float = 1e-4, epsilon: float = 0.0
+) -> Array:
+    kept = [g for g in x if -eta * (gradient @ g) - rho * (g @ g) >= -eta * epsilon]
+    return mean(np.array(kept)) if kept else np.zeros_like(x[0])
+
+
+def clipping(x: Array, radius: float) -> Array:
+    norms = np.linalg.norm(x, axis=1)
+    return np.array([row * (radius / norm if norm > radius else 1.0) for row, norm in zip(x, norms, strict=True)])
+
+
+def arc(x: Array, f: int) -> Array:
+    n = len(x)
+    norms = sorted(np.linalg.norm(x, axis=1))
+    return clipping(x, norms[n - math.floor(2 * f * (n - f) / n) - 1])
+
+
+def nnm(x: Array, f: int) -> Array:
+    squared = distances(x)
+    n = len(x)
+    return np.array([mean(x[sorted(range(n), key=lambda j: (squared[i][j], j))[: n - f]]) for i in range(n)])
+
+
+RULES: dict[str, Callable[..., Array]] = {
+    "mean": mean,
+    "median": median,
+    "trimmed_mean": trimmed_mean,
+    "meamed": meamed,
+    "geometric_median": geometric_median,
+    "krum": krum,
+    "multi_krum": multi_krum,
+    "bulyan": bulyan,
+    "mda": mda,
+    "monna": monna,
+    "caf": caf,
+    "smea": smea,
+    "centered_clipping": centered_clipping,
+    "norm_bounded_mean": norm_bounded_mean,
+    "zeno": zeno,
+    "zeno++": zeno_plus_plus,
+}

@@ -1,0 +1,184 @@
+"""Input care, once for all rules: values that are not finite, shapes, types, and refusals with numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import robust
+from robust.rows import Rows, as_matrix
+from tests.robust.cases import BUILT_IN, largest_f, normal, parameters
+
+every_rule = pytest.mark.parametrize("rule", BUILT_IN)
+few = settings(max_examples=20, deadline=None)
+
+
+@every_rule
+@few
+@given(data=st.data())
+def test_k_rows_that_are_not_finite_leave_n_minus_k_rows_and_f_minus_k_bad_ones(
+    rule: str, data: st.DataObject
+) -> None:
+    finite = data.draw(normal(least=7, most=11))
+    k = data.draw(st.integers(1, 4))
+    n = len(finite) + k
+    f = data.draw(st.integers(0, largest_f(rule, n)))
+    places = np.sort(np.array(data.draw(st.permutations(range(n)))[:k]))
+    x = np.empty((n, finite.shape[1]), dtype=np.float32)
+    x[np.setdiff1d(np.arange(n), places)] = finite
+    for place in places:  # one bad value among good ones is enough
+        x[place] = finite[0]
+        x[place, data.draw(st.integers(0, x.shape[1] - 1))] = data.draw(
+            st.sampled_from([np.nan, np.inf, -np.inf])
+        )
+    left = max(f - k, 0)
+    given_options = parameters(rule, n, f, x.shape[1])
+    fewer_options = parameters(rule, len(finite), left, x.shape[1])
+    if rule == "monna":
+        trusted = int(np.setdiff1d(np.arange(n), places)[1])
+        given_options["trusted"], fewer_options["trusted"] = trusted, 1
+    found = robust.aggregate(rule, x, **given_options)
+    expected = robust.aggregate(rule, finite, **fewer_options)
+    assert found.ignored == tuple(places.tolist())
+    assert found.rows == n
+    assert np.array_equal(found.vector, expected.vector)
+    kept = np.setdiff1d(np.arange(n), places)
+    if expected.accepted is not None:
+        assert found.accepted == tuple(kept[list(expected.accepted)].tolist())
+        assert found.rejected == tuple(sorted(set(range(n)) - set(found.accepted)))
+    if expected.weights is not None:
+        assert found.weights is not None
+        assert np.array_equal(found.weights[kept], expected.weights)
+        assert not found.weights[places].any()
+
+
+@every_rule
+def test_all_rows_not_finite_is_refused(rule: str) -> None:
+    x = np.full((9, 4), np.nan, dtype=np.float32)
+    with pytest.raises(ValueError, match="all 9 rows hold NaN or infinity"):
+        robust.AGGREGATORS[rule](x, **parameters(rule, 9, 1, 4))
+
+
+@pytest.mark.parametrize("rule", [rule for rule in BUILT_IN if "f" in robust.AGGREGATORS[rule].parameters])
+@pytest.mark.parametrize("n", [3, 4, 7, 12])
+def test_too_many_bad_rows_are_refused_with_both_numbers(rule: str, n: int) -> None:
+    f = max(robust.AGGREGATORS[rule].withstands(n), -1) + 1
+    x = np.zeros((n, 3), dtype=np.float32)
+    with pytest.raises(ValueError, match=rf"{rule} needs n .*: got n={n}, f={f}"):
+        robust.AGGREGATORS[rule](x, **parameters(rule, n, f, 3))
+    with pytest.raises(ValueError, match=rf"{rule} needs n .*: got n={n}, f={f}"):
+        robust.AGGREGATORS[rule].check(n, **parameters(rule, n, f, 3))
+
+
+def test_refusal_says_how_many_rows_were_ignored() -> None:
+    x = np.zeros((5, 3), dtype=np.float32)
+    x[:3] = np.nan
+    with pytest.raises(ValueError, match=r"krum needs .* got n=2, f=0 \(3 of 5 rows are not finite\)"):
+        robust.krum(x, f=1)
+
+
+def test_negative_f_is_refused() -> None:
+    with pytest.raises(ValueError, match="f=-1"):
+        robust.trimmed_mean(np.zeros((5, 3)), f=-1)
+
+
+@every_rule
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0)])
+def test_empty_input_is_refused(rule: str, shape: tuple[int, int]) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        robust.AGGREGATORS[rule](np.zeros(shape), **parameters(rule, 3, 0, shape[1]))
+
+
+@every_rule
+def test_vectors_and_stacks_of_matrices_are_refused(rule: str) -> None:
+    for shape in [(5,), (2, 3, 4)]:
+        with pytest.raises(ValueError, match="one row each"):
+            robust.AGGREGATORS[rule](np.zeros(shape), **parameters(rule, 5, 0, 4))
+
+
+@every_rule
+@pytest.mark.parametrize("kind", [np.float64, np.float16, np.int32, np.uint8, ">f4"])
+def test_other_real_types_are_rounded_to_float32(rule: str, kind: str) -> None:
+    x = np.random.default_rng(5).integers(0, 9, (9, 33)).astype(kind)
+    options = parameters(rule, 9, 1, 33)
+    found = robust.AGGREGATORS[rule](x, **options)
+    assert found.dtype == np.float32
+    assert np.array_equal(found, robust.AGGREGATORS[rule](x.astype(np.float32), **options))
+
+
+@pytest.mark.parametrize("kind", [np.complex64, np.bool_, object, "U1"])
+def test_other_types_are_refused(kind: str) -> None:
+    with pytest.raises(ValueError, match="real numbers"):
+        robust.mean(np.zeros((3, 3)).astype(kind))
+
+
+def test_float64_beyond_float32_is_a_row_that_is_not_finite() -> None:
+    x = np.ones((5, 3))
+    x[2, 1] = 1e300
+    found = robust.aggregate("median", x)
+    assert found.ignored == (2,)
+    assert np.array_equal(found.vector, [1, 1, 1])
+
+
+@pytest.mark.parametrize("rule", ["median", "krum", "mean", "zeno++"])
+def test_memory_layout_does_not_matter(rule: str) -> None:
+    x = np.random.default_rng(6).standard_normal((9, 40)).astype(np.float32)
+    wider = np.zeros((18, 80), dtype=np.float32)
+    wider[::2, ::2] = x
+    raw = bytearray(x.nbytes + 1)
+    shifted = np.frombuffer(raw, dtype=np.float32, offset=1, count=x.size).reshape(x.shape)
+    shifted[:] = x
+    options = parameters(rule, 9, 1, 40)
+    expected = robust.AGGREGATORS[rule](x, **options)
+    for same in (np.asfortranarray(x), wider[::2, ::2], shifted, list(x), x.tolist()):
+        assert np.array_equal(robust.AGGREGATORS[rule](same, **options), expected)
+
+
+@pytest.mark.parametrize("ask", ["row", "array", "squared_distances", "squared_norms", "combined", "mixed"])
+def test_rows_never_hand_out_a_value_that_is_not_finite(ask: str) -> None:
+    """Rules written by others are safe too: whichever way they look, they hear of bad rows first."""
+    x = np.zeros((3, 4), dtype=np.float32)
+    x[1, 2] = np.inf
+    arguments = {"row": [1], "combined": [np.ones(3)], "mixed": [np.eye(3)]}.get(ask, [])
+    with pytest.raises(robust.rows.NotFiniteError):
+        getattr(Rows(as_matrix(x)), ask)(*arguments)
+    with pytest.raises(robust.rows.NotFiniteError):
+        Rows(as_matrix(x)).scaled(np.ones(3))
+    with pytest.raises(robust.rows.NotFiniteError):
+        Rows(as_matrix(x)).products(np.ones(4, dtype=np.float32))
+    assert len(Rows(as_matrix(x)).finite()) == 2
+
+
+def test_zeno_spends_no_loss_on_a_matrix_with_bad_rows_before_they_are_gone() -> None:
+    seen = []
+
+    def loss(g: np.ndarray) -> float:
+        seen.append(g)
+        return float(np.abs(g).sum())
+
+    x = np.ones((4, 3), dtype=np.float32)
+    x[3] = np.nan
+    robust.zeno(x, loss=loss)
+    assert len(seen) == 1 + 3
+    assert all(np.isfinite(g).all() for g in seen)
+
+
+def test_trusted_row_must_be_there_and_finite() -> None:
+    x = np.zeros((5, 3), dtype=np.float32)
+    x[2] = np.nan
+    with pytest.raises(ValueError, match="row 2 was asked for, but it is not finite"):
+        robust.monna(x, f=1, trusted=2)
+    with pytest.raises(ValueError, match="row 5 was asked for, but there are 5 rows"):
+        robust.monna(x, f=1, trusted=5)
+    assert robust.monna.detail(x, f=1, trusted=3).accepted == (0, 1, 3, 4)
+
+
+@pytest.mark.parametrize(("rule", "name"), [("centered_clipping", "centre"), ("zeno++", "gradient")])
+def test_vector_parameters_must_fit_and_be_finite(rule: str, name: str) -> None:
+    x = np.zeros((5, 3), dtype=np.float32)
+    with pytest.raises(ValueError, match=f"{name} must be a vector of length 3"):
+        robust.AGGREGATORS[rule](x, **{name: np.zeros(4)})
+    with pytest.raises(ValueError, match=f"{name} holds NaN"):
+        robust.AGGREGATORS[rule](x, **{name: np.array([0, np.nan, 0])})

@@ -1,0 +1,125 @@
+"""(f, kappa)-robustness under every attack: the published constants hold, and so do those derived here.
+
+Allouah et al. 2023a: for every set S of n - f rows, the squared distance between the result and the
+mean of S is at most kappa times the variance of S.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import robust
+from tests.robust.cases import BUILT_IN, apply
+
+PROVEN = [rule for rule in BUILT_IN if robust.AGGREGATORS[rule].kappa is not None]
+SIZES = [(5, 1), (9, 2), (9, 3), (11, 4), (12, 5), (20, 4)]
+
+
+def honest_rows(kind: str, count: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    width = 12
+    if kind == "alike":
+        rows = rng.standard_normal((count, width)) + 2
+    elif kind == "apart":  # every row its own direction: as heterogeneous as clients can be
+        rows = np.eye(count, width) * 5 + rng.standard_normal((count, width)) * 0.01
+    else:  # two camps of clients
+        rows = rng.standard_normal((count, width)) * 0.1 + np.where(np.arange(count) % 2, 1.0, -1.0)[:, None]
+    return rows.astype(np.float32)
+
+
+def attacks(
+    rule: str, honest: NDArray[np.float32], f: int, rng: np.random.Generator
+) -> dict[str, NDArray[np.float32]]:
+    """Every registered attack with its defaults, the optimised ones against this very rule, and an old foe."""
+    own = honest[rng.integers(len(honest), size=f)]
+    made = {name: attack(honest, f, rng=rng) for name, attack in robust.ATTACKS.items()}
+    against = {"against": lambda rows: apply(rule, rows, f)}
+    made["fall_of_empires, optimised"] = robust.fall_of_empires(honest, f, **against)
+    made["a_little_is_enough, optimised"] = robust.a_little_is_enough(honest, f, **against)
+    made["sign_flip, scaled"] = robust.sign_flip(honest, f, own=own, scale=100.0)
+    made["fall_of_empires, own"] = robust.fall_of_empires(honest, f, own=own, knows="own", factor=-10.0)
+    made["non_finite, inf"] = robust.non_finite(honest, f, value="inf")
+    made["far away"] = np.full((f, honest.shape[1]), 1e30, dtype=np.float32)
+    return made
+
+
+def assert_bounded(
+    result: NDArray[np.float32], chosen: NDArray[np.float32], kappa: float, what: object
+) -> None:
+    wide = chosen.astype(np.float64)
+    centre = wide.mean(axis=0)
+    variance = ((wide - centre) ** 2).sum(axis=1).mean()
+    slack = 1e-6 * float((wide**2).sum(axis=1).max())
+    assert ((result - centre) ** 2).sum() <= kappa * variance * (1 + 1e-5) + slack, what
+
+
+@pytest.mark.parametrize("kind", ["alike", "apart", "camps"])
+@pytest.mark.parametrize("rule", PROVEN)
+def test_kappa_holds_for_the_honest_rows_under_every_attack(rule: str, kind: str) -> None:
+    found = robust.AGGREGATORS[rule]
+    assert found.kappa is not None
+    for n, f in SIZES:
+        if f > found.withstands(n) or (rule == "smea" and n > 12):
+            continue
+        rng = np.random.default_rng([n, f])
+        honest = honest_rows(kind, n - f, rng)
+        for name, bad in attacks(rule, honest, f, rng).items():
+            x = np.concatenate([honest, bad])  # row 0, which monna trusts, is honest
+            assert_bounded(apply(rule, x, f), honest, found.kappa(n, f), (rule, n, f, name))
+
+
+@pytest.mark.parametrize("rule", PROVEN)
+def test_kappa_holds_for_every_choice_of_n_minus_f_rows(rule: str) -> None:
+    found = robust.AGGREGATORS[rule]
+    assert found.kappa is not None
+    for n, f, seed in [(5, 1, 0), (7, 2, 1), (8, 2, 2), (9, 3, 3), (9, 2, 4)]:
+        if f > found.withstands(n):
+            continue
+        rng = np.random.default_rng(seed)
+        x = (rng.standard_normal((n, 6)) * rng.choice([0.1, 1, 10], (n, 1))).astype(np.float32)
+        result = apply(rule, x, f)
+        for subset in combinations(range(n), n - f):
+            if rule != "monna" or 0 in subset:
+                assert_bounded(result, x[list(subset)], found.kappa(n, f), (rule, n, f, subset))
+
+
+@pytest.mark.parametrize("rule", [rule for rule in PROVEN if rule not in {"smea", "monna"}])
+def test_mixing_improves_kappa_as_published(rule: str) -> None:
+    """Allouah et al. 2023a: 8 f / (n - f) (kappa + 1) after nearest-neighbour mixing."""
+    found = robust.AGGREGATORS[rule]
+    assert found.kappa is not None
+    for n, f in SIZES:
+        if f > found.withstands(n):
+            continue
+        kappa = 8 * f / (n - f) * (found.kappa(n, f) + 1)
+        rng = np.random.default_rng([n, f, 7])
+        for kind in ("alike", "apart", "camps"):
+            honest = honest_rows(kind, n - f, rng)
+            for name, bad in attacks(rule, honest, f, rng).items():
+                x = np.concatenate([honest, bad])
+                options = {"f": f} if "f" in found.parameters else {}
+                result = robust.aggregate(rule, x, before=[("nnm", {"f": f})], **options).vector
+                assert_bounded(result, honest, kappa, (rule, n, f, kind, name))
+
+
+def test_mean_is_not_robust_for_any_kappa() -> None:
+    """The check above can fail: one far row moves the mean without bound."""
+    honest = honest_rows("alike", 9, np.random.default_rng(0))
+    x = np.concatenate([honest, np.full((1, 12), 1e6, dtype=np.float32)])
+    with pytest.raises(AssertionError):
+        assert_bounded(robust.mean(x), honest, 1e6, "mean")
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum"])
+def test_one_bad_row_too_many_breaks_the_bound(rule: str) -> None:
+    """The stated f is not idle: with more bad rows than rows withstood, the same bound fails."""
+    n, f = 9, 3
+    kappa = robust.AGGREGATORS[rule].kappa
+    assert kappa is not None
+    honest = honest_rows("alike", n - 5, np.random.default_rng(1))
+    x = np.concatenate([honest, np.full((5, 12), 1e6, dtype=np.float32)])
+    with pytest.raises(AssertionError):
+        assert_bounded(apply(rule, x, f), honest, kappa(n, f), rule)
