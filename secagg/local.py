@@ -123,7 +123,7 @@ def run(
         return Client(v, identities[v], floors, plan.round, records, entropy=draw, memo=memo, threads=threads)
 
     clients = forked(Cast(plan, make, inputs, tamper), processes)
-    server = Server(plan)
+    server = Server(plan, processes=processes)
     outbox: Mapping[ClientId, ToClient | None] = dict.fromkeys(plan.ids)
     try:
         while server.stage < Stage.DONE:
