@@ -53,6 +53,7 @@ def bucketing(rows: Rows, *, size: int, rng: np.random.Generator) -> Mixed:
     """
     if size < 1:
         raise ValueError(f"a bucket holds at least one row, got size={size}")
+    rows.squared_norms()  # rows that are not finite are found before a draw is spent on them
     order = rng.permutation(len(rows))
     members = tuple(order[i : i + size] for i in range(0, len(rows), size))
     weights = np.zeros((len(members), len(rows)))

@@ -44,7 +44,7 @@ def distances(x: Array) -> Array:
 
 
 def krum_order(x: Array, f: int, spread: bool = False) -> list[int]:
-    """Rows from the best score to the worst; of equal ones, the least spread first (if asked), or the first."""
+    """Rows from the best score to the worst; of equal ones, the first (or, if asked, the least spread)."""
     n = len(x)
     squared = distances(x)
     scores = []
@@ -167,7 +167,9 @@ def zeno_plus_plus(
 
 def clipping(x: Array, radius: float) -> Array:
     norms = np.linalg.norm(x, axis=1)
-    return np.array([row * (radius / norm if norm > radius else 1.0) for row, norm in zip(x, norms, strict=True)])
+    return np.array(
+        [row * (radius / norm if norm > radius else 1.0) for row, norm in zip(x, norms, strict=True)]
+    )
 
 
 def arc(x: Array, f: int) -> Array:

@@ -79,7 +79,9 @@ def test_values_near_the_largest_do_not_overflow(rule: str) -> None:
     assert np.allclose(found, [3.15e38, -3.15e38], rtol=0.03)
 
 
-@pytest.mark.parametrize("rule", ["median", "krum", "geometric_median", "caf", "smea", "mda", "centered_clipping"])
+@pytest.mark.parametrize(
+    "rule", ["median", "krum", "geometric_median", "caf", "smea", "mda", "centered_clipping"]
+)
 def test_tiny_values_are_not_lost(rule: str) -> None:
     x = (np.random.default_rng(5).standard_normal((9, 40)) * 1e-30).astype(np.float32)
     found = apply(rule, x, 2)
@@ -92,7 +94,7 @@ def test_geometric_median_reaches_its_objective_where_convergence_is_slow() -> N
     angles = np.linspace(0, 2 * np.pi, 5, endpoint=False)
     ring = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     for nudge in (0.0, 1e-3, 0.2):
-        x = np.concatenate([ring + [nudge, 0], [[0.0, 0.0]]]).astype(np.float32)
+        x = np.concatenate([ring + np.array([nudge, 0]), [[0.0, 0.0]]]).astype(np.float32)
         wide = x.astype(np.float64)
         best = references.objective(wide, references.geometric_median(wide))
         assert references.objective(wide, robust.geometric_median(x)) <= best * (1 + 2e-6)

@@ -1,0 +1,246 @@
+"""Attacks: what each one sends, in both views, and that optimised ones are worth it."""
+
+from __future__ import annotations
+
+import inspect
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+import robust
+from robust.attacks import largest_hidden_z
+from tests.robust.cases import Matrix, normal
+
+few = settings(max_examples=25, deadline=None)
+every_attack = pytest.mark.parametrize("name", sorted(robust.ATTACKS))
+ESTIMATING = ["fall_of_empires", "a_little_is_enough", "min_max", "min_sum", "mimic"]
+
+
+def rows(count: int = 8, seed: int = 0, width: int = 25) -> Matrix:
+    return (np.random.default_rng(seed).standard_normal((count, width)) + 0.5).astype(np.float32)
+
+
+@every_attack
+def test_one_call_shape_for_all(name: str) -> None:
+    wanted = ["honest", "byzantine", "own", "rng"]
+    signature = inspect.signature(robust.ATTACKS[name]._function)
+    assert list(signature.parameters)[:4] == wanted
+    kinds = [signature.parameters[one].kind for one in signature.parameters]
+    assert kinds[:2] == [inspect.Parameter.POSITIONAL_OR_KEYWORD] * 2
+    assert set(kinds[2:]) == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@every_attack
+@pytest.mark.parametrize("byzantine", [0, 1, 5])
+def test_rows_out_have_the_right_shape_and_inputs_are_kept(name: str, byzantine: int) -> None:
+    honest, own = rows(), rows(byzantine, 1)
+    kept = honest.copy(), own.copy()
+    for theirs in (None, own):
+        made = robust.ATTACKS[name](honest, byzantine, own=theirs, rng=np.random.default_rng(2))
+        assert made.shape == (byzantine, 25)
+        assert made.dtype == np.float32
+        made[:] = 0  # and they are the caller's own
+    assert np.array_equal(honest, kept[0])
+    assert np.array_equal(own, kept[1])
+
+
+@every_attack
+def test_wrong_shapes_and_counts_are_refused(name: str) -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(ValueError, match="cannot be negative, got -1"):
+        robust.ATTACKS[name](rows(), -1, rng=rng)
+    with pytest.raises(ValueError, match=r"own must have shape \(2, 25\), got \(3, 25\)"):
+        robust.ATTACKS[name](rows(), 2, own=rows(3), rng=rng)
+    with pytest.raises(ValueError, match="it takes"):
+        robust.ATTACKS[name](rows(), 2, rng=rng, strength=3)
+
+
+@pytest.mark.parametrize("name", ESTIMATING)
+def test_attackers_who_know_only_themselves_see_nothing_else(name: str) -> None:
+    own = rows(4, 3)
+    one = robust.ATTACKS[name](rows(8, 4), 4, own=own, knows="own")
+    other = robust.ATTACKS[name](rows(8, 5), 4, own=own, knows="own")
+    assert np.array_equal(one, other)
+    assert not np.array_equal(one, robust.ATTACKS[name](rows(8, 4), 4, own=own))
+    with pytest.raises(ValueError, match="pass own="):
+        robust.ATTACKS[name](rows(), 4, knows="own")
+
+
+@pytest.mark.parametrize("name", [*ESTIMATING, "sign_flip"])
+def test_rows_that_are_not_finite_tell_attackers_nothing(name: str) -> None:
+    honest = rows()
+    spoiled = np.insert(honest, 2, np.nan, axis=0)
+    options = {"z": 1.0} if name == "a_little_is_enough" else {}
+    assert np.array_equal(
+        robust.ATTACKS[name](spoiled, 3, **options), robust.ATTACKS[name](honest, 3, **options)
+    )
+
+
+def test_sign_flip_is_minus_scale_times_ones_own_update() -> None:
+    own = rows(3, 1)
+    assert np.array_equal(robust.sign_flip(rows(), 3, own=own), -own)
+    assert np.array_equal(robust.sign_flip(rows(), 3, own=own, scale=10.0), own * np.float32(-10))
+    honest = rows()
+    assert np.allclose(robust.sign_flip(honest, 3), np.repeat(-honest.mean(axis=0)[None], 3, axis=0))
+
+
+def test_fall_of_empires_in_both_views() -> None:
+    honest, own = rows(), rows(3, 1)
+    published = robust.fall_of_empires(honest, 3, factor=-0.5)
+    assert np.allclose(published, -0.5 * honest.mean(axis=0))
+    as_run = robust.fall_of_empires(honest, 3, own=own, knows="own", factor=-10.0)
+    assert np.allclose(as_run, -10 * own.mean(axis=0), rtol=1e-5)
+    assert np.array_equal(as_run[0], as_run[2])  # all of them the same: that is what breaks Krum
+
+
+def test_a_little_is_enough_shifts_by_z_deviations() -> None:
+    honest = rows(9)
+    made = robust.a_little_is_enough(honest, 3, z=1.5)
+    assert np.allclose(made, honest.mean(axis=0) - 1.5 * honest.std(axis=0), atol=1e-5)
+    hidden = robust.a_little_is_enough(honest, 3)  # n = 12, q = 3
+    assert np.allclose(hidden, honest.mean(axis=0) - largest_hidden_z(12, 3) * honest.std(axis=0), atol=1e-5)
+
+
+@pytest.mark.parametrize(("n", "q"), [(20, 4), (50, 12), (60, 12), (7, 2), (3, 1)])
+def test_hidden_z_is_that_of_the_paper(n: int, q: int) -> None:
+    supporters = n // 2 + 1 - q
+    assert largest_hidden_z(n, q) == pytest.approx(max(norm.ppf((n - q - supporters) / (n - q)), 0))
+
+
+def test_hidden_z_of_a_majority_and_of_nobody() -> None:
+    assert largest_hidden_z(10, 9) == 0
+    assert largest_hidden_z(10, 0) == 0
+    assert largest_hidden_z(10, 7) > 0
+
+
+@few
+@given(honest=normal(), direction=st.sampled_from(["std", "unit", "sign"]))
+def test_min_max_is_as_far_as_the_furthest_honest_rows_and_no_further(honest: Matrix, direction: str) -> None:
+    made = robust.min_max(honest, 1, direction=direction)[0].astype(np.float64)
+    wide = honest.astype(np.float64)
+    limit = np.sqrt(((wide[:, None] - wide) ** 2).sum(axis=2).max())
+    furthest = np.linalg.norm(wide - made, axis=1).max()
+    assert furthest == pytest.approx(limit, rel=1e-4)
+
+
+@few
+@given(honest=normal(), direction=st.sampled_from(["std", "unit", "sign"]))
+def test_min_sum_is_as_far_in_all_as_the_worst_honest_row_and_no_further(
+    honest: Matrix, direction: str
+) -> None:
+    made = robust.min_sum(honest, 1, direction=direction)[0].astype(np.float64)
+    wide = honest.astype(np.float64)
+    limit = ((wide[:, None] - wide) ** 2).sum(axis=2).sum(axis=1).max()
+    assert ((wide - made) ** 2).sum() == pytest.approx(limit, rel=1e-4)
+
+
+def test_bisection_finds_the_same_reach_as_the_roots() -> None:
+    honest = rows(7, 9)
+    wide = honest.astype(np.float64)
+    mean, push = wide.mean(axis=0), -wide.std(axis=0)
+    limit = ((wide[:, None] - wide) ** 2).sum(axis=2).max()
+    low, high = 0.0, 1e6
+    for _ in range(200):
+        middle = (low + high) / 2
+        inside = ((mean + middle * push - wide) ** 2).sum(axis=1).max() <= limit
+        low, high = (middle, high) if inside else (low, middle)
+    assert np.allclose(robust.min_max(honest, 1)[0], mean + low * push, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["min_max", "min_sum"])
+def test_equal_rows_leave_no_room_to_push(name: str) -> None:
+    honest = np.repeat(rows(1), 5, axis=0)
+    assert np.array_equal(robust.ATTACKS[name](honest, 2)[0], honest[0])
+    zeros = np.zeros((3, 4), dtype=np.float32)
+    assert not robust.ATTACKS[name](zeros, 2, direction="unit").any()
+
+
+def test_mimic_copies_the_row_that_stands_out() -> None:
+    honest = rows(8) * np.float32(0.1)
+    honest[5] += 4
+    assert np.array_equal(robust.mimic(honest, 3), np.repeat(honest[5:6], 3, axis=0))
+    assert np.array_equal(robust.mimic(honest, 2, target=1)[1], honest[1])
+    with pytest.raises(ValueError, match="row 8 was asked for, but there are 8 rows"):
+        robust.mimic(honest, 2, target=8)
+
+
+def test_gaussian_needs_and_uses_a_generator() -> None:
+    with pytest.raises(ValueError, match="pass rng="):
+        robust.gaussian(rows(), 2)
+    with pytest.raises(ValueError, match="cannot be negative"):
+        robust.gaussian(rows(), 2, rng=np.random.default_rng(0), std=-1.0)
+    made = robust.gaussian(rows(width=20_000), 5, rng=np.random.default_rng(0), mean=3.0, std=2.0)
+    assert made.mean() == pytest.approx(3, abs=0.05)
+    assert made.std() == pytest.approx(2, abs=0.05)
+    again = robust.gaussian(rows(width=20_000), 5, rng=np.random.default_rng(0), mean=3.0, std=2.0)
+    assert np.array_equal(made, again)
+
+
+def test_zero_and_non_finite() -> None:
+    assert not robust.zero(rows(), 2).any()
+    assert np.isnan(robust.non_finite(rows(), 2)).all()
+    assert np.array_equal(robust.non_finite(rows(), 1, value="-inf"), np.full((1, 25), -np.inf))
+    with pytest.raises(ValueError, match="'nan' or 'inf' or '-inf'"):
+        robust.non_finite(rows(), 1, value="zero")
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum", "geometric_median", "mean"])
+@pytest.mark.parametrize("name", ["fall_of_empires", "a_little_is_enough"])
+def test_optimised_factor_does_at_least_as_much_damage_as_any_of_a_grid(rule: str, name: str) -> None:
+    honest = rows(9)
+    options = {"f": 3} if "f" in robust.AGGREGATORS[rule].parameters else {}
+
+    def against(x: Matrix) -> np.ndarray:
+        return robust.AGGREGATORS[rule](x, **options)
+
+    def damage(made: Matrix) -> float:
+        return float(np.linalg.norm(against(np.concatenate([honest, made])) - honest.mean(axis=0)))
+
+    best = damage(robust.ATTACKS[name](honest, 3, against=against))
+    key, sign = ("factor", -1) if name == "fall_of_empires" else ("z", 1)
+    for strength in np.geomspace(0.1, 100, 16):
+        other = robust.ATTACKS[name](honest, 3, **{key: float(sign * strength)})
+        assert best >= damage(other) * (1 - 1e-6)
+
+
+def test_optimised_attack_on_the_mean_goes_as_far_as_it_may() -> None:
+    honest = rows(9)
+    made = robust.fall_of_empires(honest, 3, against=robust.mean, largest=7.0)
+    assert np.allclose(made, -7 * honest.mean(axis=0), rtol=1e-5)
+
+
+def test_identical_rows_of_fall_of_empires_beat_krum_where_independent_sign_flips_do_not() -> None:
+    """Why SHARE with Krum fails under FoE at m = 10: poisoned clusters are closest to each other."""
+    rng = np.random.default_rng(0)
+    honest = (0.05 + rng.standard_normal((14, 400))).astype(np.float32)
+    own = (0.05 + rng.standard_normal((6, 400))).astype(np.float32)
+    colluding = robust.fall_of_empires(honest, 6, own=own, knows="own", factor=-1.0)
+    chosen = robust.krum.detail(np.concatenate([honest, colluding]), f=6).accepted
+    assert chosen is not None
+    assert chosen[0] >= 14
+    alone = robust.sign_flip(honest, 6, own=own, scale=10.0)
+    chosen = robust.krum.detail(np.concatenate([honest, alone]), f=6).accepted
+    assert chosen is not None
+    assert chosen[0] < 14
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.int32])
+def test_label_flip_mirrors_labels(kind: type) -> None:
+    labels = np.array([0, 1, 9, 4], dtype=kind)
+    flipped = robust.label_flip(labels, 10)
+    assert flipped.tolist() == [9, 8, 0, 5]
+    assert flipped.dtype == kind
+    assert labels.tolist() == [0, 1, 9, 4]
+    assert np.array_equal(robust.label_flip(flipped, 10), labels)
+    assert robust.label_flip(labels[:0], 10).size == 0
+
+
+def test_label_flip_refuses_labels_that_are_none() -> None:
+    for labels in ([0, 10], [-1, 3]):
+        with pytest.raises(ValueError, match="labels must be 0 to 9"):
+            robust.label_flip(labels, 10)
+    with pytest.raises(ValueError, match="integers"):
+        robust.label_flip([0.5], 10)

@@ -1,0 +1,228 @@
+"""Networks, pieces, and compiled code: right for every n, safe to cache, never silent."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robust
+from robust.kernels import network, pieces
+from robust.kernels.build import only_ours
+
+ROOT = Path(robust.__file__).parent.parent
+USE = "import numpy, robust; print(robust.mean(numpy.arange(30.).reshape(5, 6))[0])"
+
+
+def run_steps(table: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """A network on the columns of a matrix, in plain numpy, after the sorting that loading does."""
+    values = values.copy()
+    n = len(values)
+    whole = n - n % network.RUN
+    for start in range(0, whole, network.RUN):
+        values[start : start + network.RUN].sort(axis=0)
+    if n - whole >= network.RUN // 2:
+        values[whole : whole + network.RUN // 2].sort(axis=0)
+    for a, b, c, d in table:
+        for i, j in [(a, b)] if c < 0 else [(a, c), (b, d), (b, c)]:
+            values[i], values[j] = np.minimum(values[i], values[j]), np.maximum(values[i], values[j])
+    return values
+
+
+@pytest.mark.parametrize("n", range(1, 13))
+def test_networks_are_right_for_all_inputs_of_zeros_and_ones(n: int) -> None:
+    """The zero-one principle (Knuth, TAOCP 3, 5.3.4): right for all of these, right for everything."""
+    every = np.array(list(product([0, 1], repeat=n)), dtype=np.int8).T
+    ordered = np.sort(every, axis=0)
+    assert np.array_equal(run_steps(network.sorting(n), every), ordered)
+    for low in range(n):
+        for high in range(low + 1, n + 1):
+            found = run_steps(network.selecting(n, low, high), every)
+            assert np.array_equal(np.sort(found[low:high], axis=0), ordered[low:high])
+
+
+@pytest.mark.parametrize("n", [13, 16, 17, 20, 31, 33, 60, 64, 100, 131, 200])
+def test_networks_are_right_for_random_inputs(n: int) -> None:
+    values = np.random.default_rng(n).permuted(np.tile(np.arange(n), (300, 1)), axis=1).T
+    ordered = np.sort(values, axis=0)
+    assert np.array_equal(run_steps(network.sorting(n), values), ordered)
+    for low, high in [((n - 1) // 2, n // 2 + 1), (n // 5, n - n // 5), (0, 1), (n - 1, n), (2, n - 2)]:
+        found = run_steps(network.selecting(n, low, high), values)
+        assert np.array_equal(np.sort(found[low:high], axis=0), ordered[low:high])
+
+
+def test_tables_are_shared_and_cannot_be_changed() -> None:
+    table = network.selecting(20, 9, 11)
+    assert table is network.selecting(20, 9, 11)
+    with pytest.raises(ValueError, match="read-only"):
+        table[0] = 0
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 31, 32, 33, 63, 64, 65, 1000, 4097])
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 8, 9, 12, 13, 24, 61])
+def test_every_width_and_number_of_rows(n: int, width: int) -> None:
+    x = np.random.default_rng([n, width]).standard_normal((n, width)).astype(np.float32)
+    assert np.allclose(robust.median(x), np.median(x, axis=0), atol=1e-6)
+    f = (n - 1) // 3
+    ordered = np.sort(x, axis=0)[f : n - f]
+    assert np.allclose(robust.trimmed_mean(x, f=f), ordered.mean(axis=0, dtype=np.float64), atol=1e-6)
+    assert np.allclose(robust.mean(x), x.mean(axis=0, dtype=np.float64), atol=1e-6)
+
+
+def test_a_bad_value_in_any_place_is_noticed() -> None:
+    for width in (1, 33, 100):
+        for place in {0, width // 2, width - 1}:
+            for row in range(13):
+                x = np.zeros((13, width), dtype=np.float32)
+                x[row, place] = np.nan
+                for rule in (robust.median, robust.mean, robust.geometric_median, robust.norm_bounded_mean):
+                    assert rule.detail(x).ignored == (row,)
+
+
+def test_many_threads_may_call_at_once() -> None:
+    x = np.random.default_rng(0).standard_normal((20, 50_000)).astype(np.float32)
+    expected = robust.median(x), robust.krum(x, f=4)
+    wrong = []
+
+    def work() -> None:
+        for _ in range(5):
+            if not np.array_equal(robust.median(x), expected[0]):
+                wrong.append("median")
+            if not np.array_equal(robust.krum(x, f=4), expected[1]):
+                wrong.append("krum")
+
+    callers = [threading.Thread(target=work) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    assert not wrong
+
+
+def test_every_piece_is_done_once_and_failures_reach_the_caller() -> None:
+    done = []
+    pieces.spread(lambda number, start, stop: done.append((number, start, stop)), 10, 3)
+    assert sorted(done) == [(0, 0, 3), (1, 3, 6), (2, 6, 9), (3, 9, 10)]
+
+    def fail(number: int, start: int, stop: int) -> None:
+        raise KeyError(number)
+
+    with pytest.raises(KeyError):
+        pieces.spread(fail, 10, 3)
+    with pytest.raises(ValueError, match="at least one thread"):
+        pieces.set_threads(0)
+
+
+def test_a_forked_child_can_aggregate() -> None:
+    """Nothing of the parent's threads is needed after a fork."""
+    code = (
+        "import os, numpy, robust\n"
+        "x = numpy.random.default_rng(0).standard_normal((9, 200000)).astype('f')\n"
+        "first = robust.median(x)\n"
+        "child = os.fork()\n"
+        "if not child:\n"
+        "    os._exit(0 if (robust.median(x) == first).all() else 1)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert fresh(code).stdout.strip() == "0"
+
+
+def fresh(code: str, root: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a new process that imports the package from `root`."""
+    kept = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**kept, "PYTHONPATH": str(root), **environment},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+
+def test_importing_is_quick_and_alone() -> None:
+    code = (
+        "import sys, robust, robust.tolerance\n"
+        "robust.tolerance.clean_clusters(60, 12, 3)\n"
+        "print(sorted({'numba', 'torch', 'secagg', 'fl', 'scipy'} & set(sys.modules)))"
+    )
+    assert fresh(code).stdout.strip() == "[]"
+
+
+def test_first_compilation_says_so_and_the_next_process_finds_it_cached(tmp_path: Path) -> None:
+    private = tmp_path / "cache"
+    private.mkdir(mode=0o700)
+    first = fresh(USE, NUMBA_CACHE_DIR=str(private))
+    assert "robust: compiling sum_rows for this machine (kept in" in first.stderr
+    second = fresh(USE, NUMBA_CACHE_DIR=str(private))
+    assert second.stderr == ""
+    assert first.stdout == second.stdout == "12.0\n"
+
+
+def test_compilation_can_be_announced_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir(mode=0o700)
+    code = "import robust; robust.on_compile(lambda line: print('heard', line)); " + USE
+    found = fresh(code, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+    assert found.stderr == ""
+    assert "heard robust: compiling sum_rows" in found.stdout
+
+
+def test_a_cache_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
+    public = tmp_path / "public"
+    public.mkdir()
+    public.chmod(0o777)
+    found = fresh(USE, NUMBA_CACHE_DIR=str(public))
+    assert "not kept: no safe cache directory" in found.stderr
+    assert found.stdout == "12.0\n"
+    assert not list(public.rglob("*.nbi"))
+
+
+def test_nowhere_to_write_is_no_reason_to_fail(tmp_path: Path) -> None:
+    """Sources and home are read-only, which for root means: something is in the way."""
+    shutil.copytree(ROOT / "robust", tmp_path / "robust", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "robust" / "kernels" / "__pycache__").touch()
+    (tmp_path / "home").touch()
+    home = str(tmp_path / "home")
+    found = fresh(USE, tmp_path, HOME=home, XDG_CACHE_HOME=home, PYTHONDONTWRITEBYTECODE="1")
+    assert "not kept: no safe cache directory" in found.stderr
+    assert found.stdout == "12.0\n"
+
+
+def test_a_change_of_any_kernel_file_makes_the_cache_stale(tmp_path: Path) -> None:
+    """Numba itself looks at the file of the kernel only; the network that it compiles in is in another."""
+    shutil.copytree(ROOT / "robust", tmp_path / "robust", ignore=shutil.ignore_patterns("__pycache__"))
+    assert "compiling" in fresh(USE, tmp_path).stderr
+    assert "compiling" not in fresh(USE, tmp_path).stderr
+    source = tmp_path / "robust" / "kernels" / "network.py"
+    later = source.stat().st_mtime + 3600
+    os.utime(source, (later, later))
+    assert "compiling" in fresh(USE, tmp_path).stderr
+
+
+def test_only_a_directory_that_nobody_else_can_touch_is_ours(tmp_path: Path) -> None:
+    place = tmp_path / "above" / "cache"
+    place.mkdir(parents=True, mode=0o755)
+    (tmp_path / "above").chmod(0o755)
+    place.chmod(0o755)
+    assert only_ours(place)
+    for mode in (0o775, 0o757, 0o1777):
+        place.chmod(mode)
+        assert not only_ours(place)
+    place.chmod(0o700)
+    (tmp_path / "above").chmod(0o777)
+    assert not only_ours(place)
+    (tmp_path / "above").chmod(0o1777)  # sticky: others cannot rename what is ours
+    assert only_ours(place)
+    (tmp_path / "above").chmod(0o755)
+    if os.getuid() == 0:
+        os.chown(place, 12345, -1)
+        assert not only_ours(place)
+    (tmp_path / "link").symlink_to(place)
+    assert only_ours(tmp_path / "link") == only_ours(place)

@@ -1,0 +1,212 @@
+"""Cases small enough to work out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import robust
+
+
+def column(*values: float) -> np.ndarray:
+    return np.array(values, dtype=np.float32)[:, None]
+
+
+def test_median_of_an_even_number_of_rows() -> None:
+    x = column(4, 1, 3, 100)
+    assert robust.median(x) == 3.5
+    assert robust.median(x, middle="lower") == 3
+
+
+def test_trimmed_mean_by_count_and_by_fraction() -> None:
+    x = column(100, 1, 2, 3, -50)
+    assert robust.trimmed_mean(x, f=1) == 2
+    assert robust.trimmed_mean(x, f=2) == 2
+    assert robust.trimmed_mean(x, fraction=0.4) == 2
+    assert robust.trimmed_mean(x, fraction=0.2) == 2
+    assert robust.trimmed_mean(x, fraction=0.19) == np.float32(56 / 5)
+
+
+@pytest.mark.parametrize("count", range(1, 201))
+def test_fraction_is_rounded_down_to_rows_exactly(count: int) -> None:
+    for hundredths in range(50):
+        assert robust.aggregators.rows_in_fraction(count, hundredths / 100) == hundredths * count // 100
+
+
+def test_trimmed_mean_wants_one_of_f_and_fraction() -> None:
+    with pytest.raises(ValueError, match="either f or fraction"):
+        robust.trimmed_mean(column(1, 2, 3))
+    with pytest.raises(ValueError, match="either f or fraction"):
+        robust.trimmed_mean(column(1, 2, 3), f=1, fraction=0.3)
+    with pytest.raises(ValueError, match=r"below 1/2, got 0\.5"):
+        robust.trimmed_mean(column(1, 2, 3), fraction=0.5)
+
+
+def test_meamed_takes_the_lower_of_two_equally_near() -> None:
+    assert robust.meamed(column(0, 2, 3, 4, 6), f=1) == np.float32(9 / 4)  # 0 rather than 6
+    assert robust.meamed(column(0, 2, 3, 4, 5), f=2) == 3
+
+
+def test_krum_counts_n_minus_f_minus_2_neighbours() -> None:
+    """With n - f - 1 neighbours the row at 18 would win, with n - f the row at 15."""
+    assert robust.krum(column(0, 5, 15, 18, 19, 24, 27), f=1) == 19
+
+
+def test_krum_squares_distances_once() -> None:
+    """By plain distances the row at 8 would win, by fourth powers the row at 20."""
+    assert robust.krum(column(1, 6, 8, 20, 26, 33, 35), f=1) == 26
+
+
+def test_krum_gives_ties_to_the_first_row() -> None:
+    x = column(5, 1, 1, 5, 5, 1)
+    assert robust.krum.detail(x, f=1).accepted == (0,)
+    assert robust.multi_krum.detail(x, f=1, m=3).accepted == (0, 1, 2)
+
+
+def test_multi_krum_takes_between_one_and_n_minus_f_rows() -> None:
+    x = column(1, 2, 3, 4, 50)
+    assert np.array_equal(robust.multi_krum(x, f=1, m=1), robust.krum(x, f=1))
+    assert robust.multi_krum(x, f=1) == 2.5
+    for m in (0, 5):
+        with pytest.raises(ValueError, match=f"got m={m}, n=5, f=1"):
+            robust.multi_krum(x, f=1, m=m)
+
+
+def test_bulyan_runs_krum_again_after_each_removal() -> None:
+    """Choosing five rows by the first scores would take those at 1, 2, 5, 6, 9: 13/3 in the end."""
+    found = robust.bulyan.detail(column(1, 2, 5, 6, 9, 23, 26), f=1)
+    assert found.accepted == (1, 2, 3, 4, 5)
+    assert found.vector == np.float32(20 / 3)
+
+
+def test_mda_leaves_out_the_far_rows() -> None:
+    x = column(0, 1, 2, 50, 60)
+    assert robust.mda.detail(x, f=2).accepted == (0, 1, 2)
+    assert robust.mda(x, f=2) == 1
+
+
+def test_mda_is_refused_where_it_is_not_feasible() -> None:
+    with pytest.raises(ValueError, match="n=40, f=17 is not feasible, f=16 is"):
+        robust.mda(np.zeros((40, 2)), f=17)
+
+
+def test_mda_is_exact_far_beyond_trying_all_subsets() -> None:
+    """C(60, 16) is 1.5e14."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((60, 30)).astype(np.float32)
+    x[:16] += 5 * rng.standard_normal((16, 30)).astype(np.float32)
+    found = robust.mda.detail(x, f=16).accepted
+    assert found is not None
+    assert len(found) == 44
+    squared = ((x[:, None].astype(float) - x) ** 2).sum(axis=2)
+    diameter = squared[np.ix_(found, found)].max()
+    for out in set(range(60)) - set(found):  # no exchange of one row for another makes it smaller
+        for inside in found:
+            swapped = [out, *(i for i in found if i != inside)]
+            assert squared[np.ix_(swapped, swapped)].max() >= diameter
+
+
+def test_smea_is_refused_where_it_is_not_feasible() -> None:
+    with pytest.raises(ValueError, match=r"184756 subsets for n=20, f=10|needs n > 2f"):
+        robust.smea(np.zeros((20, 2)), f=10)
+    with pytest.raises(ValueError, match="tries 167960 subsets for n=20, f=9"):
+        robust.smea(np.zeros((20, 2)), f=9)
+
+
+def test_smea_and_mda_differ_where_variance_and_diameter_do() -> None:
+    x = np.array([[3, 1], [-2, 3], [-3, 1], [-3, -4], [-1, 0], [0, -4]])
+    assert robust.smea.detail(x, f=2).rejected == (1, 3)
+    assert robust.mda.detail(x, f=2).rejected == (0, 1)
+
+
+def test_caf_without_bad_rows_is_the_mean() -> None:
+    x = np.random.default_rng(0).standard_normal((6, 9)).astype(np.float32)
+    assert np.array_equal(robust.caf(x, f=0), robust.mean(x))
+
+
+def test_caf_drops_an_outlier_and_says_so() -> None:
+    x = np.random.default_rng(1).standard_normal((8, 9)).astype(np.float32)
+    x[5] += 50
+    weights = robust.caf.detail(x, f=1).weights
+    assert weights is not None
+    assert weights[5] == 0
+    assert (np.delete(weights, 5) > 0).all()
+
+
+def test_caf_is_the_same_every_time() -> None:
+    x = np.random.default_rng(2).standard_normal((10, 40)).astype(np.float32)
+    assert np.array_equal(robust.caf(x, f=3), robust.caf(x, f=3))
+
+
+def test_centered_clipping_moves_by_the_radius_at_most() -> None:
+    x = column(10, 10, 10, -1000)
+    assert robust.centered_clipping(x, centre=np.zeros(1), radius=1.0, steps=1) == 0.5
+    assert robust.centered_clipping(x, centre=np.zeros(1), radius=1.0, steps=2) == 1.0
+    assert robust.centered_clipping(x, centre=np.array([10.0]), radius=2.0, steps=1) == 9.5
+
+
+def test_centered_clipping_remembers_nothing() -> None:
+    x = np.random.default_rng(3).standard_normal((5, 8)).astype(np.float32)
+    centre = np.ones(8, dtype=np.float32)
+    first = robust.centered_clipping(x, centre=centre, radius=0.1)
+    assert np.array_equal(first, robust.centered_clipping(x, centre=centre, radius=0.1))
+    assert np.array_equal(centre, np.ones(8))
+
+
+def test_norm_bounded_mean_bounds_norms() -> None:
+    x = np.array([[3, 4], [0, 1], [300, 400]], dtype=np.float32)
+    assert np.allclose(robust.norm_bounded_mean(x, bound=1.0), [(0.6 + 0 + 0.6) / 3, (0.8 + 1 + 0.8) / 3])
+    assert np.allclose(robust.norm_bounded_mean(x), [2, 3])  # the median norm is 5
+
+
+@pytest.mark.parametrize("options", [{"bound": -1.0}, {"bound": -0.5}])
+def test_negative_bounds_are_refused(options: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="cannot be negative"):
+        robust.norm_bounded_mean(column(1, 2), **options)
+    with pytest.raises(ValueError, match="cannot be negative"):
+        robust.clipping(column(1, 2), radius=options["bound"])
+
+
+def test_zeno_accepts_what_lowers_the_loss_enough() -> None:
+    """f(x + g) = (g - 2)^2, f(x) = 4: g = 1 gains 3, g = 4 gains 0, g = 5 loses 5."""
+    x = column(1, 4, 5)
+
+    def loss(g: np.ndarray) -> float:
+        return float((g[0] - 2) ** 2)
+
+    assert robust.zeno.detail(x, loss=loss, rho=0.0).accepted == (0, 1)
+    assert robust.zeno(x, loss=loss, rho=0.0) == 2.5
+    assert robust.zeno.detail(x, loss=loss, rho=0.1).accepted == (0,)  # 0 - 0.1 * 16 < 0
+    assert robust.zeno.detail(x, loss=loss, rho=0.1, epsilon=1.6).accepted == (0, 1)
+
+
+def test_zeno_plus_plus_accepts_by_the_first_order_score() -> None:
+    """-eta <v, g> - rho |g|^2 >= -eta eps with v = -1: eta g - rho g^2 + eta eps >= 0."""
+    x = column(1, -1, 30)
+    v = np.array([-1.0])
+    assert robust.zeno_plus_plus.detail(x, gradient=v, rho=0.0).accepted == (0, 2)
+    assert robust.zeno_plus_plus.detail(x, gradient=v, rho=0.1).accepted == (0,)  # 30 - 90 < 0
+    assert robust.zeno_plus_plus.detail(x, gradient=v, rho=0.1, eta=4.0).accepted == (0, 2)
+    assert robust.zeno_plus_plus.detail(x, gradient=v, rho=0.0, epsilon=1.0).accepted == (0, 1, 2)
+    assert robust.zeno_plus_plus.detail(x, gradient=v, rho=0.0, epsilon=0.999).accepted == (0, 2)
+
+
+def test_zeno_without_an_accepted_row_is_zero() -> None:
+    x = column(1, 2)
+    nothing = robust.zeno.detail(x, loss=lambda g: float(g[0]))
+    assert np.array_equal(nothing.vector, [0])
+    assert nothing.accepted == ()
+    assert nothing.rejected == (0, 1)
+    nothing = robust.zeno_plus_plus.detail(x, gradient=np.array([1.0]))
+    assert np.array_equal(nothing.vector, [0])
+    assert nothing.accepted == ()
+
+
+def test_zeno_rejects_a_row_whose_loss_is_not_a_number_and_refuses_a_broken_model() -> None:
+    x = column(1, 2)
+    found = robust.zeno.detail(x, loss=lambda g: np.nan if g[0] == 2 else 1 - float(g[0]))
+    assert found.accepted == (0,)
+    found = robust.zeno.detail(x, loss=lambda g: np.inf if g[0] == 2 else 1 - float(g[0]))
+    assert found.accepted == (0,)
+    with pytest.raises(ValueError, match="before any update is nan"):
+        robust.zeno(x, loss=lambda g: np.nan)

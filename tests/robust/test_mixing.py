@@ -1,0 +1,136 @@
+"""Pre-aggregation: agreement with definitions, and pipelines that keep count of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import robust
+from tests.robust import references
+from tests.robust.cases import Matrix, close, normal, whole
+
+few = settings(max_examples=25, deadline=None)
+
+
+def wide(x: Matrix) -> np.ndarray:
+    return x.astype(np.float64)
+
+
+@few
+@given(x=normal(), radius=st.sampled_from([0.0, 1e-7, 0.5, 3.0, 1e9]))
+def test_clipping_agrees_with_its_definition_and_keeps_its_input(x: Matrix, radius: float) -> None:
+    kept = x.copy()
+    found = robust.clipping(x, radius=radius)
+    assert close(found, references.clipping(wide(x), radius), float(np.abs(x).max()))
+    assert np.array_equal(x, kept)
+    assert not np.shares_memory(found, x)
+    short = np.linalg.norm(wide(x), axis=1) < radius
+    assert np.array_equal(found[short], x[short])
+
+
+@few
+@given(x=normal(), data=st.data())
+def test_arc_agrees_with_its_definition_and_keeps_its_input(x: Matrix, data: st.DataObject) -> None:
+    f = data.draw(st.integers(0, (len(x) - 1) // 2))
+    kept = x.copy()
+    assert close(robust.arc(x, f=f), references.arc(wide(x), f), float(np.abs(x).max()))
+    assert np.array_equal(x, kept)
+
+
+@few
+@given(data=st.data())
+def test_nnm_agrees_with_its_definition(data: st.DataObject) -> None:
+    x = data.draw(st.one_of(normal(), whole()))
+    f = data.draw(st.integers(0, len(x) - 1))
+    assert close(robust.nnm(x, f=f), references.nnm(wide(x), f), float(np.abs(x).max()))
+
+
+@few
+@given(x=normal(), size=st.integers(1, 5), seed=st.integers(0, 99))
+def test_buckets_are_means_of_a_random_partition(x: Matrix, size: int, seed: int) -> None:
+    found = robust.bucketing(x, size=size, rng=np.random.default_rng(seed))
+    assert len(found) == -(-len(x) // size)
+    order = np.random.default_rng(seed).permutation(len(x))
+    for i, row in enumerate(found):
+        assert close(row, wide(x)[order[i * size : (i + 1) * size]].mean(axis=0), float(np.abs(x).max()))
+
+
+def test_steps_refuse_what_makes_no_sense() -> None:
+    x = np.zeros((4, 3))
+    for step in (robust.nnm, robust.arc):
+        with pytest.raises(ValueError, match="needs n > f: got n=4, f=4"):
+            step(x, f=4)
+    with pytest.raises(ValueError, match="size=0"):
+        robust.bucketing(x, size=0, rng=np.random.default_rng(0))
+
+
+def test_equal_rows_stay_exactly_equal_through_every_step() -> None:
+    row = np.random.default_rng(0).standard_normal(40).astype(np.float32)
+    x = np.repeat(row[None], 7, axis=0)
+    for found in (
+        robust.nnm(x, f=2),
+        robust.arc(x, f=2),
+        robust.clipping(x, radius=1e6),
+        robust.bucketing(x, size=3, rng=np.random.default_rng(0)),
+    ):
+        assert all(np.array_equal(one, row) for one in found)
+
+
+def test_pipeline_is_its_steps_in_order() -> None:
+    x = np.random.default_rng(1).standard_normal((9, 30)).astype(np.float32)
+    found = robust.aggregate("krum", x, f=2, before=[("arc", {"f": 2}), ("nnm", {"f": 2})])
+    assert np.array_equal(found.vector, robust.krum(robust.nnm(robust.arc(x, f=2), f=2), f=2))
+    assert found.weights is None
+
+
+@pytest.mark.parametrize("step", ["nnm", "arc"])
+def test_rows_ignored_by_a_step_count_as_bad_in_all_that_follow(step: str) -> None:
+    finite = np.random.default_rng(2).standard_normal((8, 30)).astype(np.float32)
+    x = np.insert(finite, 3, np.nan, axis=0)
+    found = robust.aggregate("multi_krum", x, f=3, m=2, before=[(step, {"f": 3})])
+    expected = robust.aggregate("multi_krum", finite, f=2, m=2, before=[(step, {"f": 2})])
+    assert np.array_equal(found.vector, expected.vector)
+    assert found.ignored == (3,)
+    assert expected.accepted is not None
+    assert found.accepted == tuple(i + (i >= 3) for i in expected.accepted)
+
+
+def test_row_numbers_survive_a_pipeline() -> None:
+    """Row 4 is still called 4 after row 0 was ignored: monna trusts the right one."""
+    x = np.array([[np.nan], [0.0], [0.1], [9.0], [9.1], [9.2]], dtype=np.float32)
+    found = robust.aggregate("monna", x, f=3, trusted=4, before=[("clipping", {"radius": 100.0})])
+    assert found.accepted == (3, 4, 5)
+
+
+def test_fraction_counts_all_rows_that_were_given() -> None:
+    finite = np.random.default_rng(3).standard_normal((9, 5)).astype(np.float32)
+    x = np.insert(finite, 0, np.inf, axis=0)
+    plain = robust.trimmed_mean(x, fraction=0.4)  # 4 of 10 a side, one of them ignored already
+    assert np.array_equal(plain, robust.trimmed_mean(finite, f=3))
+    after = robust.aggregate("trimmed_mean", x, fraction=0.4, before=[("clipping", {"radius": 1e9})])
+    assert np.array_equal(after.vector, plain)
+
+
+def test_accepted_buckets_are_reported_as_the_rows_in_them() -> None:
+    x = np.arange(12, dtype=np.float32)[:, None]
+    x[5] = np.nan
+    order = np.random.default_rng(4).permutation(11)
+    found = robust.aggregate(
+        "krum", x, f=1, before=[("bucketing", {"size": 2, "rng": np.random.default_rng(4)})]
+    )
+    finite = np.delete(np.arange(12), 5)
+    buckets = [tuple(sorted(finite[order[i : i + 2]].tolist())) for i in range(0, 11, 2)]
+    assert found.accepted in buckets
+    assert found.ignored == (5,)
+    assert np.isclose(found.vector[0], np.mean(found.accepted))
+
+
+def test_two_steps_of_bucketing_keep_track_too() -> None:
+    x = np.arange(16, dtype=np.float32)[:, None]
+    before = [("bucketing", {"size": 2, "rng": np.random.default_rng(seed)}) for seed in (5, 6)]
+    found = robust.aggregate("krum", x, f=0, before=before)
+    assert found.accepted is not None
+    assert len(found.accepted) == 4
+    assert np.isclose(found.vector[0], np.mean(found.accepted))

@@ -1,0 +1,157 @@
+"""How many bad clients: exact counts against brute force, and the paper's against ours."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations
+from math import comb
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import robust
+from robust import tolerance
+from tests.robust.cases import BUILT_IN, parameters
+
+
+@st.composite
+def settings_of_clusters(draw: st.DrawFn) -> tuple[int, int, int]:
+    n = draw(st.integers(1, 10))
+    return n, draw(st.integers(0, n)), draw(st.integers(1, n))
+
+
+@settings(max_examples=60, deadline=None)
+@given(settings_of_clusters())
+def test_distribution_of_clean_clusters_is_that_of_counting_all_cases(case: tuple[int, int, int]) -> None:
+    """By symmetry: fixed clusters, and every set of bad clients equally likely."""
+    n, bad, m = case
+    c = n // m
+    counts = [0] * (c + 1)
+    for chosen in combinations(range(n), bad):
+        spoiled = {client // m for client in chosen if client < c * m}
+        counts[c - len(spoiled)] += 1
+    assert tolerance.clean_clusters(n, bad, m) == tuple(Fraction(k, comb(n, bad)) for k in counts)
+
+
+@pytest.mark.parametrize(("n", "bad", "m"), [(60, 12, 3), (100, 30, 7), (500, 60, 5)])
+def test_distribution_adds_up_and_has_the_right_mean(n: int, bad: int, m: int) -> None:
+    found = tolerance.clean_clusters(n, bad, m)
+    assert sum(found) == 1
+    assert min(found) >= 0
+    mean = sum(k * p for k, p in enumerate(found))
+    assert mean == n // m * Fraction(comb(n - m, bad), comb(n, bad))
+
+
+def test_distribution_agrees_with_drawing_clusters() -> None:
+    rng = np.random.default_rng(0)
+    n, bad, m, draws = 20, 4, 3, 4000
+    counts = np.zeros(n // m + 1)
+    for _ in range(draws):
+        clusters = rng.permutation(n)[: n // m * m].reshape(-1, m)
+        counts[(clusters >= bad).all(axis=1).sum()] += 1
+    expected = np.array([float(p) for p in tolerance.clean_clusters(n, bad, m)])
+    assert np.abs(counts / draws - expected).max() < 5 * np.sqrt(0.25 / draws)
+
+
+@pytest.mark.parametrize("rule", BUILT_IN)
+def test_rules_accept_what_they_are_said_to_withstand_and_no_more(rule: str) -> None:
+    found = robust.AGGREGATORS[rule]
+    for n in range(1, 30):
+        most = tolerance.withstands(rule, n)
+        assert 0 <= most < n
+        if "f" not in found.parameters:
+            with pytest.raises(ValueError, match="does not take f"):
+                tolerance.withstands(rule, n, f=0)
+        elif found.withstands(n) >= 0:
+            found.check(n, **parameters(rule, n, most, 3))
+            with pytest.raises(ValueError, match=f"f={most + 1}"):
+                found.check(n, **parameters(rule, n, most + 1, 3))
+            assert tolerance.withstands(rule, n, f=most // 2) == most // 2
+            with pytest.raises(ValueError, match=f"n={n}, f={most + 1}"):
+                tolerance.withstands(rule, n, f=most + 1)
+
+
+def test_withstands_by_count_and_fraction() -> None:
+    assert tolerance.withstands("median", 20) == 9
+    assert tolerance.withstands("krum", 20) == 8
+    assert tolerance.withstands("bulyan", 20) == 4
+    assert tolerance.withstands("mean", 20) == 0
+    assert tolerance.withstands("zeno", 20) == 19
+    assert tolerance.withstands("trimmed_mean", 20, fraction=0.4) == 8
+    for wrong in ({"fraction": 0.4, "f": 3}, {"fraction": 0.4}):
+        with pytest.raises(ValueError, match="fraction"):
+            tolerance.withstands("krum" if "f" not in wrong else "trimmed_mean", 20, **wrong)
+    with pytest.raises(ValueError, match="at least one row"):
+        tolerance.withstands("median", 0)
+
+
+def test_worst_case_is_one_client_per_bad_row_and_it_is_sharp() -> None:
+    """f bad clients always hold; f + 1 can fail, and do when each is in a cluster of its own."""
+    n, m = 24, 3
+    for rule in ("median", "krum", "bulyan", "trimmed_mean"):
+        most = tolerance.bad_clients_worst_case(rule, n, m)
+        assert most == tolerance.withstands(rule, n // m)
+        assert tolerance.probability_rule_holds(rule, n, most, m) == 1
+        assert tolerance.probability_rule_holds(rule, n, most + 1, m) < 1
+
+
+def test_clusters_leave_the_remainder_out() -> None:
+    assert tolerance.clusters(20, 3) == 6
+    for n, m in ((3, 4), (3, 0)):
+        with pytest.raises(ValueError, match=f"clusters of {m} among {n}"):
+            tolerance.clusters(n, m)
+
+
+def test_probabilities_over_reclusterings() -> None:
+    once = Fraction(3, 4)
+    assert tolerance.probability_all(once, 2) == Fraction(9, 16)
+    assert tolerance.probability_any(once, 2) == Fraction(15, 16)
+    for function in (tolerance.probability_all, tolerance.probability_any):
+        with pytest.raises(ValueError, match="at least one reclustering"):
+            function(once, 0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(settings_of_clusters())
+def test_signal_is_lost_as_often_as_counting_all_cases_says(case: tuple[int, int, int]) -> None:
+    n, bad, m = case
+    if bad == n:
+        with pytest.raises(ValueError, match="no honest one"):
+            tolerance.signal_lost(n, bad, m)
+        return
+    # Client 0 is honest; its companions are any m - 1 of the others, of whom 1..bad are bad.
+    cases = list(combinations(range(1, n), m - 1))
+    lost = sum(any(companion <= bad for companion in companions) for companions in cases)
+    assert tolerance.signal_lost(n, bad, m) == Fraction(lost, len(cases))
+    assert tolerance.signal_lost(n, bad, m, 3) == Fraction(lost, len(cases)) ** 3
+
+
+def test_the_papers_example_does_not_hold_as_it_counts() -> None:
+    """n = 60, m = 3, q = 12, trimming 2/3 of the updates: Sec. 5 says q_0 / m = 40 / 3 > 12 is enough.
+
+    Two thirds in all are one third a side: 6 of 20 cluster means, or 8 as it was run (0.4 a side).
+    """
+    assert tolerance.paper_bad_clients(40, 3) > 12
+    assert tolerance.bad_clients_worst_case("trimmed_mean", 60, 3, fraction=1 / 3) == 6
+    assert tolerance.bad_clients_worst_case("trimmed_mean", 60, 3, fraction=0.4) == 8
+    assert tolerance.bad_clients_worst_case("trimmed_mean", 60, 3) == 9
+    as_run = tolerance.probability_rule_holds("trimmed_mean", 60, 12, 3, fraction=0.4)
+    assert float(as_run) == pytest.approx(0.0863, abs=1e-4)
+    assert tolerance.probability_all(as_run, 10) < Fraction(1, 10**9)
+
+
+def test_appendix_e_counts_clusters_where_it_should_count_companions() -> None:
+    ours, theirs = tolerance.signal_lost(60, 12, 3, 10), tolerance.paper_signal_lost(60, 12, 3, 10)
+    assert float(ours) == pytest.approx(4.6e-5, rel=0.02)
+    assert theirs > Fraction(9, 10)
+    assert tolerance.paper_signal_lost(60, 12, 60) == 0  # one cluster of all: every signal is lost
+    assert tolerance.signal_lost(60, 12, 60) == 1
+
+
+def test_numbers_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ValueError, match="61 bad clients among 60"):
+        tolerance.clean_clusters(60, 61, 3)
+    with pytest.raises(robust.UnknownNameError, match="no aggregator 'krumm'"):
+        tolerance.withstands("krumm", 5)
