@@ -32,8 +32,7 @@ MAX_WORDS = 2**62  # of one stream: far beyond any vector, and no counter overfl
 BACKENDS = ("vaes", "aesni", "openssl")  # fastest first
 ENVIRONMENT = "SECAGG_BACKEND"
 
-_PAGE = 1024  # words; pieces are cut at multiples of it, as the kernels like it
-_PIECE = 32768  # words of the vector that one thread takes at a time
+_PAGE, _TILE = 1024, 32768  # words, as in the kernels, which are imported only when they are used
 _LEAST_WORK = 2**19  # words of keystream (2 MiB) below which another thread costs more than it gives
 _CHUNK = 32768  # words that OpenSSL makes at a time: long enough to hide a call, short enough for the cache
 _GROUP = 4  # streams that are added in one pass
@@ -113,9 +112,12 @@ def _add_masks(
 
     length = len(vector)
     workers = max(1, min(workers, length * len(keys) // _LEAST_WORK))
-    step = length
-    if workers > 1:  # two pieces a thread, so that one that starts late gets the smaller part
-        step = max(min(_PIECE, length // (2 * workers)), _LEAST_WORK // len(keys), 8 * _PAGE)
+    if workers == 1:
+        step = length
+    elif chosen == "openssl":  # one piece a thread: setting a key up costs as much as 35 kB of its stream
+        step = -(-length // workers)
+    else:  # several, so that a thread that starts late or is held up gets less to do; whole tiles if possible
+        step = max(length // (4 * workers), min(_TILE, length // (2 * workers)), _LEAST_WORK // len(keys))
     spread(work, offset, offset + length, step=-(-step // _PAGE) * _PAGE, threads=workers)
 
 

@@ -59,6 +59,7 @@ def test_tiles_hold_whole_pages_and_never_cross_a_change_of_the_table() -> None:
     assert aes_kernels.TILE % aes_kernels.PAGE == 0
     assert aes_kernels.PAGE == 4 * 256
     assert 2**42 % aes_kernels.TILE == 0
+    assert (prg._PAGE, prg._TILE) == (aes_kernels.PAGE, aes_kernels.TILE)
 
 
 def test_only_kernels_of_secagg_are_announced() -> None:
