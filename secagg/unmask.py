@@ -7,6 +7,7 @@ row's sum is exact or not returned, and whoever is named is named by evidence.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -24,10 +25,11 @@ from secagg.masks import pairwise_key, pairwise_sign, self_key
 from secagg.messages import Dealing, KeyAdvert, Unmasking
 from secagg.plan import Plan
 from secagg.prg import KEY_BYTES, add_masks
+from secagg.shamir import SHARE_BYTES
 
 Secret = tuple[ClientId, int]  # its owner, and which: KEY_SECRET or r + 1
 Pair = tuple[ClientId, ClientId, Row]  # one that is gone, one that is alive, and a row of both
-ENTRY = shamir.SHARE_BYTES + HASH_BYTES
+ENTRY = SHARE_BYTES + HASH_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,27 +58,32 @@ class Shares:
     """The shares received so far that match their dealer's hash, by secret and holder."""
 
     opened: Opened
-    by_secret: dict[Secret, dict[ClientId, bytes]] = field(default_factory=dict, repr=False)
+    by_secret: defaultdict[Secret, dict[ClientId, bytes]] = field(
+        default_factory=lambda: defaultdict(dict), repr=False
+    )
 
     def add(self, message: Unmasking) -> None:
         """Take what matches. PeerError, naming the sender, for a wrong share; the right ones still count."""
         opened, sender = self.opened, message.sender
-        entries = list(self._entries(message))
+        plan_hash, per_holder = opened.plan.hash, (len(opened.plan.groupings) + 1) * HASH_BYTES
+        entries = message.seeds + message.keys
         wrong: list[ClientId] = []
-        for owner, secret, share, nonce in entries:
+        for at, wanted in zip(range(0, len(entries), ENTRY), self._wanted(message), strict=True):
+            owner, secret = wanted
+            share, nonce = entries[at : at + SHARE_BYTES], entries[at + SHARE_BYTES : at + ENTRY]
             place = opened.holders[owner].get(sender)
-            hashes = opened.dealings[owner].hashes
-            if place is not None:
-                start = (place * (len(opened.plan.groupings) + 1) + secret) * HASH_BYTES
-                found = transcript.share_hash(opened.plan.hash, owner, sender, secret, share, nonce)
-                if hashes[start : start + HASH_BYTES] == found and is_canonical(share):
-                    self.by_secret.setdefault((owner, secret), {})[sender] = share
+            if place is not None and is_canonical(share):
+                start = place * per_holder + secret * HASH_BYTES
+                found = transcript.share_hash(plan_hash, owner, sender, secret, share, nonce)
+                if opened.dealings[owner].hashes[start : start + HASH_BYTES] == found:
+                    self.by_secret[wanted][sender] = share
                     continue
             wrong.append(owner)
         if wrong:
             raise PeerError(f"client {sender} gave a wrong share of client {wrong[0]}", culprit=sender)
 
-    def _entries(self, message: Unmasking) -> Iterable[tuple[ClientId, int, bytes, bytes]]:
+    def _wanted(self, message: Unmasking) -> Sequence[Secret]:
+        """The secrets whose shares a message must hold, in its order."""
         opened, sender = self.opened, message.sender
         alive = frozenset(message.seed_owners)
         if not alive <= opened.survivors or opened.survivors & set(message.key_owners):
@@ -86,11 +93,7 @@ class Shares:
         wanted = [(owner, r + 1) for owner in message.seed_owners for r in opened.groupings_of[owner]]
         if len(message.seeds) != len(wanted) * ENTRY or len(message.keys) != len(message.key_owners) * ENTRY:
             raise PeerError(f"client {sender} gave the wrong number of shares", culprit=sender)
-        wanted += [(owner, transcript.KEY_SECRET) for owner in message.key_owners]
-        data = message.seeds + message.keys
-        for place, (owner, secret) in enumerate(wanted):
-            entry = data[place * ENTRY : (place + 1) * ENTRY]
-            yield owner, secret, entry[: shamir.SHARE_BYTES], entry[shamir.SHARE_BYTES :]
+        return wanted + [(owner, transcript.KEY_SECRET) for owner in message.key_owners]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -120,7 +123,7 @@ def rebuild(shares: Shares) -> Rebuilt:
         coefficients = shamir.coefficients([plan.index[v] for v in holders])
         rows = [b"".join(shares.by_secret[secret][v] for v in holders) for secret in wanted]
         table = np.frombuffer(b"".join(rows), dtype=np.uint8)
-        shape = (len(wanted), len(holders), shamir.SHARE_BYTES)
+        shape = (len(wanted), len(holders), SHARE_BYTES)
         values = shamir.combine(coefficients, table.reshape(shape))
         for secret, value in zip(wanted, values, strict=True):
             if value is not None and _is_right(opened, secret, value):
