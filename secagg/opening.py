@@ -153,9 +153,7 @@ class Walk:
         touched = np.zeros(len(span.component), np.bool_)
         touched[labels] = True
         joined = touched[span.component]
-        alone = not span.used[
-            list(members)
-        ].any()  # it shares no client with a row kept before: T is its size
+        alone = not span.used[list(members)].any()  # no client in common with the kept rows: T is its size
         proven = span.proven and self.limits.covers(row)
         component = np.where(joined, members[0], span.component)
         reason = (

@@ -14,6 +14,7 @@ from secagg import exposure
 from secagg.errors import UsageError
 from secagg.exposure import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, audit, revealed, solve
 from secagg.groupings import Schedule, keep_whole_atoms
+from secagg.opening import Limits, Walk
 
 SEED = bytes(range(32))
 PAPER = Schedule(name="random", size=3, groupings=10)
@@ -330,3 +331,17 @@ def test_leverage_accumulates_over_rounds_unless_atoms_stay_together():
     assert standing["random"].exposed == standing["transversal"].exposed == frozenset(range(60))
     assert standing["fixed"].leverage == pytest.approx(dict.fromkeys(range(60), 1 / 6))
     assert standing["atoms"].leverage == pytest.approx(dict.fromkeys(range(60), 1 / 3))
+
+
+# The walk itself, in an order that the audit would not choose
+
+
+def test_a_proof_is_not_used_once_a_row_outside_it_is_open():
+    """Whole atoms 012 and 345 are proven together, but not beside the row 0123, which differs by client 3."""
+    groupings = (((0, 1, 2, 3), (4, 5)), ((0, 1, 2), (3, 4, 5)))
+    rows = exposure.Realised(groupings, range(6), plan_hash=b"plan")
+    limits = Limits(survivors=2, anonymity=2, leverage=1.0, proven={(1, 0): 3, (1, 1): 3})
+    walk = Walk(rows, limits)
+    walk.take([(0, 0), (1, 0), (1, 1)])
+    assert walk.kept == [(0, 0), (1, 1)]
+    assert walk.refused[1, 0] == "with the rows opened before, it would expose client 3"
