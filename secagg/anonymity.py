@@ -23,6 +23,7 @@ from secagg.modular import Index, Words
 EXACT_UP_TO = 4
 BUDGET = 10**8  # products mod p that a decision beyond T = 4 may cost: about a second
 GLANCE = 5 * 10**6  # the same for a description, where a bound will do
+DEEPEST = 57  # null vectors for a decision: T >= t among at least t columns is beyond the budget for t > 58
 DEPTH = 6  # null vectors for a description: bounds are computed up to T = 7 where that is cheap
 
 

@@ -254,6 +254,7 @@ def _plot(case: Case, asked: Schedule, file: Path) -> None:
     for panel, title in zip(panels, titles, strict=True):
         panel.set(title=title, xlabel="groupings R", ylim=(-0.03, 1.03))
         panel.grid(alpha=0.3)
+        panel.xaxis.get_major_locator().set_params(integer=True)
     panels[0].legend()
     figure.suptitle(f"{case.clients} clients in groups of {asked.size}, {case.drop:.0%} dropouts")
     figure.savefig(file, dpi=110)

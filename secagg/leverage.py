@@ -28,8 +28,8 @@ AGAIN = 1e-2  # below this, project a second time: once loses digits, twice is e
 
 
 @kernel
-def remainder(projector: Matrix, row: Indices, weights: Vector, out: Vector) -> float:
-    """Put the part of a weighted row outside the projector's range into `out`, normalised.
+def remainder(basis: Matrix, r: int, row: Indices, weights: Vector, out: Vector) -> float:
+    """Put the part of a weighted row outside the span of r orthonormal vectors into `out`, normalised.
 
     Returns its squared length relative to the row's.
     """
@@ -40,33 +40,29 @@ def remainder(projector: Matrix, row: Indices, weights: Vector, out: Vector) -> 
     for i in row:
         out[i] = weights[i]
         before += weights[i] * weights[i]
-    for i in row:
-        for j in range(n):
-            out[j] -= weights[i] * projector[i, j]
-    for i in range(n):
-        after += out[i] * out[i]
-    if after < AGAIN * before:
-        once = out.copy()
+    for sweep in range(2):
+        for q in range(r):
+            vector = basis[q]
+            inner = 0.0
+            if sweep == 0:
+                for i in row:
+                    inner += vector[i] * weights[i]
+            else:
+                for i in range(n):
+                    inner += vector[i] * out[i]
+            if inner != 0.0:
+                for i in range(n):
+                    out[i] -= inner * vector[i]
         after = 0.0
         for i in range(n):
-            for j in range(n):
-                out[j] -= once[i] * projector[i, j]
-        for i in range(n):
             after += out[i] * out[i]
+        if after >= AGAIN * before:
+            break
     length = np.sqrt(after)
     if length > 0.0:
         for i in range(n):
             out[i] /= length
     return after / before
-
-
-@kernel
-def extend(projector: Matrix, unit: Vector) -> None:
-    """Add a direction orthogonal to the projector's range."""
-    n = unit.shape[0]
-    for i in range(n):
-        for j in range(n):
-            projector[i, j] += unit[i] * unit[j]
 
 
 class Leverage:
@@ -75,33 +71,43 @@ class Leverage:
     def __init__(self, weights: Vector) -> None:
         self.weights = weights
         self.lost = False
-        self._projector: Matrix = np.zeros((len(weights), len(weights)))
-        self._unit: Vector = np.zeros(len(weights))
+        self.rank = 0
+        self._sum: Vector = np.zeros_like(weights)
+        self._basis: Matrix = np.zeros((min(16, len(weights)), len(weights)))
+        self._unit: Vector = np.zeros_like(weights)
 
     @property
     def values(self) -> Vector:
         """One number per client; all 1 (as if exposed) once a row was too close to the others to tell."""
-        return np.ones_like(self.weights) if self.lost else self._projector.diagonal().copy()
+        return np.ones_like(self.weights) if self.lost else self._sum.copy()
 
     def copy(self) -> Leverage:
         """An independent copy, to come back to."""
         other = Leverage(self.weights)
-        other._projector, other.lost = self._projector.copy(), self.lost
+        other.lost, other.rank = self.lost, self.rank
+        other._sum, other._basis = self._sum.copy(), self._basis.copy()
         return other
 
     def consider(self, row: Iterable[int]) -> Vector:
         """The leverages as they would be with this row too."""
-        left = remainder(self._projector, np.fromiter(row, np.int64), self.weights, self._unit)
-        if self.lost or left < LOST:
+        if self.lost or self._remainder(row) < LOST:
             return np.ones_like(self.weights)
-        return self._projector.diagonal() + self._unit * self._unit
+        return self._sum + self._unit * self._unit
 
     def accept(self) -> None:
         """Add the row that was considered last."""
-        extend(self._projector, self._unit)
+        if self.rank == len(self._basis):
+            grown = np.zeros((min(len(self.weights), 2 * self.rank), len(self.weights)))
+            grown[: self.rank] = self._basis
+            self._basis = grown
+        self._basis[self.rank] = self._unit
+        self._sum += self._unit * self._unit
+        self.rank += 1
 
     def add(self, row: Iterable[int]) -> None:
         """Add a row, whatever it does."""
-        left = remainder(self._projector, np.fromiter(row, np.int64), self.weights, self._unit)
-        self.lost = self.lost or left < LOST
-        extend(self._projector, self._unit)
+        self.lost = self._remainder(row) < LOST or self.lost
+        self.accept()
+
+    def _remainder(self, row: Iterable[int]) -> float:
+        return remainder(self._basis, self.rank, np.fromiter(row, np.int64), self.weights, self._unit)

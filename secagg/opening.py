@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import cuts
-from secagg.anonymity import decidable, dependent
+from secagg.anonymity import DEEPEST, decidable, dependent
 from secagg.groupings import ClientId, Row
 from secagg.leverage import Leverage
 from secagg.linear import RowSpace
@@ -105,7 +105,7 @@ class Walk:
         self.rows = rows
         self.limits = limits
         self._span = _Span(
-            RowSpace(n, rows.field, depth=limits.anonymity - 1),
+            RowSpace(n, rows.field, depth=min(limits.anonymity - 1, DEEPEST)),
             Leverage(rows.weights) if limits.leverage < 1.0 else None,
             np.arange(n),
             np.zeros(n, np.bool_),

@@ -137,7 +137,7 @@ def picture(results: list[tuple[str, int, int, list[Cell] | str]], file: Path) -
         panel.set_title(f"{name}, m = {size}", fontsize=9)
         panel.grid(alpha=0.3)
         panel.set_ylim(-3, 103)
-    panels[0, 0].legend(fontsize=7)
+    panels[0, 3].legend(fontsize=7, loc="lower left")
     for row in panels:
         row[0].set_ylabel("rows opened, %")
         for panel in row:

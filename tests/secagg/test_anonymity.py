@@ -168,3 +168,5 @@ def test_the_cost_of_an_exact_answer_decides_whether_there_is_one():
     assert decidable(1000, 4)
     assert decidable(60, 6)
     assert not decidable(1000, 6)
+    assert decidable(anonymity.DEEPEST, anonymity.DEEPEST)
+    assert not any(decidable(n, t) for t in range(anonymity.DEEPEST + 2, 200) for n in range(t, 400))

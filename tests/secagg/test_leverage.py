@@ -51,7 +51,6 @@ def test_the_interpreter_computes_the_same_bits(name, size, groupings, monkeypat
     weights = [1 + (7 * i % 11) / 3 for i in range(30)]
     compiled = measure(rows, weights).values.tobytes()
     monkeypatch.setattr(module, "remainder", module.remainder.py_func)
-    monkeypatch.setattr(module, "extend", module.extend.py_func)
     assert measure(rows, weights).values.tobytes() == compiled
 
 
