@@ -33,7 +33,7 @@ def honest_rows(kind: str, count: int, rng: np.random.Generator) -> NDArray[np.f
 def attacks(
     rule: str, honest: NDArray[np.float32], f: int, rng: np.random.Generator
 ) -> dict[str, NDArray[np.float32]]:
-    """Every registered attack with its defaults, the optimised ones against this very rule, and a few more."""
+    """Every registered attack, the optimised ones against this very rule, and a few more."""
     own = honest[rng.integers(len(honest), size=f)]
     made = {name: attack(honest, f, rng=rng) for name, attack in robust.ATTACKS.items()}
     against = {"against": lambda rows: apply(rule, rows, f)}
