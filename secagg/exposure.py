@@ -236,7 +236,7 @@ def _describe(
 ) -> Verdict:
     space, (exposed, leverage) = _span(rows, opened)
     told = _who_each_grouping_would_expose(rows)
-    anonymity = _anonymity(rows, space, opened, proven)
+    anonymity = _anonymity(rows, policy, space, opened, proven)
     return Verdict(
         policy=policy,
         rows=frozenset(opened),
@@ -289,7 +289,7 @@ def _who_each_grouping_would_expose(rows: Realised) -> list[tuple[int, frozenset
 
 
 def _anonymity(
-    rows: Realised, space: RowSpace, opened: Sequence[Row], proven: Mapping[Row, int]
+    rows: Realised, policy: Policy, space: RowSpace, opened: Sequence[Row], proven: Mapping[Row, int]
 ) -> Anonymity:
     from secagg.anonymity import bounds
 
@@ -300,7 +300,8 @@ def _anonymity(
     promised = min(proven.get(row, 0) for row in seen)
     if promised > lower:
         return Anonymity(promised, upper, "by the schedule")
-    return Anonymity(lower, upper, "computed")
+    decided = policy.anonymity if policy.enforced else 0  # no row is open that would have broken it
+    return Anonymity(max(lower, decided), upper, "computed")
 
 
 def _sentences(

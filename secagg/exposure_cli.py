@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -63,16 +64,27 @@ def run(options: Namespace) -> int:
         options.clients, hashlib.sha256(options.seed.encode()).digest(), options.round, options.drop,
         options.colluders, policy,
     )  # fmt: skip
-    if options.plot is not None:
-        _plot(case, schedule, options.plot)
-        return 0
-    everything, allowed = case.audit(schedule, enforce=False), case.audit(schedule)
-    print(
-        _as_json(case, schedule, everything, allowed)
-        if options.json
-        else _text(case, schedule, everything, allowed)
-    )
+    from secagg.compiled import announce
+
+    with announce(_Patience()):
+        if options.plot is not None:
+            _plot(case, schedule, options.plot)
+            return 0
+        everything, allowed = case.audit(schedule, enforce=False), case.audit(schedule)
+        answer = _as_json if options.json else _text
+        print(answer(case, schedule, everything, allowed))
     return 0
+
+
+class _Patience:
+    """Says once, on standard error, why the first audit on a machine takes its time."""
+
+    said = False
+
+    def __call__(self, name: str) -> None:
+        if not self.said:
+            print("compiling for this machine, once ...", file=sys.stderr)
+            self.said = True
 
 
 @dataclass(frozen=True, slots=True)

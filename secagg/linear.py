@@ -118,9 +118,7 @@ class RowSpace:
         """The null vectors as they would be with this row too, or None if the row tells nothing new."""
         members = np.fromiter(row, np.int64)
         k = self.n - self.rank
-        j = modular.reduce(
-            self.echelon, self.rank, k, self.place, members, self._y, self.field.one, self.field.prime
-        )
+        j = modular.reduce(self.echelon, k, self.place, members, self._y, self.field.one, self.field.prime)
         self._candidate = None if j < 0 else (members, j)
         if j < 0:
             return None

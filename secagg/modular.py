@@ -66,7 +66,7 @@ def inverse(a: np.uint64, one: np.uint64, p: np.uint64, pinv: np.uint64) -> np.u
 
 
 @kernel
-def reduce(C: Words, r: int, k: int, place: Index, row: Index, y: Words, one: np.uint64, p: np.uint64) -> int:
+def reduce(C: Words, k: int, place: Index, row: Index, y: Words, one: np.uint64, p: np.uint64) -> int:
     """Put row minus its pivots' echelon rows into y (over the free columns); return its first nonzero."""
     for f in range(k):
         y[f] = 0
@@ -144,7 +144,7 @@ def support_sizes(C: Words, r: int, k: int) -> Index:
 
 @kernel
 def _parallel(
-    z: Words, rows: int, n: int, prefix: Words, ratio: Words, one: np.uint64, p: np.uint64, pinv: np.uint64
+    z: Words, n: int, prefix: Words, ratio: Words, one: np.uint64, p: np.uint64, pinv: np.uint64
 ) -> tuple[int, int]:
     """Two parallel columns (or (i, i) for a zero column) of the 2 x n matrix in the first two rows of z."""
     for i in range(n):
@@ -181,7 +181,7 @@ def dependent(columns: Words, one: np.uint64, p: np.uint64, pinv: np.uint64) -> 
     levels = rows - 1
     stack = np.zeros(
         (levels, rows, n), np.uint64
-    )  # level l: rows - l functionals of the columns after chosen
+    )  # level l: what is left of the later columns, rows - l high
     count = np.zeros(levels, np.int64)
     chosen = np.full(levels, -1, np.int64)  # index within level l of the column divided out next
     origin = np.zeros((levels, n), np.int64)
@@ -193,7 +193,7 @@ def dependent(columns: Words, one: np.uint64, p: np.uint64, pinv: np.uint64) -> 
     while level >= 0:
         left = rows - level
         if left == 2:
-            a, b = _parallel(stack[level], 2, count[level], prefix, ratio, one, p, pinv)
+            a, b = _parallel(stack[level], count[level], prefix, ratio, one, p, pinv)
             if a >= 0:
                 for up in range(level):
                     found[up] = origin[up, chosen[up]]
