@@ -94,6 +94,13 @@ def statement_of(cluster: Cluster, message: Any) -> bytes:
     return transcript.unmasking_statement(plan.hash, message)
 
 
+def view_of(client: Client) -> bytes:
+    memory = client._memory
+    adverts = {advert.sender: advert for advert in memory.adverts}
+    seen = [(adverts[dealer.id], dealer) for dealer in memory.dealers]
+    return transcript.view(client.plan.hash, seen)
+
+
 def own_advert(client: Client) -> KeyAdvert:
     return next(advert for advert in client._memory.adverts if advert.sender == client.me)
 
