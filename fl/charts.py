@@ -77,7 +77,9 @@ def _across(y: float, left: float, right: float) -> str:
 
 
 def _open(width: int, height: float, what: str) -> str:
-    return f'<svg viewBox="0 0 {width} {height:.0f}" role="img" aria-label="{escape(what)}">'
+    return (
+        f'<div class="chart"><svg viewBox="0 0 {width} {height:.0f}" role="img" aria-label="{escape(what)}">'
+    )
 
 
 def lines(
@@ -118,7 +120,7 @@ def lines(
             out += _curve(curve, [at(x, y) for x, y in curve.points], x_label, percent)
             ends.append((at(*curve.points[-1])[1], curve))
     out += _names_at_the_end(ends, WIDTH - right + 10, percent, height)
-    return "".join([*out, "</svg>"])
+    return "".join([*out, "</svg></div>"])
 
 
 def _curve(curve: Line, places: Sequence[tuple[float, float]], x_label: str, percent: bool) -> list[str]:
@@ -171,7 +173,7 @@ def stacked(rows: Sequence[tuple[str, Sequence[Part]]], *, unit: str) -> str:
                 x += long
         total = sum(part.amount for part in parts)
         out.append(_text("tick", x + 8, y + 18, f"{total:.3g} {unit}"))
-    return "".join([*out, "</svg>"])
+    return "".join([*out, "</svg></div>"])
 
 
 def columns(stacks: Sequence[Sequence[Part]], *, first: int, x_label: str, height: int = 220) -> str:
@@ -199,7 +201,7 @@ def columns(stacks: Sequence[Sequence[Part]], *, first: int, x_label: str, heigh
     for mark in whole_ticks(first, first + len(stacks) - 1, 10):
         out.append(_text("tick", left + (mark - first + 0.5) * wide, height - 22, f"{mark:g}", "middle"))
     out.append(_text("label", WIDTH / 2, height - 4, x_label, "middle"))
-    return "".join([*out, "</svg>"])
+    return "".join([*out, "</svg></div>"])
 
 
 def grid(rows: Sequence[tuple[str, Sequence[Square | None]]], *, first: int, x_label: str) -> str:
@@ -227,4 +229,4 @@ def grid(rows: Sequence[tuple[str, Sequence[Square | None]]], *, first: int, x_l
     for mark in whole_ticks(first, first + count - 1, 10):
         out.append(_text("tick", left + (mark - first + 0.5) * side, y + 16, f"{mark:g}", "middle"))
     out.append(_text("label", left + count * side / 2, y + 34, x_label, "middle"))
-    return "".join([*out, "</svg>"])
+    return "".join([*out, "</svg></div>"])

@@ -21,7 +21,7 @@ from fl.config import WEIGHTED_MEAN, Experiment
 Vector = NDArray[np.float32]
 Matrix = NDArray[np.float32]
 SUPPLIED: Final = ("f", "fraction", "loss", "gradient", "centre", "rng", "against", "largest")
-LOOKED_AT: Final = 4096  # coordinates by which a coordinate-wise rule's use of a cluster is judged
+LOOKED_AT: Final = 512  # coordinates by which a coordinate-wise rule's use of a cluster is judged
 
 
 @dataclass(frozen=True, slots=True, eq=False)

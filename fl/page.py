@@ -38,7 +38,8 @@ th { text-align: left; color: var(--quiet); font-weight: 600; border-bottom: 1px
 th, td { padding: 6px 12px 6px 0; vertical-align: top; } td { border-bottom: 1px solid var(--rule); }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 td.warn { color: var(--bad); font-weight: 600; } td.name { font-weight: 600; }
-svg { width: 100%; height: auto; display: block; margin: 8px 0 12px; overflow: visible; }
+.chart { overflow-x: auto; margin: 8px 0 12px; }
+svg { width: 100%; min-width: 640px; height: auto; display: block; }
 svg text { font: 12px system-ui, -apple-system, "Segoe UI", Roboto, Arial, sans-serif; fill: var(--ink); }
 svg text.tick { fill: var(--quiet); font-size: 11.5px; } svg text.name { font-weight: 600; }
 svg .grid { stroke: var(--rule); stroke-width: 1; }

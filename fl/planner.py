@@ -21,7 +21,7 @@ from fl import defence, secure
 from fl.config import Clusters, ConfigError, Experiment, Privacy
 from robust import AGGREGATORS, tolerance
 
-DRAWS = 12  # rounds audited for each candidate
+DRAWS = 8  # rounds audited for each candidate
 PLACEMENTS = 200  # of attackers, for each of those rounds
 GROUPINGS = (1, 2, 3, 5, 10)
 
@@ -76,6 +76,7 @@ class Candidate:
     spoiled: float = 0.0
     holds: float = 0.0
     certain: bool = False
+    hides: bool = True
     ruled_out: str = ""
 
     @property
@@ -125,7 +126,7 @@ def _choices(q: Question) -> Iterator[Clusters]:
     for size in range(2, most + 1):
         for groupings in GROUPINGS:
             yield Clusters(size=size, groupings=groupings, schedule="random", cell=q.cell)
-            if 1 < groupings <= size:
+            if 1 < groupings <= min(size, q.clients // size):
                 yield Clusters(size=size, groupings=groupings, schedule="transversal", cell=q.cell)
             for atom in {q.anonymity, q.anonymity + 1}:
                 if size % atom == 0 and size > atom and groupings > 1:
@@ -158,6 +159,10 @@ def _weigh(q: Question, clusters: Clusters) -> Candidate:
     )
     if known.withstands < 1 and q.byzantine:
         return replace(known, ruled_out=f"{q.rule} withstands no bad cluster among {known.clusters}")
+    once = _exactly(q, known)
+    if once.holds < q.holds:  # all groupings must hold, and one of them alone does not; no need for an audit
+        rank = min(cell, known.groupings * (known.clusters // len(layout.cells) - 1) + 1)
+        return replace(once, leverage=rank / cell, ruled_out=_why_not(q, once))
     schedule = layout.schedules[0]
     assert schedule is not None
     verdict = secure.preview(cell, schedule, secure.policy(e), seed=q.seed)
@@ -169,7 +174,9 @@ def _weigh(q: Question, clusters: Clusters) -> Candidate:
             if whom
             else "would break the anonymity or leverage asked for"
         )
-        return replace(known, ruled_out=f"{clusters.groupings} groupings of {clusters.size} {why}")
+        return replace(
+            known, hides=False, ruled_out=f"{clusters.groupings} groupings of {clusters.size} {why}"
+        )
     alone = _robustness(replace(q, dropout=0.0), known, e, layout)
     if q.dropout and not _why_not(q, alone):  # dropouts only make it worse, and cost an audit each
         alone = _robustness(q, known, e, layout)
@@ -213,7 +220,7 @@ def _robustness(q: Question, known: Candidate, e: Experiment, layout: secure.Lay
 
 
 def _exactly(q: Question, known: Candidate) -> Candidate:
-    """One grouping, nobody drops out: the distribution of spoiled clusters is known in closed form."""
+    """One grouping in which nobody drops out: the distribution of spoiled clusters in closed form."""
     clean = tolerance.clean_clusters(q.clients, q.byzantine, known.size)
     holds = sum(clean[known.clusters - known.withstands :], start=Fraction(0))
     spoiled = sum((known.clusters - k) * p for k, p in enumerate(clean))
@@ -360,7 +367,7 @@ def _because(answer: Answer) -> str:
 
 def _way_out(answer: Answer) -> str:
     q = answer.question
-    private = [c for c in answer.candidates if c.clusters and c.holds]
+    private = [c for c in answer.candidates if c.clusters and c.hides]
     if not private:
         return (
             "No clusters are private enough: lower --anonymity, raise --max-leverage, or bring more clients."

@@ -279,16 +279,14 @@ def _tiles(run: Recorded) -> str:
         ),
         page.tile(
             f"{per_round(run, 'secure'):.2g} s",
-            "secure aggregation per round",
-            f"{per_round(run, 'secure') / total:.1%} of the round",
+            "secure aggregation",
+            f"per round, {per_round(run, 'secure') / total:.1%} of it",
         ),
         page.tile(size(up + down), "per client and round", f"{size(up)} up, {size(down)} down"),
     ]
     if poisoned and e.defended:
         tiles.append(
-            page.tile(
-                f"{counts['right'] / poisoned:.0%}", "of poisoned clusters filtered", f"{poisoned} in all"
-            )
+            page.tile(f"{counts['right'] / poisoned:.0%}", "poisoned clusters filtered", f"of {poisoned}")
         )
     return f"<div class='tiles'>{''.join(tiles)}</div>"
 
@@ -572,7 +570,7 @@ def draw(runs: Sequence[Recorded], path: Path, references: Sequence[Reference] =
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 7.2), layout="constrained", facecolor="white")
+    figure = Figure(figsize=(11, 7.6), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     axes = figure.subplots(2, 2)
     top = axes[0, 0]
@@ -594,11 +592,13 @@ def draw(runs: Sequence[Recorded], path: Path, references: Sequence[Reference] =
     for i, run in enumerate(runs):
         points = [(record["round"], record["exposure"]["most_leverage"]) for record in run.rounds]
         axes[1, 1].plot(*zip(*points, strict=True), color=PAINT[page.COLOURS[i % 7]], label=run.name)
-    axes[1, 1].set(title="Most that sums explain of one update (1 = exposed)", xlabel="round", ylim=(0, 1.03))
+    axes[1, 1].set(title="Most that sums tell of one update (1: exposed)", xlabel="round", ylim=(0, 1.03))
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", color="#e4e7eb", linewidth=0.8)
         axis.set_axisbelow(True)
+        axis.title.set_fontsize(11)
+    axes[0, 1].yaxis.get_major_locator().set_params(integer=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
 
@@ -612,7 +612,7 @@ def _draw_clusters(axis: Any, run: Recorded) -> None:
             axis.bar(numbers, counts, bottom=floor, color=PAINT[colour], width=0.85, label=text)
             floor = floor + counts
     axis.set(title=f"Clusters of {run.name}", xlabel="round")
-    axis.legend(fontsize=8, loc="lower right")
+    axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False)
 
 
 def _draw_seconds(axis: Any, runs: Sequence[Recorded]) -> None:
@@ -625,4 +625,4 @@ def _draw_seconds(axis: Any, runs: Sequence[Recorded]) -> None:
             start = start + amounts
     axis.set(title="Seconds per round")
     axis.invert_yaxis()
-    axis.legend(fontsize=8, loc="best")
+    axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.1), ncols=3, frameon=False)

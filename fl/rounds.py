@@ -165,7 +165,9 @@ def combine(
         update = sum(total for total, _ in totals) / sum(weight for _, weight in totals)
         decision = defence.Decision(np.asarray(update, dtype=np.float32), clusters, ())
     else:
-        means = np.stack([cell.mean(cluster) for cell, cluster in pairs])
+        means = np.empty((len(pairs), len(x)), dtype=np.float32)
+        for row, (cell, cluster) in zip(means, pairs, strict=True):
+            cell.mean(cluster, out=row)
         lot = generator(e.seed, t, f"validation {r}")
         decision = defence.decide(e, means, clusters, setting.trainer, x, last, lot)
     for cell in opened:

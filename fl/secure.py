@@ -347,11 +347,11 @@ class Opened:
         """The n_i of a cluster's survivors, added up."""
         return sum(self._weights[client] for client in cluster.members)
 
-    def mean(self, cluster: Cluster) -> Vector:
+    def mean(self, cluster: Cluster, out: Vector | None = None) -> Vector:
         """The weighted mean of a cluster's updates: g_j of Algorithm 1."""
         assert self._encoding is not None
-        divisor = self.weight(cluster) / self.mean_weight
-        return self._encoding.decode(self._totals[cluster.grouping, cluster.index], divisor=divisor)
+        total = self._totals[cluster.grouping, cluster.index]
+        return self._encoding.decode(total, divisor=self.weight(cluster) / self.mean_weight, out=out)
 
     def total(self, grouping: int) -> tuple[NDArray[np.float64], int]:
         """The sum of a grouping's opened clusters, added as integers, and their weight (Lemma 1).

@@ -75,7 +75,8 @@ def test_after_kill_9_again_and_again_the_final_model_has_the_same_bits(
         wait_for(place, kill_after, process)
         time.sleep(0.05 * kill_after)  # somewhere inside a round
         process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
         process = start(place)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors.decode()

@@ -84,7 +84,7 @@ def test_share_withstands_what_fedavg_does_not() -> None:
         "byzantine": 2,
         "attack": {"name": "sign_flip", "options": {"scale": 30.0}},
     }
-    attacked |= {"aggregation": {"rule": "multi_krum"}}
+    attacked |= {"aggregation": {"rule": "multi_krum"}, "data": {"examples": 480}, "local": {"epochs": 2}}
     share, fedavg = run(tiny(**attacked)), run(tiny(method="fedavg", **attacked))
     assert accuracy(share) > 0.75
     assert accuracy(fedavg) < 0.5

@@ -1,0 +1,214 @@
+"""The command line as a user types it: what it prints and returns; never a traceback for a mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fl.cli import main
+from fl.config import to_toml
+from fl.progress import Lines, Live, bar, spark
+from tests.fl.runs import tiny
+
+ROOT = Path(__file__).parents[2]
+
+
+def share(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "fl", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=cwd or ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "mine.toml"
+    path.write_text(to_toml(tiny(name="mine", secure=True)))
+    return path
+
+
+def test_train_report_and_resume_as_typed(file: Path, tmp_path: Path) -> None:
+    trained = share("train", "mine.toml", "--set", "rounds=3", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert "exposed clients: none" in trained.stdout
+    assert "round 3/3" in trained.stderr
+    assert (tmp_path / "runs" / "mine" / "model.safetensors").exists()
+    again = share("train", "mine.toml", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "--resume runs/mine" in again.stderr
+    longer = share("train", "--resume", "runs/mine", "--set", "rounds=4", cwd=tmp_path)
+    assert longer.returncode == 0
+    assert "going on after round 3" in longer.stderr
+    page = share("report", "runs/mine", cwd=tmp_path)
+    assert page.returncode == 0
+    assert page.stdout.split() == ["runs/mine/report.html", "runs/mine/report.png"]
+    assert "mine" in (tmp_path / "runs" / "mine" / "report.html").read_text("utf-8")
+
+
+MISTAKES = [
+    (["train", "nothing.toml"], "there is no nothing.toml"),
+    (["train"], "--resume"),
+    (["train", "{file}", "--resume", "x"], "--resume"),
+    (["train", "{file}", "--set", "rounds"], "key=value"),
+    (["train", "{file}", "--set", "clusters.groupings=10"], "clusters.groupings"),
+    (["train", "{file}", "--set", "clients=60000"], "data"),
+    (["train", "{file}", "--set", "data.name=cifar10"], "share data fetch cifar10"),
+    (["train", "{file}", "--curve", "x"], "no curve"),
+    (["train", "--resume", "nowhere"], "no run in nowhere"),
+    (["train", "--resume", "nowhere", "--out", "x"], "leave out --out"),
+    (["train", "{file}", "--set", "model=nowhere:nothing"], "model"),
+    (["report", "nowhere"], "no run in nowhere"),
+    (["report", "nowhere", "--curve", "x"], "--reference"),
+    (["plan", "--clients", "30", "--byzantine", "40"], "--byzantine"),
+    (["config"], "--describe"),
+    (["config", "nothing.toml"], "there is no"),
+    (["data", "fetch", "imagenet"], "imagenet"),
+    (["data", "import", "mnist", "nowhere"], "nowhere"),
+    (["data", "fetch", "mnist", "--url", "file:///etc"], "http"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), MISTAKES, ids=[" ".join(a) for a, _ in MISTAKES])
+def test_a_mistake_is_one_line_and_exit_code_2(
+    arguments: list[str],
+    words: str,
+    file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SHARE_DATA", str(tmp_path / "data"))
+    assert main([argument.format(file=file) for argument in arguments]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert said.startswith("share: ")
+    assert said.count("\n") == 1
+    assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["plan"], ["train", "--device", "tpu"], ["data"]])
+def test_a_command_that_does_not_exist_shows_the_usage(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert "usage: share" in capsys.readouterr().err
+
+
+def test_plan_prints_a_table_or_json_and_draws(tmp_path: Path) -> None:
+    arguments = ["plan", "--clients", "60", "--byzantine", "6", "--rule", "krum"]
+    shown = share(*arguments, "--picture", str(tmp_path / "p.png"))
+    assert shown.returncode == 0, shown.stderr
+    assert "Recommended: random, m = 4, R = 1" in shown.stdout
+    assert "expose 60 of 60" in shown.stdout
+    assert (tmp_path / "p.png").exists()
+    listed = share(*arguments, "--json")
+    assert json.loads(listed.stdout)["recommended"]["size"] == 4
+    assert share("plan", "--clients", "20", "--byzantine", "9", "--rule", "krum").returncode == 1
+
+
+def test_config_describes_checks_and_prints_whole(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "--describe"]) == 0
+    assert "clusters.groupings (integer; 1)" in capsys.readouterr().out
+    assert main(["config", str(file), "--set", "rounds=9"]) == 0
+    assert "rounds = 9" in capsys.readouterr().out
+
+
+def test_the_packaged_experiments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--list"]) == 0
+    assert "label-flip-zeno  (curves: m1, m5, m10)" in capsys.readouterr().out
+
+
+def test_data_list_says_what_is_here(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["data", "list", "--folder", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "digits       here" in said
+    assert "cifar10      -" in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan", "--clients", "12", "--byzantine", "1"],
+        ["config", "--describe"],
+        ["config", "digits"],
+        ["train", "--list"],
+        ["report", "{run}"],
+        ["--help"],
+    ],
+    ids=lambda arguments: " ".join(arguments),
+)
+def test_commands_that_need_no_torch_do_not_load_it(arguments: list[str], tmp_path: Path) -> None:
+    if "{run}" in arguments:
+        from fl.records import Folder
+        from fl.training import run
+
+        with Folder.create(tmp_path / "run", tiny(rounds=1)) as folder:
+            run(folder.experiment, folder=folder)
+    code = (
+        "import sys\nfrom fl.cli import main\n"
+        f"try:\n    main({[a.format(run=tmp_path / 'run') for a in arguments]!r})\n"
+        "except SystemExit:\n    pass\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+
+
+def test_on_a_terminal_one_line_moves(file: Path, tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fl", "train", str(file), "--out", str(tmp_path / "run")],
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+        cwd=ROOT,
+    )
+    os.close(theirs)
+    said = b""
+    try:
+        while chunk := os.read(ours, 65536):
+            said += chunk
+    except OSError:  # the other end is gone
+        pass
+    os.close(ours)
+    assert process.wait() == 0
+    text = said.decode()
+    assert text.count("\r\x1b[2K") > 5
+    assert "secure aggregation" in text
+    assert "round 2/2" in text
+    assert "100.0%" in text or "accuracy" in text
+
+
+def test_lines_and_bars(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bar(0, 4) == "░░░░"
+    assert bar(0.5, 4) == "██░░"
+    assert bar(2, 4) == "████"
+    assert spark([0.0, 0.5, 1.0], 2) == "▅█"
+    for kind in (Lines, Live):
+        shown = kind(sys.stdout)
+        shown.begin("x", 3, 1)
+        shown.note("hello")
+        assert "hello" in capsys.readouterr().out
+
+
+def test_an_error_that_is_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fl import planner
+
+    def broken(question: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(planner, "plan", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["plan", "--clients", "12", "--byzantine", "1"])

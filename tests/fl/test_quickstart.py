@@ -1,0 +1,46 @@
+"""The first thing a user sees: SHARE holds where FedAvg falls, nobody is exposed, and there is a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fl.cli import main
+from fl.config import experiment, to_tables
+from fl.quickstart import experiments
+from fl.records import recorded
+from fl.training import run
+
+
+def test_quickstart_shows_share_holding_and_fedavg_falling(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "quick"
+    assert main(["quickstart", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    share, fedavg = recorded(out / "share"), recorded(out / "fedavg")
+    assert share.summary["accuracy"] >= 0.9
+    assert fedavg.summary["accuracy"] < 0.6
+    for found in (share, fedavg):
+        assert found.summary["exposed"] == []
+        assert found.experiment.secure
+        assert found.experiment.privacy.audit == "enforce"
+        assert f"{found.summary['accuracy']:.1%}" in said
+    assert share.summary["least_anonymity"] >= 3
+    assert "of them cryptography" in said
+    assert "per client and round" in said
+    for name in ("report.html", "report.png"):
+        assert (out / name).exists()
+        assert str((out / name).resolve()) in said
+    assert main(["quickstart", "--out", str(out)]) == 2
+
+
+@pytest.mark.parametrize(
+    "seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
+)
+def test_quickstart_does_not_depend_on_luck(seed: int) -> None:
+    """In the clear, which gives the same models."""
+    share, fedavg = (experiment({**to_tables(e), "secure": False}) for e in experiments(seed))
+    assert run(share).accuracy >= 0.9
+    assert run(fedavg).accuracy < 0.6

@@ -1,0 +1,198 @@
+"""A report is one file that needs nothing else, says what was recorded, and shows in a real browser."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fl import charts, report
+from fl.records import Folder, Recorded, RecordError, recorded
+from fl.report import read_reference
+from fl.training import run
+from tests.fl.runs import tiny
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ATTACKED = {
+    "clients": 24,
+    "byzantine": 2,
+    "rounds": 3,
+    "attack": {"name": "sign_flip", "options": {"scale": 10.0}, "protocol": "wrong-shares"},
+    "aggregation": {"rule": "multi_krum"},
+    "dropout": {"schedule": [{"round": 2, "clients": [3]}]},
+}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    place = tmp_path_factory.mktemp("runs")
+    runs = {
+        "share": tiny(name="<b>SHARE</b> & co", secure=True, **ATTACKED),
+        "fedavg": tiny(name="FedAvg", method="fedavg", **{**ATTACKED, "secure": True}),
+        "exposed": tiny(
+            name="exposing", clusters={"groupings": 8}, privacy={"audit": "report-even-if-exposed"}, rounds=2
+        ),
+    }
+    for name, e in runs.items():
+        with Folder.create(place / name, e) as folder:
+            run(e, folder=folder)
+    return [place / name for name in runs]
+
+
+@pytest.fixture(scope="module")
+def page(folders: list[Path]) -> str:
+    report.report(folders, folders[0].parent / "report.html", picture=folders[0].parent / "report.png")
+    return (folders[0].parent / "report.html").read_text("utf-8")
+
+
+def test_the_page_needs_nothing_else(page: str) -> None:
+    assert not re.findall(r"<script|<link|<img|<iframe|@import|url\(|https?://", page)
+    assert "default-src 'none'" in page
+
+
+def test_names_are_text_and_never_markup(page: str) -> None:
+    assert "<b>SHARE</b>" not in page
+    assert "&lt;b&gt;SHARE&lt;/b&gt; &amp; co" in page
+
+
+def test_the_page_says_what_was_recorded(page: str, folders: list[Path]) -> None:
+    for folder in folders:
+        found = recorded(folder)
+        assert f"{found.rounds[-1]['accuracy']:.1%}" in page
+    assert "12 of 12 clients were exposed" in page
+    assert "Caught cheating in the protocol" in page
+    assert "gave a wrong share" in page
+    assert "kept closed by the audit" in page
+    assert "poisoned, filtered out" in page
+
+
+def test_every_cluster_of_every_round_is_a_square_with_its_members(page: str, folders: list[Path]) -> None:
+    found = recorded(folders[0])
+    for record in found.rounds:
+        for cluster in record["clusters"]:
+            who = ", ".join(map(str, cluster["members"]))
+            assert f"round {record['round']}: " in page
+            assert f"Clients {who}" in page
+
+
+def test_a_safe_run_alone_says_that_nobody_was_exposed(folders: list[Path], tmp_path: Path) -> None:
+    report.report([folders[0]], tmp_path / "one.html")
+    text = (tmp_path / "one.html").read_text("utf-8")
+    assert "No client was exposed" in text
+    assert "banner warn" not in text
+
+
+def cluster(bad: int, kept: float | None, state: str = "opened") -> dict[str, object]:
+    return {
+        "bad": bad,
+        "kept": kept,
+        "state": state,
+        "members": [1, 2, 3],
+        "cell": 0,
+        "grouping": 0,
+        "cluster": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("entry", "colour"),
+    [
+        (cluster(0, 1.0), "good"),
+        (cluster(0, None), "good"),
+        (cluster(0, 0.0), "waste"),
+        (cluster(2, 0.0), "right"),
+        (cluster(2, 0.49), "right"),
+        (cluster(2, 0.5), "bad"),
+        (cluster(2, None), "bad"),
+        (cluster(0, None, "closed"), "shut"),
+        (cluster(1, None, "lost"), "gone"),
+    ],
+)
+def test_the_fate_of_a_cluster(entry: dict[str, object], colour: str) -> None:
+    assert report.fate(entry) == colour
+
+
+def test_leverage_adds_up_over_rounds_as_if_nothing_changed(folders: list[Path]) -> None:
+    found = recorded(folders[0])
+    alone = Recorded(found.folder, found.experiment, found.info, found.rounds[:1], {})
+    assert report.accumulated(alone) == pytest.approx(1 / 3, abs=0.01)
+    together = report.accumulated(found)
+    assert together is not None
+    assert together > 0.6
+
+
+def test_many_clusters_become_columns(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "MOST_SQUARES", 3)
+    text = report.html([recorded(folders[0])])
+    assert "8 clean, used" in text or re.search(r"round 1: \d+ clean, used", text)
+
+
+def test_a_published_curve_is_laid_beside_the_run(folders: list[Path], tmp_path: Path) -> None:
+    csv = tmp_path / "curves.csv"
+    csv.write_text("curve_id,round,test_acc\nA,1,0.25\nA,2,0.5\nB,1,0.1\nA,99,0.9\n")
+    reference = read_reference(csv, "A")
+    assert reference.points == ((1.0, 0.25), (2.0, 0.5), (99.0, 0.9))
+    text = report.html([recorded(folders[0])], [reference])
+    assert "A, round 2: 50.00%" in text
+    assert "round 99" not in text  # beyond the run
+    for name, words in (("C", "no curve"),):
+        with pytest.raises(RecordError, match=words):
+            read_reference(csv, name)
+    csv.write_text("a,b\n1,2\n")
+    with pytest.raises(RecordError):
+        read_reference(csv, "A")
+    with pytest.raises(RecordError):
+        read_reference(tmp_path / "none.csv", "A")
+
+
+def test_a_run_without_rounds_is_refused(tmp_path: Path) -> None:
+    Folder.create(tmp_path / "new", tiny()).close()
+    with pytest.raises(RecordError, match="no round"):
+        report.report([tmp_path / "new"], tmp_path / "r.html")
+
+
+def test_the_picture_is_a_png(page: str, folders: list[Path]) -> None:
+    content = (folders[0].parent / "report.png").read_bytes()
+    assert content.startswith(b"\x89PNG")
+    assert len(content) > 20_000
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0, 0.3), (1, 200), (0, 1234), (3, 4), (0, 1e-6)])
+def test_ticks_cover_the_range_with_few_round_numbers(low: float, high: float) -> None:
+    marks = charts.ticks(low, high)
+    assert marks[0] <= low
+    assert marks[-1] >= high * 0.999
+    assert 2 <= len(marks) <= 9
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+@pytest.mark.parametrize("size", ["1100,2400", "420,2400"])
+def test_the_page_shows_in_a_browser_without_complaints(
+    page: str, folders: list[Path], tmp_path: Path, size: str
+) -> None:
+    assert CHROMIUM is not None
+    place = folders[0].parent / "report.html"
+    quiet = ("gpu", "quic", "background-networking", "component-update", "sync")
+    browser = [
+        *(CHROMIUM, "--headless", "--no-sandbox", "--no-first-run", "--hide-scrollbars"),
+        *(f"--disable-{noise}" for noise in quiet),
+        *("--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={size}"),
+    ]
+    shot = tmp_path / "shot.png"
+    seen = subprocess.run(
+        [*browser, f"--screenshot={shot}", place.as_uri()],
+        capture_output=True,
+        timeout=120,
+        check=True,
+    )
+    assert b"CONSOLE" not in seen.stderr  # no violation of the page's own security policy, no broken part
+    assert shot.stat().st_size > 30_000
+    dumped = subprocess.run(
+        [*browser, "--dump-dom", place.as_uri()], capture_output=True, timeout=120, check=True
+    )
+    tree = dumped.stdout.decode()
+    assert tree.count("<svg") == page.count("<svg") > 5
+    assert tree.count("<rect") == page.count("<rect")
