@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from secagg import box, client_state, codec, hashtree, labels, shamir, transcript
 from secagg.client_state import OPENING, HeldShares, Memory, Opening, State, nonce_of
-from secagg.codec import Buffer, Ring32
+from secagg.codec import BUFFERS, Buffer, Ring32
 from secagg.dealing import box_bytes, check_advert, read_proofs
 from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, TooFewSurvivors, UsageError
 from secagg.groupings import ClientId
@@ -85,6 +85,8 @@ class Client:
         memo: Memo | None = None,
         threads: int | None = None,
     ) -> None:
+        if not 0 <= round < 2**63:
+            raise UsageError(f"round {round} does not fit in 63 bits")
         self._bind(identity, floors, journal, entropy, memo)
         self._threads = threads
         if identity.public != {m.id: m.identity for m in floors.roster}.get(me):
@@ -170,11 +172,17 @@ class Client:
         `context` goes with the KeyList (what the application computed itself), `update` with the Bundle, and
         perhaps `out`: memory for the masked vectors, uint32, one row per grouping.
         """
-        # The application's own mistakes are told before the run is at stake.
-        given = Given(context, self._encode(update, out) if self.state is State.DEALT else None, out)
+        if not isinstance(message, (*_FROM_SERVER, *BUFFERS)):
+            raise UsageError(f"a message is bytes or a message class, not {type(message).__name__}")
         before, self._memory.state = self.state, State.FAILED
-        if isinstance(message, Buffer):
+        if isinstance(message, BUFFERS):
             message = decode(message)  # type: ignore[assignment]
+        encoded = None
+        if (before, type(message)) == (State.DEALT, Bundle):
+            self._memory.state = before  # the application's own mistakes are told before the run is at stake
+            encoded = self._encode(update, out)
+            self._memory.state = State.FAILED
+        given = Given(context, encoded, out)
         step = STEPS.get((before, type(message)))
         if step is None:
             raise PeerError(f"{type(message).__name__} not expected in state {before.name}")
@@ -413,10 +421,13 @@ class Client:
             raise PeerError("U3 must be inside U2")
         if len(set(ids) & mine) < plan.t:
             raise TooFewSurvivors(f"{len(set(ids) & mine)} clients survive, the threshold is {plan.t}")
-        if not plan.semi_honest_only:  # in the sparse mode views differ from neighbourhood to neighbourhood
-            for member in message.members:
-                statement = transcript.view_statement(plan.hash, member.id, view, member.disputes)
-                verify(plan.identities[member.id], member.signature, statement, signer=member.id)
+        if plan.semi_honest_only:  # views differ from neighbourhood to neighbourhood
+            if plan.sparse_risk(gone=len(plan.ids) - len(ids)) > self._floors.sparse_risk:
+                raise PeerError("so many are gone that the survivors' graph may fall apart")
+            return ids
+        for member in message.members:
+            statement = transcript.view_statement(plan.hash, member.id, view, member.disputes)
+            verify(plan.identities[member.id], member.signature, statement, signer=member.id)
         return ids
 
     def _record_opening(self) -> None:
@@ -521,11 +532,12 @@ class Client:
         *,
         entropy: Entropy = os.urandom,
         memo: Memo | None = None,
+        threads: int | None = None,
     ) -> Client:
         """The client that `save` wrote, with the same identity, floors and journal."""
         client = cls.__new__(cls)
         client._bind(identity, floors, journal, entropy, memo)
-        client._threads = None
+        client._threads = threads
         client._memory = client_state.restore(data)
         data = client._memory.plan
         try:
@@ -537,6 +549,7 @@ class Client:
         return client
 
 
+_FROM_SERVER: Final = (KeyList, Bundle, Survivors, Signatures)
 Handler = Callable[..., ToServer]
 STEPS: Final[Mapping[tuple[State, type], tuple[Handler, State]]] = {
     # (state, message) -> (handler, next state). Rounds of Bonawitz et al. 2017, Fig. 4.

@@ -20,7 +20,8 @@ import numpy.typing as npt
 from secagg.errors import WireError
 
 Ring32 = npt.NDArray[np.uint32]
-Buffer = bytes | memoryview
+BUFFERS = (bytes, bytearray, memoryview)  # what may be received
+Buffer = bytes | bytearray | memoryview
 
 
 class Reader:

@@ -149,8 +149,8 @@ def as_json(demo: Demo) -> str:
 def as_text(demo: Demo) -> str:
     plan, survivors = demo.result.plan, demo.result.survivors
     lines = [
-        f"{len(plan.roster)} clients, {plan.length:,} numbers each, masks by {prg.backend()}; threshold {plan.t}, "
-        f"safe with up to {plan.assumed_colluders} clients that collude with the server",
+        f"{len(plan.roster)} clients, {plan.length:,} numbers each, masks by {prg.backend()}",
+        f"threshold {plan.t}; safe with up to {plan.assumed_colluders} of them colluding with the server",
         "",
         f"{'stage':<14}{'one client':>12}{'server':>12}{'sent':>12}{'received':>12}  dropped",
     ]

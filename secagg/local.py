@@ -81,9 +81,11 @@ def floors_for(plan: Plan) -> Floors:
         colluders=plan.assumed_colluders,
         policy=plan.policy,
         clip=(plan.clip, plan.clip) if plan.clip is not None else (1.0, 1.0),
+        bound=plan.bound,
         weight_ratio=max(weights) / min(weights),
         groupings=plan.schedule.groupings,
         accept_semi_honest_server_only=plan.semi_honest_only,
+        sparse_risk=1.0,
     )
 
 

@@ -7,10 +7,11 @@ client draws them itself from the training seed and the round, so the server can
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from operator import index
 from typing import Final
 
 from secagg import codec, graph, labels
@@ -18,7 +19,7 @@ from secagg.codec import U8, U16, U32, U64, Blob, Fixed, Float, Many, Struct
 from secagg.errors import PlanRefused, UsageError, WireError
 from secagg.exposure import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
 from secagg.fixedpoint import Encoding, FixedPoint, Integers
-from secagg.groupings import SCHEDULES, ClientId, Group, Grouping, Row, Schedule
+from secagg.groupings import SCHEDULES, ClientId, Group, Grouping, Row, Schedule, keep_whole_atoms
 from secagg.keys import HASH_BYTES, KEY_BYTES, digest
 
 MOST_CLIENTS: Final = 65535  # a Shamir index has 16 bits
@@ -29,6 +30,26 @@ MOST_CONTEXT: Final = 4096
 MODES: Final = (ENFORCE, REPORT_EVEN_IF_EXPOSED)
 
 
+def _whole(name: str, value: object) -> int:
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{name} is a whole number, not {value!r}") from None
+
+
+def _normalise(target: object, *, whole: Sequence[str], raw: Sequence[str]) -> None:
+    """Take numpy's integers for whole numbers and any buffer for bytes, and refuse the rest by name."""
+    for name in whole:
+        value = getattr(target, name)
+        if value is not None:
+            object.__setattr__(target, name, _whole(name, value))
+    for name in raw:
+        value = getattr(target, name)
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise UsageError(f"{name} is bytes, not {type(value).__name__}")
+        object.__setattr__(target, name, bytes(value))
+
+
 @dataclass(frozen=True, slots=True)
 class Member:
     """One client of the roster: its id and its Ed25519 public key."""
@@ -37,6 +58,7 @@ class Member:
     identity: bytes
 
     def __post_init__(self) -> None:
+        _normalise(self, whole=("id",), raw=("identity",))
         if not 0 <= self.id < 2**32:
             raise UsageError(f"client id {self.id} does not fit in 32 bits")
         if len(self.identity) != KEY_BYTES:
@@ -82,6 +104,13 @@ class Plan:
     degree: int = 0
 
     def __post_init__(self) -> None:
+        _normalise(
+            self,
+            whole=("round", "length", "bound", "threshold", "colluders", "degree"),
+            raw=("training_id", "training_seed", "context"),
+        )
+        object.__setattr__(self, "roster", tuple(self.roster))
+        object.__setattr__(self, "weights", tuple(_whole("weights", w) for w in self.weights))
         n = len(self.roster)
         ids = [member.id for member in self.roster]
         if not 2 <= n <= MOST_CLIENTS:
@@ -114,6 +143,11 @@ class Plan:
             raise UsageError(
                 f"the policy wants {wanted} clients behind every sum, but groups have {size} of {n} clients: "
                 "no row could be opened"
+            )
+        if self.policy.enforced and 0 < self.schedule.atom < self.policy.anonymity:
+            raise UsageError(
+                f"atoms of {self.schedule.atom} can never hide {self.policy.anonymity} clients; "
+                f"raise atom to at least {self.policy.anonymity}"
             )
 
     def _check_numbers(self, n: int) -> None:
@@ -220,6 +254,21 @@ class Plan:
             return self.ids
         return tuple(sorted((client, *self._neighbours[client])))
 
+    def sparse_risk(self, gone: int) -> float:
+        """How likely the sparse graph gives someone away when so many are gone (`secagg.graph`)."""
+        n = len(self.roster)
+        try:
+            found = graph.assess(
+                n,
+                degree=self.degree,
+                threshold=self.t,
+                colluders=self.assumed_colluders / n,
+                dropouts=gone / n,
+            )
+        except UsageError:  # colluders and dropouts leave nobody
+            return 1.0
+        return float(2.0**found.privacy)
+
     def group(self, row: Row) -> Group:
         return self.groupings[row[0]][row[1]]
 
@@ -237,9 +286,8 @@ class Plan:
         """Survivors whose atom fell below the policy: they leave U3, so that their rows can be opened."""
         if not self.policy.enforced:
             return ()
-        alive = frozenset(survivors)
-        left = [[v for v in atom if v in alive] for atom in self.atoms]
-        return tuple(sorted(v for atom in left if len(atom) < self.policy.anonymity for v in atom))
+        kept = keep_whole_atoms(self.atoms, survivors, self.policy.anonymity)
+        return tuple(sorted(set(survivors) - set(kept)))
 
     def audit(self, survivors: Collection[ClientId]) -> Verdict:
         """What opening rows would reveal with these survivors, and which rows the policy allows."""
@@ -250,6 +298,7 @@ class Plan:
             weights=self.weight_of if self.weights else None,
             plan_hash=self.hash,
             atoms=self.atoms,
+            columns=self.schedule.columns(self.ids, self.training_seed, self.round),
         )
 
     @cached_property
@@ -397,8 +446,11 @@ class Floors:
     """What a client pinned at enrolment, and the least that it accepts of a plan.
 
     `roster`, `training_id` and `training_seed` must be met exactly. `colluders` None means a third of the
-    roster, `schedule` None any; `weight` is the client's own n_i, None if it does not care. `context` is
-    compared when the plan arrives, because the application may learn it (the model's hash) only then.
+    roster, `schedule` None any (pin it: otherwise the server chooses cluster sizes round by round). `bound`
+    is how large the client's integers may be, None if it sums none: a smaller bound would tell the server
+    who is above it. `weight` is the client's own n_i, None if it does not care. `sparse_risk` limits the
+    probability that a sparse plan's neighbourhoods give someone away (`secagg.graph`). `context` is compared
+    when the plan arrives, because the application may learn it (the model's hash) only then.
     """
 
     roster: tuple[Member, ...]
@@ -408,10 +460,15 @@ class Floors:
     policy: Policy = field(default_factory=Policy)
     schedule: Schedule | None = None
     clip: tuple[float, float] = (2.0**-10, 2.0**20)
+    bound: int | None = None
     weight: int | None = None
     weight_ratio: float = 10.0
     groupings: int = 16
     accept_semi_honest_server_only: bool = False
+    sparse_risk: float = 2.0**-40
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "roster", tuple(self.roster))
 
     def check(self, plan: Plan, me: ClientId, round: int, context: bytes) -> None:
         """Raise PlanRefused, with the floor that was crossed, unless the plan is good enough."""
@@ -434,6 +491,10 @@ class Floors:
                 f"clip {plan.clip} is outside my range {least_clip} to {most_clip}",
             ),
             (
+                plan.bound is not None and (self.bound is None or plan.bound < self.bound),
+                f"bound {plan.bound} would tell who is above it; mine is {self.bound}",
+            ),
+            (
                 bool(plan.weights) and self.weight not in (None, plan.weight_of.get(me)),
                 "it does not give me my own weight",
             ),
@@ -453,6 +514,10 @@ class Floors:
             (
                 plan.semi_honest_only and not self.accept_semi_honest_server_only,
                 "the sparse mode protects only from a semi-honest server",
+            ),
+            (
+                plan.semi_honest_only and plan.sparse_risk(gone=0) > self.sparse_risk,
+                "its neighbourhoods are too small for the colluders that it assumes",
             ),
         ):
             if refused:

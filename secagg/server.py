@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from secagg import hashtree, labels, server_state, transcript
-from secagg.codec import Buffer, Ring32
+from secagg.codec import BUFFERS, Buffer, Ring32
 from secagg.dealing import box_bytes, check_advert, write_proof, write_proofs
 from secagg.errors import AlreadyUsed, PeerError, TooFewSurvivors, UsageError
 from secagg.groupings import ClientId, Row
@@ -43,7 +44,7 @@ from secagg.plan import Plan
 from secagg.result import Dropout, Result, RowSum, Stage
 from secagg.server_state import Departure, Ledger
 from secagg.unmask import Opened, Shares, rebuild, remove_masks
-from secagg.wire import decode
+from secagg.wire import TYPES, decode
 
 
 class Outbox(Mapping[ClientId, ToClient]):
@@ -72,8 +73,9 @@ class Server:
     It returns None, or the Dropout that the message earned. `advance()` closes the stage and returns the
     messages to send; `outbox()` is the same again for those who have not answered yet. After stage 3 has
     begun a run is resumed, never repeated: if `advance` raises TooFewSurvivors in CONSISTENCY or UNMASKING,
-    the run stays open for late answers. With `processes` > 1 the last stage forks helpers (`secagg.forks`)
-    when many clients are gone, because X25519 uses one core only.
+    the run stays open for late answers. `exclude` leaves clients out from the start: those whom an earlier
+    run of the same plan showed to deal bad shares (`doomed_rows`). With `processes` > 1 the last stage forks
+    helpers (`secagg.forks`) when many clients are gone, because X25519 uses one core only.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Server:
         plan: Plan,
         journal: Journal | None = None,
         *,
+        exclude: Collection[ClientId] = (),
         entropy: Entropy = os.urandom,
         processes: int = 1,
     ) -> None:
@@ -97,7 +100,7 @@ class Server:
         self._rows: tuple[Row, ...] = ()
         self._endorsements: dict[ClientId, Consistency] = {}
         self._unmaskings: dict[ClientId, Unmasking] = {}
-        self._dropouts: dict[ClientId, Dropout] = {}
+        self._dropouts = {v: Dropout(Stage.KEYS, "left out by the application") for v in exclude}
         self._result: Result | None = None
 
     def __repr__(self) -> str:
@@ -112,10 +115,12 @@ class Server:
         """
         if sender not in self.plan.identities:
             raise UsageError(f"client {sender} is not on the roster")
+        if not isinstance(message, (*TYPES, *BUFFERS)):
+            raise UsageError(f"a message is bytes or a message class, not {type(message).__name__}")
         if sender in self._dropouts or self.stage >= Stage.DONE:
             return self._dropouts.get(sender)
         try:
-            if isinstance(message, Buffer):
+            if isinstance(message, BUFFERS):
                 message = decode(message)  # type: ignore[assignment]
             if type(message) not in _STAGE_OF:
                 raise PeerError(f"{type(message).__name__} is not a message to the server")
@@ -269,16 +274,34 @@ class Server:
             if self.stage < Stage.CONSISTENCY:
                 self.stage = Stage.FAILED
             raise
+        self._claim(Stage(self.stage + 1))
         self.stage = Stage(self.stage + 1)
-        self._claim_stage()
         return self.outbox()
 
-    def _claim_stage(self) -> None:
-        """One process closes a stage: a second one, restored from the same bytes, must not."""
-        name = digest(labels.STEP_RECORD, self._instance, transcript.u32(self.stage)).hex()
+    def _claim(self, stage: Stage) -> None:
+        """One process begins a stage: a second one, restored from the same bytes, must not."""
+        name = digest(labels.STEP_RECORD, self._instance, transcript.u32(stage)).hex()
         if self._journal.create(name, b"") is not None:
-            stage, self.stage, self._result = self.stage, Stage.FAILED, None
+            self.stage, self._result = Stage.FAILED, None
             raise AlreadyUsed(f"another process has begun stage {stage.name} of this run")
+
+    def doomed_rows(self) -> Mapping[Row, tuple[ClientId, ...]]:
+        """In stage INPUTS: rows that could not be rebuilt, and the dealers whose shares too few can use.
+
+        It looks at what survivors dispute so far. Before the stage is closed the run may still be given up
+        and repeated with the same plan and `exclude=` those dealers; after it, these rows are lost.
+        """
+        disputes = Counter(v for survivor in self._inputs.values() for v in survivor.disputes)
+        bad = {
+            v
+            for v, count in disputes.items()
+            if sum(h in self._inputs for h in self._places(v)) - count < self.plan.t
+        }
+        doomed: dict[Row, tuple[ClientId, ...]] = {}
+        for v in sorted(bad):
+            for row in self.plan.rows_of[v]:
+                doomed[row] = (*doomed.get(row, ()), v)
+        return doomed
 
     def outbox(self) -> Outbox:
         """What to send to everyone who has not answered in this stage."""

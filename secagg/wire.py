@@ -88,12 +88,12 @@ LAYOUTS: Final[dict[int, Struct]] = {
         ),
     ),
 }
-_TYPES: Final = {layout.cls: tag for tag, layout in LAYOUTS.items()}
+TYPES: Final = {layout.cls: tag for tag, layout in LAYOUTS.items()}
 
 
 def parts(message: Message) -> list[Buffer]:
     """The message as buffers to be sent one after the other; large vectors are views, not copies."""
-    tag = _TYPES[type(message)]
+    tag = TYPES[type(message)]
     out: list[Buffer] = [bytes((VERSION, tag))]
     LAYOUTS[tag].put(out, message)
     return out

@@ -192,8 +192,10 @@ def floors_of(value: Values) -> Floors:
         policy=Policy(**value["policy"]),
         schedule=Schedule(**value["schedule"]) if value["schedule"] else None,
         clip=(value["clip"][0], value["clip"][1]),
+        bound=value["bound"],
         weight=value["weight"],
         weight_ratio=value["weight_ratio"],
         groupings=value["groupings"],
         accept_semi_honest_server_only=value["accept_semi_honest_server_only"],
+        sparse_risk=value["sparse_risk"],
     )

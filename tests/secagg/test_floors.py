@@ -75,6 +75,7 @@ AT_THE_FLOOR: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "weights": ({"weights": (10,) * (N - 1) + (30,)}, {}),
     "my weight": ({"weights": (10,) * N}, {"weight": 10}),
     "groupings": ({"schedule": TRIPLES}, {}),
+    "integers": ({"clip": None, "bound": 100}, {"bound": 100}),
     "schedule": ({}, {"schedule": TRIPLES}),
     "leverage": ({"policy": Policy(min_survivors=3, anonymity=3, max_leverage=0.8)}, {}),
     "stricter": ({"policy": Policy(min_survivors=3, anonymity=3, max_leverage=0.5), "colluders": 3}, {}),
@@ -103,6 +104,13 @@ BELOW: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "clip a little more": ({"clip": 2.001}, {}, "clip 2.001 is outside"),
     "weights a little further apart": ({"weights": (10,) * (N - 1) + (31,)}, {}, "differ by more than 3"),
     "not my weight": ({"weights": (11, *(10,) * (N - 1))}, {"weight": 10}, "my own weight"),
+    "integers not expected": ({"clip": None, "bound": 100}, {}, "would tell who is above"),
+    "bound one less": ({"clip": None, "bound": 99}, {"bound": 100}, "would tell who is above"),
+    "neighbourhoods too small": (
+        {"schedule": Schedule(name="random", size=N), "degree": 4, "threshold": 2},
+        {"accept_semi_honest_server_only": True},
+        "neighbourhoods are too small",
+    ),
     "one grouping more": (
         {"schedule": replace(TRIPLES, groupings=3), "policy": LOOSE},
         {"policy": LOOSE},

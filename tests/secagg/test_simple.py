@@ -49,20 +49,27 @@ def test_too_many_dropouts_hide_the_sum() -> None:
 def test_three_clients_survive_a_dropout_only_without_colluders() -> None:
     with pytest.raises(TooFewSurvivors, match="fewer colluders allow more dropouts"):
         secure_sum([[1], [2], [3]], drop=[0])
-    assert secure_sum([[1], [2], [3], [4]], colluders=0, drop=[0]).tolist() == [9]
+    with pytest.raises(TooFewSurvivors, match="fewer than 3"):  # each of two would know the other's
+        secure_sum([[1], [2], [3]], drop=[0], colluders=0)
+    assert secure_sum([[1], [2], [3]], drop=[0], colluders=0, anonymity=2).tolist() == [5]
+
+
+def test_flags_halves_and_generators_are_summed_too() -> None:
+    assert secure_sum(np.array([i % 2 == 0, True]) for i in range(4)).tolist() == [2, 4]
+    assert secure_sum([np.array([0.5], np.float16)] * 4).tolist() == [2.0]
 
 
 @pytest.mark.parametrize(
     ("vectors", "options", "says"),
     [
-        ([[1]], {}, "at least 2"),
+        ([[1]], {}, "cannot hide among 3"),
         ([[1], [2, 3], [4]], {}, "vector 1 has shape"),
         ([[1.0], [np.nan], [2.0]], {}, "NaN"),
         ([[], [], []], {}, "empty"),
         ([[2**30]] * 4, {}, "2"),
         ([[1], [2], [3]], {"drop": [7]}, "client 7"),
         ([[1], [2], [3], [4]], {"threshold": 2}, "2t > n"),
-        ([[1], [2]], {}, "policy wants 3"),
+        ([[1], [2]], {}, "cannot hide among 3"),
     ],
 )
 def test_mistakes_are_told_plainly(vectors: list, options: dict, says: str) -> None:

@@ -160,10 +160,12 @@ def floors_json(plan: Plan) -> dict[str, Any]:
         "policy": policy_json(floors.policy),
         "schedule": None,
         "clip": list(floors.clip),
+        "bound": floors.bound,
         "weight": None,
         "weight_ratio": floors.weight_ratio,
         "groupings": floors.groupings,
         "accept_semi_honest_server_only": floors.accept_semi_honest_server_only,
+        "sparse_risk": floors.sparse_risk,
     }
 
 
