@@ -257,8 +257,8 @@ def centered_clipping(
         radius = float(np.median(distances)) if radius is None else radius
         factors = shrink(distances, radius)
         moved = rows.combined(factors / n)
-        left = 1 - float(factors.mean())
-        v = moved if left == 0 else (moved + left * v.astype(np.float64)).astype(np.float32)
+        left = 1 - float(factors.mean())  # exactly 0 when no row was too far: then v is their mean
+        v = moved if left == 0 else moved + np.float32(left) * v
     return Outcome(v)
 
 

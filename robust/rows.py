@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robust.kernels.pieces import spread
+
 Matrix = NDArray[np.float32]
 Vector = NDArray[np.float32]
 Weights = NDArray[np.float64]
@@ -44,6 +46,7 @@ class Rows:
         self.given = len(matrix) if given is None else given  # how many there were before any was ignored
         self.ignored = ignored  # how many were left out because they are not finite
         self._distances: NDArray[np.float64] | None = None
+        self._known_finite = False  # once a method has read every row and found nothing wrong
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -74,8 +77,7 @@ class Rows:
 
         if self._distances is None:
             found = blocks.squared_distances(self._matrix, self._numbers)
-            if not np.isfinite(found.diagonal()).all():
-                raise NotFiniteError
+            self._all_finite(found.diagonal())
             found.setflags(write=False)
             self._distances = found
         return self._distances
@@ -84,7 +86,7 @@ class Rows:
         """Squared Euclidean distance of every row from a vector."""
         from robust.kernels import blocks
 
-        return _finite_sums(blocks.squared_distances_to(self._matrix, self._numbers, _readonly(point)))
+        return self._all_finite(blocks.squared_distances_to(self._matrix, self._numbers, _readonly(point)))
 
     def squared_norms(self) -> NDArray[np.float64]:
         """Squared Euclidean norm of every row."""
@@ -94,7 +96,7 @@ class Rows:
         """Inner product of every row with a vector."""
         from robust.kernels import blocks
 
-        return _finite_sums(blocks.products(self._matrix, self._numbers, _readonly(point)))
+        return self._all_finite(blocks.products(self._matrix, self._numbers, _readonly(point)))
 
     def combined(self, weights: Weights) -> Vector:
         """The sum of the rows times their weights, added up in double precision."""
@@ -111,8 +113,12 @@ class Rows:
     def scaled(self, factors: Weights) -> Matrix:
         """A copy of the rows, each times its factor."""
         result = np.empty((len(self), self.width), dtype=np.float32)
-        for number, factor, row in zip(self._numbers, factors, result, strict=True):
-            np.multiply(self._matrix[number], np.float32(factor), out=row)
+
+        def work(_: int, start: int, stop: int) -> None:
+            for number, factor, row in zip(self._numbers, factors, result, strict=True):
+                np.multiply(self._matrix[number, start:stop], np.float32(factor), out=row[start:stop])
+
+        spread(work, self.width, 1 << 16)
         return self._checked(result)
 
     def row(self, i: int) -> Vector:
@@ -148,6 +154,7 @@ class Rows:
     def _only(self, chosen: Indices, ignored: int) -> Rows:
         part = Rows(self._matrix, labels=self.labels[chosen], given=self.given, ignored=ignored)
         part._numbers = self._numbers[chosen]
+        part._known_finite = self._known_finite
         return part
 
     def pick(self, i: int) -> Outcome:
@@ -166,8 +173,15 @@ class Rows:
         """The outcome of a rule that adds up weighted rows."""
         return Outcome(self.combined(weights), weights)
 
+    def _all_finite(self, of_each_row: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sums over whole rows: even a zero times infinity shows in them, as NaN."""
+        if not np.isfinite(of_each_row).all():
+            raise NotFiniteError
+        self._known_finite = True
+        return of_each_row
+
     def _checked(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        if not np.isfinite(values).all():
+        if not self._known_finite and not np.isfinite(values).all():
             raise NotFiniteError
         return values
 
@@ -209,9 +223,3 @@ def _finite(values: NDArray[np.float32] | None) -> NDArray[np.float32]:
     if values is None:
         raise NotFiniteError
     return values
-
-
-def _finite_sums(sums: NDArray[np.float64]) -> NDArray[np.float64]:
-    if not np.isfinite(sums).all():
-        raise NotFiniteError
-    return sums
