@@ -196,20 +196,20 @@ def test_a_message_from_outside_the_roster_is_the_applications_mistake() -> None
         server.receive(6, b"")
 
 
-def test_who_was_not_asked_may_not_answer() -> None:
-    """A client that never sent keys cannot deal, however well it signs."""
+def test_who_left_does_not_come_back() -> None:
+    """A client that sent no keys in time cannot deal later, however well it signs."""
     plan = small_plan()
     cluster = Cluster(plan, make_inputs(plan)).start(absent=[5])
     cluster.deliver_all()
-    other = Cluster(plan, make_inputs(plan), seed=b"other").start()
-    other.deliver_all()
-    other.advance()
-    late = other.server.outbox()[5]
     cluster.advance()
-    reply = other.clients[5].receive(late)
+    late = Cluster(plan, make_inputs(plan), seed=b"late").start()
+    late.deliver_all()
+    late.advance()
+    reply = late.clients[5].receive(late.server.outbox()[5])
     out = cluster.server.receive(5, encode(reply))
     assert out is not None
-    assert out.stage is Stage.KEYS  # it was already a dropout, and stays one
+    assert out.stage is Stage.KEYS
+    check_outcome(cluster, cluster.finish(), absent=[5])
 
 
 # --- disputes --------------------------------------------------------------------------------------------

@@ -79,6 +79,12 @@ AT_THE_FLOOR: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "schedule": ({}, {"schedule": TRIPLES}),
     "leverage": ({"policy": Policy(min_survivors=3, anonymity=3, max_leverage=0.8)}, {}),
     "stricter": ({"policy": Policy(min_survivors=3, anonymity=3, max_leverage=0.5), "colluders": 3}, {}),
+    "bound": ({"clip": None, "bound": 100}, {"bound": 100}),
+    "larger bound": ({"clip": None, "bound": 101}, {"bound": 100}),
+    "sparse": (
+        {"schedule": Schedule(name="random", size=N), "degree": 6, "threshold": 6},
+        {"accept_semi_honest_server_only": True},
+    ),
     "report floor": (
         {"policy": Policy(anonymity=2, mode=REPORT_EVEN_IF_EXPOSED)},
         {"policy": Policy(mode=REPORT_EVEN_IF_EXPOSED)},
@@ -121,6 +127,13 @@ BELOW: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"schedule": Schedule(name="random", size=3)},
         {"schedule": TRIPLES},
         "schedule",
+    ),
+    "integers one below mine": ({"clip": None, "bound": 99}, {"bound": 100}, "bound 99 would tell"),
+    "integers where I sum none": ({"clip": None, "bound": 100}, {"bound": None}, "mine is None"),
+    "a sparse graph that two colluders may cut": (
+        {"schedule": Schedule(name="random", size=N), "degree": 2, "threshold": 2},
+        {"accept_semi_honest_server_only": True},
+        "neighbourhoods are too small",
     ),
     "another training": ({}, {"training_id": bytes(32)}, "another training"),
     "another training seed": ({"training_seed": bytes(32)}, {"training_seed": bytes(31) + b"\1"}, "seed"),
