@@ -1,0 +1,205 @@
+"""The parts of `secagg bench`, one after the other, with the time that is left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, TextIO
+
+from secagg import bench_flower, bench_growth, bench_primitives, bench_round, bench_runs, prg
+from secagg.bench_growth import Series, Slope
+from secagg.bench_primitives import Report
+from secagg.bench_progress import Progress
+from secagg.bench_report import Bar, Table
+from secagg.bench_runs import Run
+from secagg.bench_work import Rates, Size, Work
+from secagg.compiled import announce
+from secagg.errors import UsageError
+from secagg.parallel import cores
+
+ABOVE_FLOOR: Final = 1.4  # how much longer a run takes than the floor under it, for the estimate alone
+PRIMITIVES_SECONDS: Final = 60.0
+FLOWER_SECONDS: Final = 10.0
+WARM_UP: Final = (Size(clients=5, length=1000, dropped=1), Size(clients=6, length=1000, group=3, groupings=2))
+ROUNDS: Final = 1 + 2 * 3  # a SHARE round is run four times, and three times only its keystream
+
+
+@dataclass(slots=True)
+class Findings:
+    """Everything that was measured."""
+
+    tables: list[Table] = field(default_factory=list)
+    bars: list[Bar] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def measure(parts: Sequence[str], clients: Sequence[int], length: int, stream: TextIO) -> Findings:
+    """Measure the chosen parts; progress goes to `stream`."""
+    if min(clients) < 3 or length < 1:
+        raise UsageError("a benchmark needs at least 3 clients and one number")
+    with announce(lambda name: print(f"compiling {name} (once; it is kept)", file=stream, flush=True)):
+        prg.prepare()
+        for size in WARM_UP:  # in this process, so that those forked from it find everything loaded
+            bench_runs.measure_run(size, processes=1)
+    return _Bench(clients, length, stream).measure(parts)
+
+
+class _Bench:
+    def __init__(self, clients: Sequence[int], length: int, stream: TextIO) -> None:
+        self._rates = Rates.measure()
+        self._sizes = [
+            Size(clients=n, length=length, dropped=n * percent // 100)
+            for n in clients
+            for percent in bench_runs.PERCENTS
+        ]
+        self._stream = stream
+        self._runs: dict[Size, Run] = {}
+        self._found = Findings()
+
+    def measure(self, parts: Sequence[str]) -> Findings:
+        steps = {
+            "primitives": (self._primitives, PRIMITIVES_SECONDS),
+            "runs": (self._all_runs, sum(map(self._expected, self._sizes))),
+            "growth": (self._growth, sum(self._expected(size) for s in self._series() for size in s.sizes)),
+            "round": (self._round, ROUNDS * self._expected(bench_round.PAPER)),
+            "flower": (self._flower, FLOWER_SECONDS + self._expected(self._flower_size)),
+        }
+        self._progress = Progress(self._stream, sum(steps[part][1] for part in parts))
+        self._machine()
+        try:
+            for part in parts:
+                steps[part][0]()
+        finally:
+            self._progress.end()
+        return self._found
+
+    def _expected(self, size: Size) -> float:
+        return ABOVE_FLOOR * self._rates.floor(Work.of(size)) / cores()
+
+    def _run(self, size: Size) -> Run:
+        if size not in self._runs:
+            self._progress.begin(str(size), self._expected(size))
+            self._runs[size] = bench_runs.measure_run(size, on_progress=self._progress.at)
+        return self._runs[size]
+
+    def _machine(self) -> None:
+        facts = bench_primitives.machine() | {"load": f"{os.getloadavg()[0]:.1f}"}
+        self._found.figures |= {"machine": facts, "rates": asdict(self._rates)}
+        rates = self._rates
+        self._found.tables.append(
+            Table(
+                name="machine",
+                title="This machine, and what one core of it does",
+                header=("", ""),
+                rows=(
+                    *((name, ", ".join(v) if isinstance(v, list) else str(v)) for name, v in facts.items()),
+                    ("X25519 agreement", f"{rates.agree_us:.0f} us"),
+                    ("Ed25519 verification", f"{rates.verify_us:.0f} us"),
+                    ("Ed25519 signature", f"{rates.sign_us:.0f} us"),
+                    ("masks made and added", f"{rates.mask_gb_per_s:.1f} GB/s"),
+                    ("memory copied", f"{rates.copy_gb_per_s:.1f} GB/s"),
+                ),
+                notes=("load: the load average when this began; quiet is below 0.5.",),
+            )
+        )
+
+    def _primitives(self) -> None:
+        steps = 8
+
+        def begin(step: str) -> None:
+            self._progress.begin(step, PRIMITIVES_SECONDS / steps)
+
+        report = bench_primitives.measure(progress=begin)
+        self._found.figures["primitives"] = report.as_dict()
+        self._found.tables += primitive_tables(report)
+        self._found.bars += [Bar(name=b.name, value=b.value, bound=b.least) for b in report.bars]
+
+    def _all_runs(self) -> None:
+        runs = [self._run(size) for size in self._sizes]
+        self._found.figures["runs"] = [asdict(one) for one in runs]
+        self._found.tables += [bench_runs.run_table(runs, self._rates), bench_runs.stage_table(runs)]
+        self._found.bars += bench_runs.bars(runs)
+
+    def _series(self) -> list[Series]:
+        by_share: dict[int, list[Size]] = {}
+        for size in self._sizes:
+            by_share.setdefault(size.percent, []).append(size)
+        more = [bench_growth.client_series(sizes) for sizes in by_share.values() if len(sizes) > 1]
+        return [*bench_growth.extra_series(), *more]
+
+    def _growth(self) -> None:
+        slopes: list[Slope] = []
+        for series in self._series():
+            slopes += bench_growth.fit(series, [self._run(size) for size in series.sizes])
+        self._found.figures["growth"] = [asdict(one) for one in slopes]
+        self._found.tables.append(bench_growth.growth_table(slopes))
+        self._found.bars += bench_growth.bars(slopes)
+
+    def _round(self) -> None:
+        paper = bench_round.PAPER
+        self._progress.begin(f"SHARE round: {paper}", ROUNDS * self._expected(paper))
+        one = bench_round.measure_round(on_progress=self._progress.at)
+        self._found.figures["round"] = asdict(one)
+        self._found.tables.append(bench_round.round_table(one))
+        self._found.bars += bench_round.bars(one)
+
+    @property
+    def _flower_size(self) -> Size:
+        return Size(clients=bench_flower.RECORDED_AT[0], length=bench_flower.RECORDED_AT[1])
+
+    def _flower(self) -> None:
+        size = self._flower_size
+        ours = self._run(size)
+        self._progress.begin("Flower's primitives", FLOWER_SECONDS)
+        theirs = bench_flower.measure_flower(size.clients, size.length, size.threshold)
+        self._found.figures["flower"] = {
+            "secagg_cpu_seconds": ours.cpu_seconds,
+            "flower": asdict(theirs) | {"total": theirs.total} if theirs else None,
+        }
+        self._found.tables.append(bench_flower.flower_table(ours, theirs))
+        self._found.bars += bench_flower.bars(ours, theirs)
+
+
+def primitive_tables(report: Report) -> list[Table]:
+    """Masks, fixed point and sharing, each beside what it is compared with."""
+    makers: dict[tuple[str, int, int], dict[int, float]] = {
+        (m.maker, m.words, m.keys): {} for m in report.masks
+    }
+    for m in report.masks:
+        makers[m.maker, m.words, m.keys][m.threads] = m.gb_per_s
+    threads = sorted({m.threads for m in report.masks})
+    return [
+        Table(
+            name="masks",
+            title="Masks made and added, GB/s of keystream; raw openssl makes it and adds nothing",
+            header=("maker", "numbers", "keys", *(f"{t} thread{'s' * (t > 1)}" for t in threads)),
+            rows=tuple(
+                (maker, f"{words:,}", str(keys), *(f"{rates[t]:.1f}" for t in threads))
+                for (maker, words, keys), rates in makers.items()
+            ),
+        ),
+        Table(
+            name="passes",
+            title="Fixed point, GB/s read and written, beside numpy's copy",
+            header=("pass", "numbers", "GB/s"),
+            rows=tuple((p.what, f"{p.values:,}", f"{p.gb_per_s:.1f}") for p in report.passes),
+        ),
+        Table(
+            name="sharing",
+            title="Sharing one 32-byte secret, milliseconds",
+            header=("maker", "holders", "threshold", "split", "coefficients", "combine"),
+            rows=tuple(
+                (
+                    s.maker,
+                    str(s.holders),
+                    str(s.threshold),
+                    f"{s.split_ms:.2f}",
+                    f"{s.coefficients_ms:.2f}",
+                    f"{s.combine_ms:.2f}",
+                )
+                for s in report.sharing
+            ),
+            notes=("Coefficients are computed once for all secrets with the same holders.",),
+        ),
+    ]
