@@ -335,6 +335,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": cores(),
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,  # others on the machine
         "python": platform.python_version(),
         "openssl": openssl.openssl_version_text(),
         "backends": list(prg.available_backends()),
