@@ -11,6 +11,7 @@
 Nothing here knows of torch, of secure aggregation, or of training.
 """
 
+from robust import tolerance
 from robust.aggregators import (
     bulyan,
     caf,
@@ -107,6 +108,7 @@ __all__ = [
     "set_threads",
     "sign_flip",
     "smea",
+    "tolerance",
     "trimmed_mean",
     "zeno",
     "zeno_plus_plus",

@@ -1,0 +1,134 @@
+"""docs/add-an-aggregator.md, followed to the letter; and docs/robust.md, held to the code."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robust
+from robust import tolerance
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+
+
+def code_blocks(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+
+
+@pytest.fixture
+def registries_as_before() -> Iterator[None]:
+    entries = robust.AGGREGATORS._entries
+    before = dict(entries)
+    yield
+    entries.clear()
+    entries.update(before)
+
+
+@pytest.mark.usefixtures("registries_as_before")
+def test_the_guide_works_as_written(capsys: pytest.CaptureFixture[str]) -> None:
+    scope: dict[str, object] = {}
+    for block in code_blocks("add-an-aggregator.md"):
+        exec(compile(block, "add-an-aggregator.md", "exec"), scope)
+    printed = capsys.readouterr().out.splitlines()
+    promised = re.findall(r"print\(.*?\)\s+# (.*)", "\n".join(code_blocks("add-an-aggregator.md")))
+    assert len(printed) == len(promised) == 3
+    for line, comment in zip(printed, promised, strict=True):
+        assert comment.startswith(line)
+    with pytest.raises(ValueError, match="shortest needs n > 2f: got n=5, f=3"):
+        robust.aggregate("shortest", np.zeros((5, 2)), f=3)
+    with pytest.raises(ValueError, match="shortest does not take k; it takes f: int"):
+        robust.aggregate("shortest", np.zeros((5, 2)), k=3)
+
+
+def test_the_first_example_works_as_written(capsys: pytest.CaptureFixture[str]) -> None:
+    scope: dict[str, object] = {}
+    exec(compile(code_blocks("robust.md")[0], "robust.md", "exec"), scope)
+    found = scope["found"]
+    assert isinstance(found, robust.Aggregate)
+    assert found.ignored == (3,)
+    assert found.rejected is not None
+    assert 7 in found.rejected
+    assert capsys.readouterr().out.startswith("(3,)")
+
+
+def rows_of_table(page: str, first: str) -> Iterator[list[str]]:
+    """Cells of a table whose header begins with `first`."""
+    inside = False
+    for line in (DOCS / page).read_text().splitlines():
+        if line.startswith(f"| {first} |"):
+            inside = True
+        elif inside and not line.startswith("|"):
+            return
+        elif inside and not line.startswith("|--"):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_the_table_of_rules_is_the_registry() -> None:
+    seen = []
+    for name, paper, needs, _cost, _withstands, of_20, kappa in rows_of_table("robust.md", "rule"):
+        rule = robust.AGGREGATORS[name.strip("`")]
+        seen.append(rule.name)
+        assert rule.paper == paper
+        assert rule.needs == needs
+        assert tolerance.withstands(rule.name, 20) == int(of_20)
+        assert (rule.kappa is None) == (kappa.startswith("no"))
+    assert seen == list(robust.AGGREGATORS)
+
+
+KAPPAS = {
+    "median": lambda n, f: 4 * (1 + f / (n - 2 * f)) ** 2,
+    "trimmed_mean": lambda n, f: 6 * f / (n - 2 * f) * (1 + f / (n - 2 * f)),
+    "meamed": lambda n, f: 4 * ((f / (n - f)) ** 0.5 + 2 * f / (n - 2 * f)) ** 2,
+    "geometric_median": lambda n, f: 4 * (1 + f / (n - 2 * f)) ** 2,
+    "krum": lambda n, f: 6 * (n - f) / (n - 2 * f - 1),
+    "multi_krum": lambda n, f: 6 * (n - f) / (n - 2 * f - 1),
+    "mda": lambda n, f: 8 * f**2 / (n - f),
+    "monna": lambda n, f: 8 * f**2 / (n - f),
+    "caf": lambda n, f: 2 * f / (n - 3 * f) * (1 + ((n - f) / (n - 4 * f)) ** 0.5) ** 2,
+    "smea": lambda n, f: 4 * f / (n - 2 * f),
+}
+
+
+def test_constants_are_those_of_the_page_and_never_below_the_least_possible() -> None:
+    """Allouah et al. 2023a: no rule is (f, kappa)-robust with kappa below f / (n - 2f)."""
+    for name, rule in robust.AGGREGATORS.items():
+        assert (rule.kappa is not None) == (name in KAPPAS)
+        if rule.kappa is not None:
+            for n, f in ((20, 4), (60, 12), (11, 2)):
+                assert rule.kappa(n, f) == pytest.approx(KAPPAS[name](n, f))
+                assert rule.kappa(n, f) >= f / (n - 2 * f)
+            assert rule.kappa(20, 0) == pytest.approx(KAPPAS[name](20, 0))
+
+
+def test_the_tables_of_tolerance_are_computed() -> None:
+    for cells in rows_of_table("robust.md", "m"):
+        m, c, worst, lemma, bad, clean, once, always = (float(cell) for cell in cells)
+        m, bad = int(m), int(bad)
+        assert tolerance.clusters(60, m) == c
+        assert tolerance.bad_clients_worst_case("trimmed_mean", 60, m, fraction=0.4) == worst
+        assert float(tolerance.paper_bad_clients(40, m)) == pytest.approx(lemma, abs=0.05)
+        mean = sum(k * p for k, p in enumerate(tolerance.clean_clusters(60, bad, m)))
+        assert float(mean) == pytest.approx(clean, abs=0.005)
+        holds = tolerance.probability_rule_holds("trimmed_mean", 60, bad, m, fraction=0.4)
+        assert float(holds) == pytest.approx(once, rel=0.05)
+        assert float(tolerance.probability_all(holds, 10)) == pytest.approx(always, rel=0.05)
+    header = (DOCS / "robust.md").read_text()
+    cases = re.findall(r"m = (\d+), q = (\d+) \|", header)
+    exact, written = (
+        [float(cell) for cell in cells[1:]] for cells in rows_of_table("robust.md", "n = 60, R = 10")
+    )
+    assert len(cases) == len(exact) == 4
+    for (m, bad), ours, theirs in zip(cases, exact, written, strict=True):
+        assert float(tolerance.signal_lost(60, int(bad), int(m), 10)) == pytest.approx(ours, rel=0.05)
+        assert float(tolerance.paper_signal_lost(60, int(bad), int(m), 10)) == pytest.approx(theirs, rel=0.05)
+
+
+def test_the_table_of_attacks_is_the_registry() -> None:
+    named = [
+        name for cells in rows_of_table("robust.md", "attack") for name in re.findall(r"`(\w+)", cells[0])
+    ]
+    assert set(named) == {*robust.ATTACKS, "label_flip"}
