@@ -138,15 +138,14 @@ def secure(
     place = {client: row for row, client in enumerate(active)}
     deed = e.attack.protocol
     cheats = {c: deed for c in cell.clients if c in setting.byzantine} if deed != "none" else {}
-    stage = 0
+    total = len(setting.population.layout.cells)
+    which = f" of cell {cell.index + 1}/{total}" if total > 1 else ""
 
-    def on_stage(name: str) -> None:
-        nonlocal stage
-        setting.show.phase(f"secure aggregation: {name}", stage, len(STAGES))
-        stage += 1
+    def on_answer(stage: str, answers: int) -> None:
+        setting.show.phase(f"secure aggregation{which}: {stage}", answers, len(cell.clients))
 
     return setting.population.aggregate(
-        cell, lambda client: updates[place[client]], drop=absent, misbehave=cheats, on_stage=on_stage
+        cell, lambda client: updates[place[client]], drop=absent, misbehave=cheats, on_answer=on_answer
     )
 
 

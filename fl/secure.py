@@ -28,6 +28,7 @@ from secagg.keys import Identity
 from secagg.local import Meter, clear, make_identities, run
 from secagg.local_clients import Tamper
 from secagg.messages import Dealing, ToServer, Unmasking
+from secagg.parallel import cores
 from secagg.plan import Member, Plan, default_colluders, default_threshold
 from secagg.result import Dropout, Result, Stage
 
@@ -381,6 +382,7 @@ class Population:
         self.weights = capped(sizes, e.privacy.weight_ratio)
         everybody = range(e.clients)
         self.secure = e.secure and e.method != "no-share"
+        self.processes = 1 if e.machine.workers == 0 else e.machine.workers or cores()
         self._identities: dict[int, Identity] = make_identities(everybody) if self.secure else {}
         self._roster = (
             tuple(Member(c, self._identities[c].public) for c in everybody)
@@ -436,9 +438,12 @@ class Population:
         *,
         drop: Mapping[int, str],
         misbehave: Mapping[int, str],
-        on_stage: Callable[[str], None] | None = None,
+        on_answer: Callable[[str, int], None] | None = None,
     ) -> Opened:
-        """The cluster sums of one cell. `drop` and `misbehave` name clients, by stage and by deed."""
+        """The cluster sums of one cell. `drop` and `misbehave` name clients, by stage and by deed.
+
+        `on_answer` is told the stage and how many clients have answered in it.
+        """
         start = time.perf_counter()
         stages = {
             client: Stage[stage.upper()] for client, stage in drop.items() if client in set(cell.clients)
@@ -447,7 +452,7 @@ class Population:
         if cell.plan is None:
             opened = self._one_by_one(cell, inputs, stages, cheats)
         else:
-            opened = self._together(cell, cell.plan, inputs, stages, cheats, on_stage)
+            opened = self._together(cell, cell.plan, inputs, stages, cheats, on_answer)
         opened.cost.seconds = time.perf_counter() - start
         opened.cost.clients = len(cell.clients)
         return opened
@@ -459,7 +464,7 @@ class Population:
         inputs: Inputs,
         drop: dict[int, Stage],
         cheats: Mapping[int, str],
-        on_stage: Callable[[str], None] | None,
+        on_answer: Callable[[str, int], None] | None,
     ) -> Opened:
         nothing = np.zeros(plan.length, dtype=np.float32)
         seated = set(cell.seated)
@@ -479,8 +484,9 @@ class Population:
                     {client: self._identities[client] for client in cell.clients},
                     drop=drop,
                     tamper={c: tamper(deed, plan, self._identities[c]) for c, deed in cheats.items()},
+                    processes=self.processes,
                     meter=meter,
-                    on_stage=(lambda stage: on_stage(stage.name.lower())) if on_stage else None,
+                    on_answer=_counting(on_answer),
                 )
                 lost = dict(result.lost)
             else:
@@ -534,6 +540,18 @@ class Population:
             _encoding=encoding,
             _weights={client: self.weights[client] for client in cell.clients},
         )
+
+
+def _counting(tell: Callable[[str, int], None] | None) -> Callable[[Stage, int], None] | None:
+    """Tell the stage and how many clients have answered in it."""
+    answered: dict[Stage, int] = {}
+
+    def one_more(stage: Stage, client: int) -> None:
+        answered[stage] = answered.get(stage, 0) + 1
+        if tell is not None:
+            tell(stage.name.lower(), answered[stage])
+
+    return one_more if tell is not None else None
 
 
 def capped(sizes: Sequence[int], ratio: float) -> tuple[int, ...]:
