@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeVar
 
+from secagg import labels
 from secagg.errors import UsageError
 
 ClientId = int
@@ -32,7 +33,6 @@ Row = tuple[int, int]
 
 SCHEDULES = ("random", "fixed", "transversal", "atoms")
 MIN_SEED_BYTES = 16
-_LABEL = b"secagg/v1/schedule\n"
 _WHOLE_TRAINING = None
 Item = TypeVar("Item")
 
@@ -226,7 +226,7 @@ def shuffled(
     if round is not None and not 0 <= round < 2**63:
         raise UsageError(f"rounds are numbered from 0, not {round}")
     when = 0 if round is None else round + 1
-    parts = (_LABEL, purpose, when.to_bytes(8, "big"), index.to_bytes(8, "big"), training_seed)
+    parts = (labels.SCHEDULE, purpose, when.to_bytes(8, "big"), index.to_bytes(8, "big"), training_seed)
     key = hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
     words = uniform(key)
     order = list(items)

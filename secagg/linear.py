@@ -21,13 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from secagg import modular
+from secagg import labels, modular
 from secagg.groupings import uniform
 from secagg.modular import Index, Words
 
 PRIME_BITS = 61
-PRIME = b"secagg/v1/audit-prime\n"
-NULL_VECTORS = b"secagg/v1/audit-null-vectors\n"
 _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 
 
@@ -77,12 +75,12 @@ class Field:
 
     @classmethod
     def drawn_from(cls, key: bytes) -> Field:
-        prime = draw_prime(uniform(hashlib.sha256(PRIME + key).digest()))
+        prime = draw_prime(uniform(hashlib.sha256(labels.AUDIT_PRIME + key).digest()))
         return cls(key, np.uint64(prime), np.uint64(pow(prime, -1, 2**64)), np.uint64(2**64 % prime))
 
     def random(self, rows: int, columns: int) -> Words:
         """Public random elements; 64 bits modulo a 61-bit prime favour some by an eighth: harmless here."""
-        stream = hashlib.shake_256(NULL_VECTORS + self.key).digest(8 * rows * columns)
+        stream = hashlib.shake_256(labels.AUDIT_NULL_VECTORS + self.key).digest(8 * rows * columns)
         return np.frombuffer(stream, "<u8").astype(np.uint64).reshape(rows, columns) % self.prime
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from secagg import labels
 from secagg.errors import UsageError
 from secagg.groupings import ClientId, Group, Grouping, Row
 
@@ -81,16 +82,17 @@ def _weights(
     return values
 
 
-def digest(*parts: object) -> bytes:
-    """A hash of public arguments, with sets and mappings in ascending order: equal arguments hash alike."""
-    return hashlib.sha256(repr(tuple(_canonical(part) for part in parts)).encode()).digest()
-
-
-def _canonical(part: object) -> object:
-    if isinstance(part, Mapping):
-        return ("map", tuple(sorted((int(key), float(value)) for key, value in part.items())))
-    if isinstance(part, (set, frozenset)):
-        return ("set", tuple(sorted(map(int, part))))
-    if isinstance(part, Sequence) and not isinstance(part, (str, bytes)):
-        return tuple(_canonical(item) for item in part)
-    return int(part) if isinstance(part, (int, np.integer)) else part
+def digest(
+    groupings: Sequence[Grouping],
+    alive: Collection[ClientId],
+    colluders: Collection[ClientId],
+    plan_hash: bytes,
+) -> bytes:
+    """A hash of the public sets, each list with its length in front: equal sets hash alike."""
+    state = hashlib.sha256(labels.AUDIT_SETS + plan_hash)
+    lists: list[Sequence[int]] = [sorted(alive), sorted(colluders)]
+    for grouping in groupings:
+        lists += [[len(grouping)], *grouping]
+    for numbers in lists:
+        state.update(b"".join(int(v).to_bytes(4, "little") for v in (len(numbers), *numbers)))
+    return state.digest()

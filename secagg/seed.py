@@ -22,13 +22,11 @@ import hmac
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
+from secagg import labels
 from secagg.errors import PeerError, UsageError
 from secagg.groupings import ClientId, check_roster
 
 CONTRIBUTION_BYTES = 32
-COMMITMENT = b"secagg/v1/seed-contribution-commitment\n"
-SEED = b"secagg/v1/training-seed\n"
-BEACON = b"secagg/v1/beacon-seed\n"
 
 
 class SeedRefused(PeerError):  # noqa: N818 - it reads as the sentence it is
@@ -68,7 +66,7 @@ class SeedCeremony:
         self._check_member(client)
         if len(contribution) != CONTRIBUTION_BYTES:
             raise UsageError(f"a contribution has {CONTRIBUTION_BYTES} bytes, not {len(contribution)}")
-        return self._hash(COMMITMENT, client.to_bytes(4, "big"), contribution)
+        return self._hash(labels.SEED_CONTRIBUTION, client.to_bytes(4, "big"), contribution)
 
     def reveal(self, client: ClientId, contribution: bytes, commitments: Mapping[ClientId, bytes]) -> bytes:
         """What a client publishes second: its contribution, once it holds everybody's commitment.
@@ -94,7 +92,7 @@ class SeedCeremony:
         ]
         if wrong:
             raise WronglyRevealed(f"{_list(wrong)} revealed something else; try again without", wrong)
-        return self._hash(SEED, *(contributions[client] for client in self.roster))
+        return self._hash(labels.TRAINING_SEED, *(contributions[client] for client in self.roster))
 
     def without(self, clients: Collection[ClientId]) -> SeedCeremony:
         """The next attempt. Its commitments differ from this one's, so none of them can be replayed."""
@@ -140,7 +138,7 @@ class Beacon:
             raise UsageError(
                 f"{len(value)} bytes are too few for a beacon; the least is {CONTRIBUTION_BYTES}"
             )
-        parts = (BEACON, training_id, self.name.encode(), str(self.pulse).encode(), value)
+        parts = (labels.BEACON_SEED, training_id, self.name.encode(), str(self.pulse).encode(), value)
         return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
 
 

@@ -17,7 +17,6 @@ from secagg import (
     keys,
     labels,
     plan,
-    seed,
     server,
     server_state,
     shamir,
@@ -93,7 +92,7 @@ def test_every_label_is_documented_and_no_other() -> None:
     assert documented == {
         name: value for name, value in vars(labels).items() if name[0].isupper() and type(value) is bytes
     }
-    for label in (groupings._LABEL, seed.COMMITMENT, seed.SEED, seed.BEACON):
+    for label in (labels.SCHEDULE, labels.SEED_CONTRIBUTION, labels.TRAINING_SEED, labels.BEACON_SEED):
         assert f'F("{label.decode().removeprefix("secagg/v1/").strip()}", ' in DOC
 
 
