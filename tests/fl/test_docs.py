@@ -1,0 +1,70 @@
+"""What the tutorial shows is true: its commands parse, its files load, its Python runs."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fl.cli import main, parser
+from fl.config import ConfigError, experiment, load, names
+
+DOCS = Path(__file__).parents[2] / "docs"
+TUTORIAL = (DOCS / "tutorial.md").read_text("utf-8")
+EXPERIMENTS = (DOCS / "experiments.md").read_text("utf-8")
+
+
+def blocks(text: str, kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", text, re.DOTALL)
+
+
+COMMANDS = [
+    line.split("=", 1)[1].split(" ", 1)[1] if line.startswith("SHARE_DATA=") else line
+    for text in (TUTORIAL, EXPERIMENTS)
+    for block in blocks(text, "sh")
+    for line in block.splitlines()
+    if line and not line.startswith("#")
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_one_that_exists(command: str) -> None:
+    program, *arguments = shlex.split(command)
+    assert program == "share"
+    options = parser().parse_args(arguments)
+    if arguments[0] == "train" and options.file:
+        load(options.file.removeprefix("fl/experiments/").removesuffix(".toml"), options.set, options.curve)
+
+
+def test_the_refusal_is_word_for_word_the_one_that_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    (shown,) = blocks(TUTORIAL, "console")
+    command, answer = shown.strip().split("\n", 1)
+    assert main(shlex.split(command.removeprefix("$ share "))) == 2
+    assert capsys.readouterr().err.strip() == answer
+
+
+def test_every_toml_block_is_a_configuration() -> None:
+    for block in blocks(TUTORIAL, "toml"):
+        experiment(tomllib.loads(block))
+
+
+def test_the_python_of_the_tutorial_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    for block in blocks(TUTORIAL, "python"):
+        space: dict[str, object] = {}
+        exec(compile(block, "tutorial.md", "exec"), space)
+        trained = space["trained"]
+        assert trained.accuracy > 0.8  # type: ignore[attr-defined]
+        assert trained.summary["exposed"] == []  # type: ignore[attr-defined]
+
+
+def test_every_packaged_experiment_is_in_the_docs() -> None:
+    for name in names():
+        assert f"`{name}`" in EXPERIMENTS + TUTORIAL or f"train {name}" in EXPERIMENTS + TUTORIAL, name
+
+
+def test_a_refusal_in_the_docs_is_a_refusal() -> None:
+    with pytest.raises(ConfigError):
+        load("digits", ["clients=60", "clusters.schedule=random", "clusters.groupings=10"])
