@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
 import numba
-from numba.core import event
+from numba.core import config, event
 
 from robust.kernels.announce import announce
 
@@ -54,6 +54,8 @@ class _Kernel(Generic[P, R]):
 
 
 def _compile(function: Callable[P, R], signature: str, options: dict[str, Any]) -> Callable[P, R]:
+    if getattr(config, "DISABLE_JIT", False):
+        raise RuntimeError("robust has no interpreted kernels: unset NUMBA_DISABLE_JIT")
     kernel: Any = _cached(function, options) or numba.njit(**options)(function)
     with event.install_listener("numba:compile", _Announcer(kernel)):
         try:

@@ -206,6 +206,11 @@ def test_a_change_of_any_kernel_file_makes_the_cache_stale(tmp_path: Path) -> No
     assert "compiling" in fresh(USE, tmp_path).stderr
 
 
+def test_a_disabled_compiler_is_named() -> None:
+    code = f"try:\n    {USE}\nexcept RuntimeError as error:\n    print(error)"
+    assert "unset NUMBA_DISABLE_JIT" in fresh(code, NUMBA_DISABLE_JIT="1").stdout
+
+
 def test_only_a_directory_that_nobody_else_can_touch_is_ours(tmp_path: Path) -> None:
     place = tmp_path / "above" / "cache"
     place.mkdir(parents=True, mode=0o755)

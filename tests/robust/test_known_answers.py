@@ -27,10 +27,11 @@ def test_trimmed_mean_by_count_and_by_fraction() -> None:
     assert robust.trimmed_mean(x, fraction=0.19) == np.float32(56 / 5)
 
 
-@pytest.mark.parametrize("count", range(1, 201))
-def test_fraction_is_rounded_down_to_rows_exactly(count: int) -> None:
-    for hundredths in range(50):
-        assert robust.aggregators.rows_in_fraction(count, hundredths / 100) == hundredths * count // 100
+def test_fraction_is_rounded_down_to_rows_exactly() -> None:
+    for count in range(1, 201):
+        for hundredths in range(50):
+            found = robust.aggregators.rows_in_fraction(count, hundredths / 100)
+            assert found == hundredths * count // 100
 
 
 def test_trimmed_mean_wants_one_of_f_and_fraction() -> None:
