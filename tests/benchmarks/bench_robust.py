@@ -563,7 +563,7 @@ def as_text(report: Report) -> Iterator[str]:
             f"copying {memory.copy:.1f} ms {rates[1]}"
         )
         yield ""
-        yield "| rule | f | ms | core ms | GB/s | MB | numpy | torch | ByzFL | on torch | its MB | times ByzFL |"
+        yield "| rule | f | ms | core ms | GB/s | MB | numpy | torch | ByzFL | on torch | its MB | times |"
         yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
         for t in report.timings:
             if (t.rows, t.columns) == (memory.rows, memory.columns):
