@@ -1,0 +1,413 @@
+"""A whole run on one machine: the same result as in the clear, whatever happens on the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tracemalloc
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secagg import (
+    FileJournal,
+    MemoryJournal,
+    Plan,
+    Policy,
+    Result,
+    Schedule,
+    Stage,
+    TooFewSurvivors,
+    UsageError,
+    wire,
+)
+from secagg.bench_memory import Watch, held
+from secagg.exposure import REPORT_EVEN_IF_EXPOSED
+from secagg.local import Meter, clear, run
+from secagg.local_clients import Tamper
+from secagg.messages import MaskedInput, ToServer, Unmasking
+from tests.secagg.cluster import LOOSE, identities_of, make_inputs, make_plan
+from tests.secagg.drbg import Drbg
+
+STAGES = list(Stage)[:5]
+REPORT = Policy(mode=REPORT_EVEN_IF_EXPOSED)
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+
+
+def fixed(client: int) -> Drbg:
+    return Drbg(b"client %d" % client)
+
+
+def inputs_of(plan: Plan, seed: int = 0) -> dict[int, Any]:
+    """Updates that fit the plan: integers, or floats where it clips."""
+    kind = np.float32 if plan.clip is not None else np.int64
+    return {v: vector.astype(kind) for v, vector in make_inputs(plan, seed).items()}
+
+
+def play(plan: Plan, inputs: Any = None, **options: Any) -> Result:
+    return run(plan, inputs_of(plan) if inputs is None else inputs, identities_of(plan), **options)
+
+
+def same(one: Result, other: Result) -> None:
+    """Every figure of two results is equal, to the bit."""
+    assert one.survivors == other.survivors
+    assert set(one.rows) == set(other.rows)
+    for row, opened in one.rows.items():
+        assert opened.members == other.rows[row].members
+        assert opened.total.tolist() == other.rows[row].total.tolist()
+    assert (one.closed, one.lost, one.blamed) == (other.closed, other.lost, other.blamed)
+    assert {v: out.stage for v, out in one.dropouts.items()} == {
+        v: out.stage for v, out in other.dropouts.items()
+    }
+
+
+def no_child_is_left() -> bool:
+    try:
+        os.waitpid(-1, os.WNOHANG)
+    except ChildProcessError:
+        return True
+    return False
+
+
+# --- dropouts -----------------------------------------------------------------------------------------------
+
+PLANS: dict[str, Callable[[], Plan]] = {
+    "flat": lambda: make_plan(7),
+    "weights": lambda: make_plan(7, bound=None, clip=4e4, weights=(3, 1, 4, 1, 5, 9, 2)),
+    "groups": lambda: make_plan(9, schedule=Schedule(name="random", size=3, groupings=3), policy=REPORT),
+    "transversal": lambda: make_plan(12, schedule=Schedule(name="transversal", size=4, groupings=2)),
+    "atoms": lambda: make_plan(12, schedule=Schedule(name="atoms", size=6, groupings=2, atom=3)),
+    "left out": lambda: make_plan(8, schedule=Schedule(name="random", size=3, groupings=2), policy=REPORT),
+    "sparse": lambda: make_plan(12, degree=6, threshold=3, colluders=1),
+}
+
+
+@pytest.mark.parametrize("kind", PLANS)
+@settings(deadline=None, max_examples=6)
+@given(data=st.data())
+def test_a_run_gives_what_the_clear_sums_give_whoever_drops_whenever(kind: str, data: st.DataObject) -> None:
+    plan = PLANS[kind]()
+    most = 1 if kind == "sparse" else len(plan.ids) - plan.t
+    drop = data.draw(st.dictionaries(st.sampled_from(plan.ids), st.sampled_from(STAGES), max_size=most))
+    inputs = inputs_of(plan, data.draw(st.integers(0, 99)))
+    try:
+        expected = clear(plan, inputs, drop=drop)
+    except TooFewSurvivors:  # of atoms more leave than drop
+        with pytest.raises(TooFewSurvivors):
+            play(plan, inputs, drop=drop)
+        return
+    same(play(plan, inputs, drop=drop), expected)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_one_too_many_at_any_stage_hides_every_sum(stage: Stage) -> None:
+    plan = make_plan(6)
+    with pytest.raises(TooFewSurvivors):
+        play(plan, drop=dict.fromkeys(plan.ids[: 7 - plan.t], stage))
+
+
+def test_a_dropout_after_its_vector_still_counts_and_is_named() -> None:
+    plan = make_plan(8)
+    inputs = make_inputs(plan)
+    result = play(plan, inputs, drop={2: Stage.CONSISTENCY, 7: Stage.INPUTS})
+    assert result.sum().tolist() == sum(inputs[v] for v in range(7)).tolist()
+    assert {v: out.stage for v, out in result.dropouts.items()} == {2: Stage.CONSISTENCY, 7: Stage.INPUTS}
+
+
+def test_an_atom_that_falls_too_low_leaves_whole() -> None:
+    plan = PLANS["atoms"]()
+    atom = plan.atoms[1]
+    gone = atom[: len(atom) - 1]
+    result = play(plan, drop=dict.fromkeys(gone, Stage.INPUTS))
+    assert set(result.survivors) == set(plan.ids) - set(atom)
+    assert "atom" in result.dropouts[atom[-1]].reason
+
+
+def test_a_sparse_run_says_what_it_does_not_protect_from() -> None:
+    assert play(PLANS["sparse"]()).semi_honest_only
+    assert not play(PLANS["flat"]()).semi_honest_only
+
+
+@pytest.mark.parametrize("option", ["drop", "tamper"])
+def test_a_client_that_is_not_on_the_roster_is_a_mistake(option: str) -> None:
+    with pytest.raises(UsageError, match="client 99 is not on the roster"):
+        play(make_plan(4), **{option: {99: Stage.KEYS}})
+
+
+# --- spoiled messages ---------------------------------------------------------------------------------------
+
+
+def at(stage: Stage, spoil: Callable[[Any], ToServer | bytes | None]) -> Tamper:
+    return lambda now, message: spoil(message) if now is stage else message
+
+
+SPOILERS: dict[str, Callable[[Any], ToServer | bytes | None]] = {
+    "nothing": lambda message: None,
+    "noise": lambda message: b"\x01\x09noise",
+    "somebody else's name": lambda message: dataclasses.replace(message, sender=message.sender ^ 1),
+    "a bent signature": lambda message: dataclasses.replace(message, signature=bytes(64)),
+    "a byte too much": lambda message: wire.encode(message) + b"\0",
+}
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=needs_fork)])
+@pytest.mark.parametrize("spoiler", SPOILERS)
+@pytest.mark.parametrize("stage", STAGES)
+def test_whoever_spoils_a_message_drops_out_at_that_stage_alone(
+    stage: Stage, spoiler: str, processes: int
+) -> None:
+    plan = make_plan(5)
+    inputs = make_inputs(plan)
+    tamper = {3: at(stage, SPOILERS[spoiler])}
+    result = play(plan, inputs, tamper=tamper, processes=processes)
+    assert {v: out.stage for v, out in result.dropouts.items()} == {3: stage}
+    staying = [v for v in plan.ids if v != 3 or stage > Stage.INPUTS]
+    assert result.sum().tolist() == sum(inputs[v] for v in staying).tolist()
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=needs_fork)])
+def test_a_wrong_vector_spoils_its_own_rows_as_a_bad_input_would(processes: int) -> None:
+    plan = PLANS["groups"]()
+
+    def reverse(message: MaskedInput) -> MaskedInput:
+        return dataclasses.replace(message, vectors=message.vectors[::-1] + np.uint32(1))
+
+    honest, spoiled = play(plan), play(plan, tamper={4: at(Stage.INPUTS, reverse)}, processes=processes)
+    differ = {row for row in honest.rows if (honest.sum(row) != spoiled.sum(row)).any()}
+    assert differ == {row for row in honest.rows if 4 in honest.rows[row].members}
+
+
+def test_a_wrong_share_is_an_erasure_with_a_name() -> None:
+    def bend(message: Unmasking) -> Unmasking:
+        return dataclasses.replace(message, seeds=bytes(len(message.seeds)))
+
+    plan = make_plan(5)
+    result = play(plan, tamper={1: at(Stage.UNMASKING, bend)})
+    assert set(result.dropouts) == {1}  # the signature does not fit the bent shares
+    same_sum = play(plan)
+    assert result.sum().tolist() == same_sum.sum().tolist()
+
+
+# --- processes ----------------------------------------------------------------------------------------------
+
+
+@needs_fork
+@pytest.mark.parametrize("kind", PLANS)
+def test_processes_change_nothing_not_even_a_byte_of_a_message(kind: str, tmp_path: Path) -> None:
+    plan = PLANS[kind]()
+    drop = {plan.ids[1]: Stage.INPUTS}
+
+    def spy(folder: Path, client: int) -> Tamper:
+        def note(stage: Stage, message: ToServer) -> ToServer:
+            (folder / f"{client}-{stage.name}").write_bytes(sha256(wire.encode(message)).digest())
+            return message
+
+        return note
+
+    results, meters, transcripts = [], [], []
+    for processes in (1, 2, 3):
+        folder = tmp_path / str(processes)
+        folder.mkdir()
+        meters.append(Meter())
+        results.append(
+            play(
+                plan,
+                drop=drop,
+                processes=processes,
+                entropy=fixed,
+                meter=meters[-1],
+                tamper={v: spy(folder, v) for v in plan.ids},
+            )
+        )
+        transcripts.append({path.name: path.read_bytes() for path in folder.iterdir()})
+    same(results[0], results[1])
+    same(results[0], results[2])
+    assert transcripts[0] == transcripts[1] == transcripts[2]
+    assert len(transcripts[0]) == 5 * len(plan.ids) - 3
+    assert [meter.bytes_up for meter in meters] == [meters[0].bytes_up] * 3
+    assert [meter.bytes_down for meter in meters] == [meters[0].bytes_down] * 3
+
+
+@needs_fork
+@pytest.mark.parametrize(
+    ("mistake", "words"),
+    [
+        (lambda vector: vector[:-1], "shape"),
+        (lambda vector: vector * 10**6, "outside"),
+    ],
+)
+def test_the_callers_mistake_crosses_processes_and_leaves_none_behind(
+    mistake: Callable[[Any], Any], words: str
+) -> None:
+    plan = make_plan(6)
+    inputs = make_inputs(plan)
+    inputs[4] = mistake(inputs[4])
+    told = []
+    for processes in (1, 2):
+        with pytest.raises(UsageError, match=words) as raised:
+            play(plan, inputs, processes=processes)
+        told.append(str(raised.value))
+    assert told[0] == told[1]
+    assert no_child_is_left()
+
+
+@needs_fork
+def test_an_exception_of_the_callers_function_arrives_with_its_trace() -> None:
+    plan = make_plan(5)
+
+    def inputs(client: int) -> Any:
+        if client == 3:
+            raise LookupError("no update of client three")
+        return make_inputs(plan)[client]
+
+    with pytest.raises(LookupError, match="client three"):
+        play(plan, inputs)
+    with pytest.raises(RuntimeError, match=r"(?s)client 3 failed.*LookupError: no update of client three"):
+        play(plan, inputs, processes=2)
+    assert no_child_is_left()
+
+
+@needs_fork
+def test_a_worker_that_dies_is_noticed() -> None:
+    plan = make_plan(5)
+
+    def inputs(client: int) -> Any:
+        os._exit(7)
+
+    with pytest.raises(RuntimeError, match="a worker process died"):
+        play(plan, inputs, processes=2)
+    assert no_child_is_left()
+
+
+@needs_fork
+@pytest.mark.parametrize("stage", STAGES)
+def test_no_process_outlives_a_run_that_the_caller_breaks_off(stage: Stage) -> None:
+    class EnoughError(Exception):
+        pass
+
+    def stop(now: Stage, client: int) -> None:
+        if now is stage:
+            raise EnoughError
+
+    with pytest.raises(EnoughError):
+        play(make_plan(6), processes=3, on_answer=stop)
+    assert no_child_is_left()
+
+
+@needs_fork
+def test_too_few_survivors_leave_no_process_behind() -> None:
+    plan = make_plan(6)
+    with pytest.raises(TooFewSurvivors):
+        play(plan, processes=2, drop=dict.fromkeys(plan.ids, Stage.UNMASKING))
+    assert no_child_is_left()
+
+
+@needs_fork
+def test_more_processes_than_clients_are_idle_but_no_harm() -> None:
+    plan = make_plan(3, colluders=0)
+    same(play(plan, processes=5), clear(plan, make_inputs(plan)))
+
+
+def test_records_of_a_run_in_processes_must_be_where_all_of_them_see_them(tmp_path: Path) -> None:
+    plan = make_plan(5)
+    with pytest.raises(UsageError, match="FileJournal"):
+        play(plan, processes=2, journal=MemoryJournal())
+    same(play(plan, processes=2, journal=FileJournal(tmp_path)), clear(plan, make_inputs(plan)))
+
+
+def test_an_update_is_opened_once_even_by_two_runs_with_one_journal(tmp_path: Path) -> None:
+    plan = make_plan(5)
+    play(plan, processes=2, journal=FileJournal(tmp_path))
+    with pytest.raises(TooFewSurvivors):  # every client refuses to open the same update again
+        play(plan, processes=2, journal=FileJournal(tmp_path))
+
+
+# --- what a run costs ---------------------------------------------------------------------------------------
+
+
+def test_the_meter_counts_every_byte_and_every_stage() -> None:
+    plan = make_plan(5, length=40)
+    sent: dict[Stage, int] = {}
+
+    def weigh(stage: Stage, message: ToServer) -> ToServer:
+        sent[stage] = sent.get(stage, 0) + len(wire.encode(message))
+        return message
+
+    meter = Meter()
+    play(plan, make_inputs(plan), meter=meter, tamper=dict.fromkeys(plan.ids, weigh))
+    assert meter.bytes_up == sent
+    assert set(meter.client_seconds) == set(meter.server_seconds) == set(STAGES)
+    assert meter.bytes_down[Stage.KEYS] == 0
+    assert all(meter.bytes_down[stage] > 0 for stage in STAGES[1:])
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=needs_fork)])
+def test_the_caller_is_told_of_every_stage_and_every_answer(processes: int) -> None:
+    plan, told = make_plan(5), []
+    play(
+        plan,
+        processes=processes,
+        drop={2: Stage.INPUTS},
+        on_stage=lambda stage: told.append((stage, None)),
+        on_answer=lambda stage, client: told.append((stage, client)),
+    )
+    assert [stage for stage, client in told if client is None] == STAGES
+    for stage in STAGES:
+        answered = {client for now, client in told if now is stage and client is not None}
+        assert answered == set(plan.ids) - ({2} if stage >= Stage.INPUTS else set())
+
+
+LENGTH = 150_000
+
+
+def peak(n: int, group: int, groupings: int) -> float:
+    """Peak memory of a run in this process, in vectors."""
+    schedule = Schedule(name="random", size=group, groupings=groupings)
+    plan = make_plan(n, length=LENGTH, schedule=schedule, policy=REPORT)
+    update = np.ones(LENGTH, np.int64)
+    play(make_plan(4))  # load what is loaded once
+    tracemalloc.start()
+    try:
+        play(plan, lambda client: update)
+        return tracemalloc.get_traced_memory()[1] / (4 * LENGTH)
+    finally:
+        tracemalloc.stop()
+
+
+def test_memory_grows_with_the_rows_and_not_with_all_masked_vectors() -> None:
+    few, many, twice = peak(12, 6, 3), peak(12, 2, 3), peak(24, 4, 3)
+    rows_of_few, rows_of_many, one_client = 6, 18, 3 + 3  # its vectors, and what makes them
+    assert few < rows_of_few + one_client  # where all vectors would be 36
+    assert many < rows_of_many + one_client
+    assert twice < rows_of_many + one_client  # as many rows, twice the clients
+
+
+@needs_fork
+@pytest.mark.skipif(held() is None, reason="this system does not tell how much memory processes share")
+def test_memory_of_processes_is_the_rows_and_two_clients_each() -> None:
+    length, groupings, processes = 1_000_000, 4, 2
+    schedule = Schedule(name="random", size=6, groupings=groupings)
+    plan = make_plan(12, length=length, schedule=schedule, policy=REPORT)
+    update = np.ones(length, np.int64)
+    play(plan, lambda client: update[:length], processes=processes)
+    with Watch(0.005) as watch:
+        play(plan, lambda client: update[:length], processes=processes)
+    slots, sums, all_vectors = 2 * processes * groupings, 2 * groupings, 12 * groupings
+    assert watch.above is not None
+    vectors = watch.above / (4 * length)
+    assert (
+        vectors < slots + sums + 12 < all_vectors
+    )  # the rest: encoded updates, and the processes themselves
+
+
+def test_clear_and_run_audit_alike() -> None:
+    plan = make_plan(9, schedule=Schedule(name="random", size=3, groupings=4), policy=LOOSE)
+    expected = clear(plan, make_inputs(plan), drop={0: Stage.INPUTS})
+    assert expected.closed  # the policy leaves something shut, or this tests nothing
+    same(play(plan, drop={0: Stage.INPUTS}), expected)

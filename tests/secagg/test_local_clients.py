@@ -1,0 +1,138 @@
+"""Clients here and in forked processes: what crosses the pipe, and how often."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secagg import Client, MemoryJournal, Plan, Server, Stage, local_clients, wire
+from secagg.local import floors_for, run
+from secagg.local_clients import Cast, ForkedClients, HereClients, forked
+from secagg.messages import MaskedInput
+from tests.secagg.cluster import identities_of, make_inputs, make_plan
+from tests.secagg.drbg import Drbg
+
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+
+
+def make_cast(plan: Plan, **changes: Any) -> Cast:
+    identities, floors = identities_of(plan), floors_for(plan)
+
+    def make(v: int) -> Client:
+        journal = MemoryJournal()
+        return Client(v, identities[v], floors, plan.round, journal, entropy=Drbg(b"%d" % v), threads=1)
+
+    return Cast(plan, make, make_inputs(plan), {}, **changes)
+
+
+def hellos(clients: HereClients | ForkedClients, plan: Plan) -> dict[int, Any]:
+    return {answer.client: answer for answer in clients.answers(Stage.KEYS, ((v, None) for v in plan.ids))}
+
+
+def test_one_process_means_this_one() -> None:
+    assert isinstance(forked(make_cast(make_plan(3, colluders=0)), 1), HereClients)
+
+
+def test_where_a_system_cannot_fork_everything_happens_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "fork", raising=False)
+    assert isinstance(forked(make_cast(make_plan(3, colluders=0)), 4), HereClients)
+
+
+@needs_fork
+def test_every_client_answers_once_and_as_it_would_here() -> None:
+    plan = make_plan(7)
+    here, there = HereClients(make_cast(plan)), ForkedClients(make_cast(plan), 3)
+    try:
+        mine, theirs = hellos(here, plan), hellos(there, plan)
+    finally:
+        there.close()
+    assert list(mine) == list(plan.ids)
+    assert sorted(theirs) == sorted(plan.ids)
+    for v in plan.ids:
+        assert mine[v].reply == theirs[v].reply
+        assert mine[v].sent == theirs[v].sent == len(wire.encode(mine[v].reply))
+        assert mine[v].received == theirs[v].received == 0
+        assert theirs[v].seconds > 0
+
+
+@needs_fork
+def test_a_client_stays_in_its_process_with_all_it_remembers() -> None:
+    plan = make_plan(5)
+    clients, server = ForkedClients(make_cast(plan), 2), Server(plan)
+    try:
+        for v, answer in hellos(clients, plan).items():
+            server.receive(v, answer.reply)
+        outbox = server.advance()
+        for answer in clients.answers(Stage.SHARES, iter(outbox.items())):
+            assert server.receive(answer.client, answer.reply) is None
+            assert answer.received == len(wire.encode(outbox[answer.client]))
+        assert server.waiting_for() == ()
+    finally:
+        clients.close()
+
+
+@needs_fork
+def test_a_message_to_all_is_decoded_once_per_process_and_a_private_one_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plan, processes, mine = make_plan(6), 2, os.getpid()
+    decode = wire.decode
+
+    def noting(data: Any) -> Any:
+        message = decode(data)
+        if os.getpid() != mine:
+            with (tmp_path / "decoded").open("a") as notes:
+                notes.write(f"{type(message).__name__}\n")
+        return message
+
+    monkeypatch.setattr(local_clients.wire, "decode", noting)
+    run(plan, make_inputs(plan), identities_of(plan), processes=processes)
+    counted = Counter((tmp_path / "decoded").read_text().split())
+    assert counted == {"KeyList": processes, "Bundle": 6, "Survivors": processes, "Signatures": processes}
+
+
+def test_masked_vectors_are_made_in_the_memory_that_is_given() -> None:
+    plan = make_plan(4)
+    cast, server = make_cast(plan), Server(plan)
+    clients = HereClients(cast)
+    for v, answer in hellos(clients, plan).items():
+        server.receive(v, answer.reply)
+    for answer in clients.answers(Stage.SHARES, iter(server.advance().items())):
+        server.receive(answer.client, answer.reply)
+    out = np.zeros((1, plan.length), np.uint32)
+    bundle = server.advance()[0]
+    reply = cast.answer(clients._clients[0], Stage.INPUTS, bundle, out)
+    assert isinstance(reply, MaskedInput)
+    assert np.shares_memory(reply.vectors, out)
+    assert out.any()
+
+
+@needs_fork
+def test_closing_twice_is_closing_once() -> None:
+    clients = ForkedClients(make_cast(make_plan(3, colluders=0)), 2)
+    clients.close()
+    clients.close()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+@needs_fork
+def test_a_fork_that_fails_takes_the_earlier_ones_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, calls = os.fork, []
+
+    def once() -> int:
+        calls.append(1)
+        if len(calls) > 1:
+            raise OSError("no more processes")
+        return fork()
+
+    monkeypatch.setattr(os, "fork", once)
+    with pytest.raises(OSError, match="no more processes"):
+        ForkedClients(make_cast(make_plan(4)), 3)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
