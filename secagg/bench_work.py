@@ -90,7 +90,8 @@ class Work:
         drop, group-mates are counted at their mean over the groupings.
         """
         n, m, r, words = size.clients, size.members, size.groupings, size.length
-        stay, share = n - size.dropped, (n - size.dropped) / n
+        stay = n - size.dropped
+        share = stay / (n - 1)  # of the mates of one who is gone
         mates = min(n - 1, r * (m - 1))
         messages = 2 * n + 3 * stay
         vectors = r * stay
