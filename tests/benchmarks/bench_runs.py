@@ -1,6 +1,6 @@
 """Whole runs, their growth, a SHARE round and Flower: what `secagg bench` measures beside the primitives.
 
-    python tests/benchmarks/bench_runs.py [--full] [--json | --markdown] [--clients 20,100] [--only runs,round]
+    python tests/benchmarks/bench_runs.py [--full] [--json] [--clients 20,100] [--only runs,round]
 
 Ends with the bars that concern whole runs, and with exit code 1 if one is missed.
 """
