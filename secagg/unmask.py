@@ -64,23 +64,53 @@ class Shares:
 
     def add(self, message: Unmasking) -> None:
         """Take what matches. PeerError, naming the sender, for a wrong share; the right ones still count."""
-        opened, sender = self.opened, message.sender
+        for sender, wrong in self.add_all([message]).items():
+            raise PeerError(wrong, culprit=sender)
+
+    def add_all(self, messages: Sequence[Unmasking], *, processes: int = 1) -> dict[ClientId, str]:
+        """Take every share that matches; who sent others, and what they are, comes back.
+
+        Hashing short things holds Python's global lock, so the messages are checked in so many processes.
+        """
+        wanted: dict[ClientId, Sequence[Secret]] = {}
+        wrong: dict[ClientId, str] = {}
+        for message in messages:
+            try:
+                wanted[message.sender] = self._wanted(message)
+            except PeerError as bad:
+                wrong[message.sender] = str(bad)
+        sound = [message for message in messages if message.sender in wanted]
+        most = max((1, *map(len, wanted.values())))
+
+        def check(start: int, stop: int) -> bytes:
+            matches = (self._matches(message, wanted[message.sender]) for message in sound[start:stop])
+            return b"".join(flags.ljust(most, b"\0") for flags in matches)
+
+        checked = forks.spread(check, len(sound), width=most, processes=processes, least=-(-8192 // most))
+        for message, flags in zip(sound, checked, strict=True):
+            sender, entries = message.sender, message.seeds + message.keys
+            for place, (secret, good) in enumerate(zip(wanted[sender], flags.tobytes(), strict=False)):
+                if good:
+                    at = place * ENTRY
+                    self.by_secret[secret][sender] = entries[at : at + SHARE_BYTES]
+                else:
+                    wrong.setdefault(sender, f"client {sender} gave a wrong share of client {secret[0]}")
+        return wrong
+
+    def _matches(self, message: Unmasking, wanted: Sequence[Secret]) -> bytes:
+        """For each share, one byte: whether it is the one that its dealer published the hash of."""
+        opened, sender, entries = self.opened, message.sender, message.seeds + message.keys
         plan_hash, per_holder = opened.plan.hash, (len(opened.plan.groupings) + 1) * HASH_BYTES
-        entries = message.seeds + message.keys
-        wrong: list[ClientId] = []
-        for at, wanted in zip(range(0, len(entries), ENTRY), self._wanted(message), strict=True):
-            owner, secret = wanted
-            share, nonce = entries[at : at + SHARE_BYTES], entries[at + SHARE_BYTES : at + ENTRY]
-            place = opened.holders[owner].get(sender)
-            if place is not None and is_canonical(share):
-                start = place * per_holder + secret * HASH_BYTES
+        flags = bytearray(len(wanted))
+        for place, (owner, secret) in enumerate(wanted):
+            entry = entries[place * ENTRY : (place + 1) * ENTRY]
+            share, nonce = entry[:SHARE_BYTES], entry[SHARE_BYTES:]
+            where = opened.holders[owner].get(sender)
+            if where is not None and is_canonical(share):
+                start = where * per_holder + secret * HASH_BYTES
                 found = transcript.share_hash(plan_hash, owner, sender, secret, share, nonce)
-                if opened.dealings[owner].hashes[start : start + HASH_BYTES] == found:
-                    self.by_secret[wanted][sender] = share
-                    continue
-            wrong.append(owner)
-        if wrong:
-            raise PeerError(f"client {sender} gave a wrong share of client {wrong[0]}", culprit=sender)
+                flags[place] = opened.dealings[owner].hashes[start : start + HASH_BYTES] == found
+        return bytes(flags)
 
     def _wanted(self, message: Unmasking) -> Sequence[Secret]:
         """The secrets whose shares a message must hold, in its order."""
