@@ -145,6 +145,10 @@ def _everywhere(stage: str, kind: type) -> None:
     def afterthought(cluster: Cluster, me: int, message: Any) -> list[Any]:
         return [message, b"\x01\xff"]
 
+    @cheat(f"garbage and then the right message at {stage}", kind)
+    def too_late(cluster: Cluster, me: int, message: Any) -> list[Any]:
+        return [b"\x01\xff", message]
+
     @cheat(f"a server's message at {stage}", kind)
     def reflected(cluster: Cluster, me: int, message: Any) -> bytes:
         return bytes((1, 8, 0, 0, 0, 0))  # Signatures of nobody
@@ -253,6 +257,16 @@ def _all_off(cluster: Cluster, me: int, message: Any) -> Dealing:
 def _not_canonical(cluster: Cluster, me: int, message: Any) -> Dealing:
     def edit(shares: Shares, holders: list[int]) -> None:
         shares[...] = 255
+
+    return deal_again(cluster, me, edit=edit)
+
+
+@cheat("keeps a share that is no field element", Dealing)
+def _own_not_canonical(cluster: Cluster, me: int, message: Any) -> Dealing:
+    """Only its own shares are bad, and it gives them in stage 4 with hashes that match."""
+
+    def edit(shares: Shares, holders: list[int]) -> None:
+        shares[:, holders.index(me)] = 255
 
     return deal_again(cluster, me, edit=edit)
 

@@ -116,6 +116,7 @@ NAMED = {
     "the other kind of share": "wrong kind",
     "shares of a stranger": "dealt none",
     "a wrong key share": "gave a wrong share",
+    "keeps a share that is no field element": "gave a wrong share",
     "every share off the polynomial": "do not rebuild its seed",
     "commits to another seed": "do not rebuild its seed",
     "corrupts every box": "peers hold no good share",
@@ -154,6 +155,7 @@ DROPPED = {
     "disputes a stranger": (Stage.INPUTS, "disputes"),
     "wrong signature at consistency": (Stage.CONSISTENCY, "wrong signature"),
     "replay of another run at consistency": (Stage.CONSISTENCY, "wrong signature"),
+    "garbage and then the right message at input": (Stage.INPUTS, "no message of type"),
     "silence at consistency": (Stage.CONSISTENCY, "did not answer"),
     "wrong signature at unmasking": (Stage.UNMASKING, "wrong signature"),
     "silence at unmasking": (Stage.UNMASKING, "did not answer"),
@@ -249,6 +251,14 @@ def test_wrong_shares_are_erasures_and_the_right_ones_of_the_same_message_still_
     _, result = run_with(plan, {0: "a wrong seed share", 1: "a wrong nonce"})
     assert set(result.blamed) == {0, 1}
     assert set(result.rows) == {(0, 0)}
+
+
+def test_an_honest_dealer_is_not_blamed_when_too_few_good_shares_came() -> None:
+    """Two of five give wrong shares where four good ones are needed: the row is lost, and they are named."""
+    plan = make_plan(5, threshold=4, colluders=1)
+    _, result = run_with(plan, {0: "every share wrong", 1: "every share wrong"})
+    assert set(result.lost) == {(0, 0)}
+    assert set(result.blamed) == {0, 1}
 
 
 # --- thresholds ------------------------------------------------------------------------------------------
