@@ -35,6 +35,7 @@ from fl.config import ConfigError, Experiment, changed, experiment, read, to_tom
 
 Vector = NDArray[np.float32]
 FORMAT = 1
+PATIENCE = 3.0  # seconds to wait for a folder's lock
 
 
 class RecordError(Exception):
@@ -298,15 +299,23 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _locked(place: Path) -> IO[bytes]:
-    """The folder's lock, given back by the system when the process ends, however it ends."""
+    """The folder's lock, given back by the system when the process ends, however it ends.
+
+    Simulated clients in forked processes hold it as well, and notice the end of a killed parent a moment
+    later than the user who resumes; so a lock that is taken is tried again for a while.
+    """
     file = (place / "lock").open("ab")
     try:
         import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:  # no such locks on Windows; a second process there is the user's own lookout
-        pass
-    except OSError:
-        file.close()
-        raise RecordError(f"another process is training in {place}") from None
-    return file
+        return file
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except OSError:
+            if time.monotonic() > deadline:
+                file.close()
+                raise RecordError(f"another process is training in {place}") from None
+        time.sleep(0.05)

@@ -244,14 +244,13 @@ def described(
             for cluster in cell.clusters
         ],
         "groupings": [{"opened": len(part.clusters), "f": part.f, "skipped": part.skipped} for part in parts],
-        "survivors": sum(len(cell.cell.clients) - len(cell.dropouts) for cell in opened),
         "dropouts": [
             {"client": client, "stage": gone.stage.name.lower(), "why": gone.reason}
             for cell in opened
             for client, gone in sorted(cell.dropouts.items())
         ],
-        "blamed": {client: why for cell in opened for client, why in sorted(cell.blamed.items())},
-        "failed_cells": {cell.cell.index: cell.failed for cell in opened if cell.failed},
+        "blamed": {str(client): why for cell in opened for client, why in sorted(cell.blamed.items())},
+        "failed_cells": {str(cell.cell.index): cell.failed for cell in opened if cell.failed},
         "exposure": {
             "exposed": [client for found in exposures for client in found.exposed],
             "would_expose": sum(found.would_expose for found in exposures),

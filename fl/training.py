@@ -113,6 +113,7 @@ def run(
         raise ConfigError(f"clients: {e.clients}, but there are data for {len(dealt.clients)}")
     if e.attack.name == LABEL_FLIP:
         dealt = flip_labels(dealt, byzantine)
+    _check_machine(e)
     task = Task(model or e.model, dealt, LocalTraining(**asdict(e.local)), e.seed)
     try:
         trainer = open_trainer(task, device=e.machine.device, workers=e.machine.workers)
@@ -129,6 +130,14 @@ def run(
             return _train(setting, task, folder)
     finally:
         robust.on_compile(None)
+
+
+def _check_machine(e: Experiment) -> None:
+    device, cuda = e.machine.device, torch.cuda.is_available()
+    if device == "cuda" and not cuda:
+        raise ConfigError("machine.device: torch sees no GPU here; use cpu or auto")
+    if (device == "cuda" or (device == "auto" and cuda)) and e.machine.workers:
+        raise ConfigError("machine.workers: a GPU trains clients together in one process; use 0")
 
 
 def _exposing(e: Experiment) -> str:
@@ -209,7 +218,7 @@ def summarise(
     down = sum(sum(record["cryptography"]["bytes_down"].values()) for record in history)
     blamed: dict[str, str] = {}
     for record in history:
-        blamed |= {str(client): why for client, why in record["blamed"].items()}
+        blamed |= record["blamed"]
     return {
         "rounds": len(history),
         "accuracy": accuracies[-1] if accuracies else None,

@@ -56,9 +56,9 @@ def wait_for(path: Path, rounds: int, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("checkpoint_every", [1, 3])
+@pytest.mark.parametrize(("checkpoint_every", "workers"), [(1, 2), (3, 0)])
 def test_after_kill_9_again_and_again_the_final_model_has_the_same_bits(
-    tmp_path: Path, checkpoint_every: int
+    tmp_path: Path, checkpoint_every: int, workers: int
 ) -> None:
     changes = {
         "rounds": 7,
@@ -68,7 +68,9 @@ def test_after_kill_9_again_and_again_the_final_model_has_the_same_bits(
     }
     whole = trained_in(tmp_path / "whole", **changes)
     file = tmp_path / "killed.toml"
-    file.write_text(to_toml(tiny(**changes, machine={"checkpoint_every": checkpoint_every})))
+    file.write_text(
+        to_toml(tiny(**changes, machine={"checkpoint_every": checkpoint_every, "workers": workers}))
+    )
     place = tmp_path / "killed"
     process = start(place, str(file))
     for kill_after in (1, 4):
@@ -181,10 +183,13 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path, change: dict,
         folder.load()
 
 
-def test_nothing_is_overwritten_and_two_processes_do_not_share_a_folder(tmp_path: Path) -> None:
+def test_nothing_is_overwritten_and_two_processes_do_not_share_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = Folder.create(tmp_path / "run", tiny())
     with pytest.raises(RecordError, match="holds a run already"):
         Folder.create(tmp_path / "run", tiny())
+    monkeypatch.setattr(records, "PATIENCE", 0.1)
     with pytest.raises(RecordError, match="another process"):
         Folder.resume(tmp_path / "run")
     folder.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 import fl
 import robust
 from fl.config import STAGES, ConfigError
+from fl.progress import Lines
 from fl.records import Folder
 from fl.rounds import absences
 from fl.training import Trained, attackers, run, why_stop
@@ -305,8 +307,11 @@ def test_cheats_are_named_in_the_summary_and_training_goes_on() -> None:
         rounds=2,
         attack={"name": "none", "protocol": "wrong-shares"},
     )
-    trained = run(e)
-    assert set(trained.summary["blamed"]) == {str(client) for client in attackers(e)}
+    said = io.StringIO()
+    trained = run(e, show=Lines(said))
+    names = sorted(attackers(e))
+    assert trained.summary["blamed"].keys() == set(map(str, names))
+    assert f"cheated: {', '.join(map(str, names))}" in said.getvalue()
     assert not trained.summary["skipped_rounds"]
     assert accuracy(trained) > 0.3
 
@@ -361,6 +366,13 @@ def test_a_model_that_cannot_be_used_is_one_clear_error() -> None:
         run(tiny(data={"name": "nowhere:nothing"}))
     with pytest.raises(ConfigError, match="data"):
         run(tiny(clients=300, data={"examples": 100}))
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_gpu_that_is_not_there_is_one_clear_error() -> None:
+    with pytest.raises(ConfigError, match=r"machine\.device"):
+        run(tiny(machine={"device": "cuda"}))
+    assert run(tiny(rounds=1, machine={"device": "auto"})).summary["rounds"] == 1
 
 
 def test_a_recorded_run_holds_the_model_by_parameter_names(tmp_path: Any) -> None:
