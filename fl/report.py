@@ -432,8 +432,8 @@ def _exposure(run: Recorded) -> list[str]:
     if together is not None and len(run.rounds) > 1:
         text += (
             f" If no update had changed over the last {min(WINDOW, len(run.rounds))} rounds, their sums "
-            f"together would explain {together:.0%} on average: only atoms that take part whole or not at all "
-            "protect across rounds."
+            f"together would explain {together:.0%} on average: only atoms that take part whole or not at "
+            "all protect across rounds."
         )
     curves = [
         Line("mean leverage", [(r["round"], r["exposure"]["leverage"]) for r in run.rounds], "c5"),

@@ -7,6 +7,7 @@ drawn from the seed and the round, so a round that is played again gives the sam
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -181,7 +182,7 @@ def evaluate(setting: Setting, t: int, x: Vector) -> dict[str, float | None]:
         return {"accuracy": None, "loss": None}
     setting.show.phase("testing", 0, 1)
     score = setting.trainer.evaluate(x)
-    return {"accuracy": score.accuracy, "loss": score.loss}
+    return {"accuracy": score.accuracy, "loss": score.loss if math.isfinite(score.loss) else None}
 
 
 def generator(seed: int, t: int, purpose: str) -> np.random.Generator:
