@@ -2,6 +2,7 @@
 
     python -m tests.secagg.mutations            # all of them, two at a time
     python -m tests.secagg.mutations opening    # those whose claim holds this word
+    python -m tests.secagg.mutations --table    # the pairs as docs/audit.md prints them
 
 Each line of the table takes one check out of a copy of the package (exact source before and after) and runs
 one test on the copy. The test must fail; if it passes, nothing in the suite would notice that the check is
@@ -10,6 +11,7 @@ gone. `docs/audit.md` prints the same pairs; `test_mutations.py` keeps the table
 
 from __future__ import annotations
 
+import ast
 import os
 import shutil
 import subprocess
@@ -39,6 +41,26 @@ class Mutation:
     @property
     def source(self) -> Path:
         return ROOT / "secagg" / self.file
+
+    @property
+    def check(self) -> str:
+        """Where the check is: file and function (or class, or table), as docs/audit.md names it."""
+        text = self.source.read_text()
+        line = text[: text.index(self.before)].count("\n") + 1
+        scopes: list[str] = []
+        node: ast.AST = ast.parse(text)
+        while True:
+            inside = [
+                child
+                for child in ast.iter_child_nodes(node)
+                if isinstance(child, ast.FunctionDef | ast.ClassDef | ast.AnnAssign)
+                and child.lineno <= line <= (child.end_lineno or 0)
+                and not (scopes and isinstance(child, ast.AnnAssign))
+            ]
+            if not inside:
+                return f"{self.file}: {'.'.join(scopes)}"
+            node = inside[0]
+            scopes.append(ast.unparse(node.target) if isinstance(node, ast.AnnAssign) else node.name)
 
 
 SERVER, CLIENTS = "test_adversarial_server.py::test_", "test_adversarial_clients.py::test_"
@@ -770,15 +792,15 @@ TABLE: tuple[Mutation, ...] = (
     Mutation(
         "a share counts only if it matches its dealer's hash",
         "unmask.py",
-        "                if opened.dealings[owner].hashes[start : start + HASH_BYTES] == found:",
-        "                if True:",
+        "opened.dealings[owner].hashes[start : start + HASH_BYTES] == found",
+        "True",
         HARM + "[a wrong seed share]",
     ),
     Mutation(
         "a share that is no field element does not count",
         "unmask.py",
-        "            if place is not None and is_canonical(share):",
-        "            if place is not None:",
+        "            if where is not None and is_canonical(share):",
+        "            if where is not None:",
         HARM + "[keeps a share that is no field element]",
     ),
     Mutation(
@@ -805,8 +827,8 @@ TABLE: tuple[Mutation, ...] = (
     Mutation(
         "a wrong share names its sender",
         "unmask.py",
-        "        if wrong:\n",
-        "        if False:\n",
+        'wrong.setdefault(sender, f"client {sender} gave a wrong share of client {secret[0]}")',
+        "pass",
         NAMED + "[a wrong nonce]",
     ),
     Mutation(
@@ -937,6 +959,82 @@ TABLE: tuple[Mutation, ...] = (
         "        if False:",
         FUZZ + "a_float_that_is_not_finite_or_has_two_encodings_is_refused",
     ),
+    # --- sharing, the tree of hashes, and numbers
+    *(
+        Mutation(claim, file, before, after, test)
+        for claim, file, before, after, test in (
+            (
+                "no holder has index 0",
+                "shamir.py",
+                "    if min(points) < 1 or max(points) > MAX_INDEX:",
+                "    if max(points) > MAX_INDEX:",
+                "test_shamir.py::test_impossible_holders_are_refused",
+            ),
+            (
+                "no two holders have one index",
+                "shamir.py",
+                "    if len(set(points)) != len(points):",
+                "    if False:",
+                "test_shamir.py::test_impossible_holders_are_refused",
+            ),
+            (
+                "shares that are no field elements are not combined",
+                "shamir.py",
+                "    if not canonical(rows).all():",
+                "    if False:",
+                "test_shamir.py::test_what_is_not_a_share_is_refused",
+            ),
+            (
+                "coefficients are drawn by rejection",
+                "shamir.py",
+                "candidates[canonical(candidates)]",
+                "candidates",
+                "test_shamir.py::test_coefficients_are_rejected_only_at_the_prime_and_above",
+            ),
+            (
+                "a node cannot pose as a leaf",
+                "hashtree.py",
+                "    return sha256(labels.TREE_LEAF + content).digest()",
+                "    return sha256(labels.TREE_NODE + content).digest()",
+                "test_hashtree.py::test_a_node_cannot_pose_as_a_leaf",
+            ),
+            (
+                "NaN and infinity are refused",
+                "fixedpoint.py",
+                "        if any(infinite for _, infinite in counts):",
+                "        if False:",
+                "test_fixedpoint.py::test_nan_and_infinity_are_refused_wherever_they_are",
+            ),
+            (
+                "no sum of floats can wrap",
+                "fixedpoint.py",
+                "        if clients * largest < HALF_RING and clients * round(largest) < HALF_RING:",
+                "        if clients * largest < 2 * HALF_RING:",
+                "test_fixedpoint.py::test_the_sum_of_values_at_the_clip_does_not_wrap",
+            ),
+            (
+                "no sum of integers can wrap",
+                "fixedpoint.py",
+                "and self.clients * self.bound < HALF_RING):",
+                "):",
+                "test_fixedpoint.py::test_bounds_that_cannot_work_are_refused",
+            ),
+            (
+                "an integer outside the bound is refused",
+                "fixedpoint.py",
+                "        if not all(spread(work,",
+                "        if 0 == len(spread(work,",
+                "test_fixedpoint.py::test_a_long_vector_of_integers_with_one_outlier_is_refused",
+            ),
+            (
+                "a sparse run from which too many are gone is refused",
+                "client.py",
+                "            if plan.sparse_risk(gone=len(plan.ids) - len(ids)) > self._floors.sparse_risk:",
+                "            if False:",
+                SERVER + "a_sparse_run_from_which_too_many_are_gone_is_refused",
+            ),
+        )
+    ),
     # --- secrets
     *(
         Mutation(f"no repr shows {what}", file, before, after, SHOWN)
@@ -1039,7 +1137,17 @@ def run_all(table: tuple[Mutation, ...], *, workers: int = WORKERS) -> dict[Muta
             return dict(zip(table, pool.map(judge, table), strict=True))
 
 
+def markdown() -> str:
+    """The table as docs/audit.md prints it."""
+    lines = ["| claim | check | test that fails without it |", "|---|---|---|"]
+    lines += [f"| {m.claim} | `{m.check}` | `{m.test}` |" for m in TABLE]
+    return "\n".join(lines) + "\n"
+
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--table"]:
+        print(markdown(), end="")
+        sys.exit()
     words = sys.argv[1:]
     chosen = tuple(m for m in TABLE if all(word in f"{m.claim} {m.file} {m.test}" for word in words))
     verdicts = run_all(chosen)

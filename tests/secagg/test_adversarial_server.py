@@ -33,6 +33,7 @@ from secagg import (
 from secagg.client_state import State
 from secagg.dealing import box_bytes
 from secagg.keys import LOW_ORDER_POINTS, AgreementKey
+from secagg.local import floors_for
 from secagg.masks import pairwise_key, pairwise_sign, self_key
 from secagg.messages import (
     Consistency,
@@ -470,6 +471,29 @@ def test_without_the_audit_a_row_of_one_survivor_is_opened(monkeypatch: pytest.M
     attacker = world.attacker()
     assert [found.clients for found in attacker.learned] == [frozenset({victim})]
     assert attacker.is_right(attacker.learned[0])
+
+
+def test_a_sparse_run_from_which_too_many_are_gone_is_refused() -> None:
+    """Six of twelve gone from a ring with six neighbours each: the others may fall into two parts."""
+    plan = make_plan(12, degree=6, threshold=3, colluders=1)
+    floors = replace(floors_for(plan), sparse_risk=0.1)
+    for count, allowed in ((5, True), (6, False)):
+        world = World(plan, floors=floors)
+        puppets = world.run_to(Stage.KEYS)
+        adverts = {v: p.find(KeyAdvert) for v, p in puppets.items()}
+        for v, p in puppets.items():
+            p.tell(world.key_list(adverts[w] for w in plan.peers(v)))
+        dealings = {v: p.find(Dealing) for v, p in puppets.items()}
+        dealt_to = {v: plan.peers(v) for v in plan.ids}
+        for v, p in puppets.items():
+            p.tell(world.bundle(v, {w: dealings[w] for w in plan.peers(v)}, dealt_to))
+        gone = [v for v in plan.ids if v not in plan.peers(0)][:5]
+        gone += [v for v in plan.peers(0) if v != 0][: count - len(gone)]
+        inputs = [p.find(MaskedInput) for v, p in puppets.items() if v not in gone]
+        if allowed:
+            assert isinstance(puppets[0].tell(world.survivors(inputs)), Consistency)
+        else:
+            refuses(puppets[0], world.survivors(inputs), PeerError, "fall apart")
 
 
 # --- one opening per update --------------------------------------------------------------------------------
