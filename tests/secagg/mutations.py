@@ -2,7 +2,7 @@
 
     python -m tests.secagg.mutations            # all of them, two at a time
     python -m tests.secagg.mutations opening    # those whose claim holds this word
-    python -m tests.secagg.mutations --table    # the pairs as docs/audit.md prints them
+    python -m tests.secagg.mutations --write    # write the pairs into docs/audit.md
 
 Each line of the table takes one check out of a copy of the package (exact source before and after) and runs
 one test on the copy. The test must fail; if it passes, nothing in the suite would notice that the check is
@@ -26,6 +26,7 @@ from queue import Queue
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 2
+PAGE, BEGIN, END = ROOT / "docs" / "audit.md", "<!-- table -->\n", "<!-- end of table -->"
 
 
 @dataclass(frozen=True)
@@ -1137,6 +1138,12 @@ def run_all(table: tuple[Mutation, ...], *, workers: int = WORKERS) -> dict[Muta
             return dict(zip(table, pool.map(judge, table), strict=True))
 
 
+def with_table(page: str) -> str:
+    """docs/audit.md with the table as it is now."""
+    head, _, rest = page.partition(BEGIN)
+    return head + BEGIN + markdown() + END + rest.partition(END)[2]
+
+
 def markdown() -> str:
     """The table as docs/audit.md prints it."""
     lines = ["| claim | check | test that fails without it |", "|---|---|---|"]
@@ -1145,8 +1152,8 @@ def markdown() -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["--table"]:
-        print(markdown(), end="")
+    if sys.argv[1:] == ["--write"]:
+        PAGE.write_text(with_table(PAGE.read_text()))
         sys.exit()
     words = sys.argv[1:]
     chosen = tuple(m for m in TABLE if all(word in f"{m.claim} {m.file} {m.test}" for word in words))

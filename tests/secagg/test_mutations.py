@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import pytest
 
-from tests.secagg.mutations import ROOT, TABLE, run_all
+from tests.secagg.mutations import PAGE, ROOT, TABLE, run_all, with_table
 
 
 def test_every_check_of_the_table_is_where_the_table_says() -> None:
@@ -23,6 +24,15 @@ def test_every_test_of_the_table_exists() -> None:
         assert f"def {name.partition('[')[0]}(" in (ROOT / "tests" / "secagg" / file).read_text(), (
             mutation.test
         )
+
+
+def test_the_audit_page_prints_the_table_and_names_tests_that_exist() -> None:
+    """`python -m tests.secagg.mutations --write` brings the page up to date."""
+    page = PAGE.read_text()
+    assert with_table(page) == page
+    for file, name in re.findall(r"(test_\w+\.py)(?:::(\w+))?", page):
+        text = (ROOT / "tests" / "secagg" / file).read_text()
+        assert not name or f"def {name}(" in text, name
 
 
 @pytest.mark.long
