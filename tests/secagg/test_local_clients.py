@@ -136,3 +136,23 @@ def test_a_fork_that_fails_takes_the_earlier_ones_back(monkeypatch: pytest.Monke
         ForkedClients(make_cast(make_plan(4)), 3)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
+
+
+@needs_fork
+def test_a_worker_leaves_alone_what_the_server_has_not_read_yet() -> None:
+    plan = make_plan(4)
+    clients, server = ForkedClients(make_cast(plan), 1), Server(plan)
+    try:
+        for v, answer in hellos(clients, plan).items():
+            server.receive(v, answer.reply)
+        for answer in clients.answers(Stage.SHARES, iter(server.advance().items())):
+            server.receive(answer.client, answer.reply)
+        answers = clients.answers(Stage.INPUTS, iter(server.advance().items()))
+        for _ in range(3):
+            first = next(answers).reply
+            assert isinstance(first, MaskedInput)
+            seen = first.vectors.copy()
+            assert clients._workers[0].pipe.poll(30)  # by now the next client's vectors are made, too
+            assert np.array_equal(first.vectors, seen)
+    finally:
+        clients.close()
