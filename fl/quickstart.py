@@ -14,11 +14,12 @@ from fl.interrupt import Stopped
 from fl.progress import display
 from fl.records import Folder
 from fl.report import report, size
+from fl.secure import announced
 from fl.training import Trained, run
 
 NAMES = ("SHARE", "FedAvg")
 INTRODUCTION = """\
-{clients} clients hold handwritten digits; {byzantine} of them send ten times the opposite of what they learn.
+33 clients hold handwritten digits; 4 of them send ten times the opposite of what they learn.
 Every sum goes through real secure aggregation, and clients open only sums that expose nobody.
 """
 
@@ -44,8 +45,9 @@ def quickstart(out: Path, *, seed: int = 0, rounds: int | None = None) -> int:
     """Train, compare, and write the report; returns the exit code."""
     if any((out / name.lower() / "config.toml").exists() for name in NAMES):
         raise ConfigError(f"{out} holds an earlier quickstart; remove it, or choose another --out")
-    share, fedavg = experiments(seed, rounds)
-    print(INTRODUCTION.format(clients=share.clients, byzantine=share.byzantine), file=sys.stderr)
+    print(INTRODUCTION, file=sys.stderr)
+    with announced(lambda text: print(text, file=sys.stderr)):
+        share, fedavg = experiments(seed, rounds)
     try:
         trained = [_train(e, out / e.name.lower()) for e in (share, fedavg)]
     except Stopped:

@@ -12,12 +12,14 @@ import hashlib
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+import robust
 from fl.config import ConfigError, Experiment
 from secagg import transcript
 from secagg.errors import TooFewSurvivors, UsageError
@@ -31,6 +33,7 @@ from secagg.messages import Dealing, ToServer, Unmasking
 from secagg.parallel import cores
 from secagg.plan import Member, Plan, default_colluders, default_threshold
 from secagg.result import Dropout, Result, Stage
+from secagg.simple import secure_sum
 
 Vector = NDArray[np.float32]
 Inputs = Callable[[int], Vector]
@@ -383,6 +386,8 @@ class Population:
         everybody = range(e.clients)
         self.secure = e.secure and e.method != "no-share"
         self.processes = 1 if e.machine.workers == 0 else e.machine.workers or cores()
+        if self.secure and self.processes > 1:
+            warm_up()
         self._identities: dict[int, Identity] = make_identities(everybody) if self.secure else {}
         self._roster = (
             tuple(Member(c, self._identities[c].public) for c in everybody)
@@ -552,6 +557,32 @@ def _counting(tell: Callable[[str, int], None] | None) -> Callable[[Stage, int],
             tell(stage.name.lower(), answered[stage])
 
     return one_more if tell is not None else None
+
+
+@contextmanager
+def announced(tell: Callable[[str], None]) -> Iterator[None]:
+    """Say it once if kernels have to be compiled meanwhile: a first run would seem to hang."""
+    from secagg.compiled import announce
+
+    told = False
+
+    def once(name: str) -> None:
+        nonlocal told
+        if not told:
+            tell("compiling kernels for this machine; they are kept for the next time")
+        told = True
+
+    robust.on_compile(once)
+    try:
+        with announce(once):
+            yield
+    finally:
+        robust.on_compile(None)
+
+
+def warm_up() -> None:
+    """Compile or load what a run needs, here and once, before every forked process would do it for itself."""
+    secure_sum([np.zeros(8, dtype=np.float32)] * 4, clip=1.0, drop=[3])
 
 
 def capped(sizes: Sequence[int], ratio: float) -> tuple[int, ...]:

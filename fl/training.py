@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-import robust
 from fl.config import LABEL_FLIP, ConfigError, Experiment, experiment
 from fl.data import DataSet, Examples, Federated, federate, flip_labels, from_clients, load
 from fl.defence import worst_case
@@ -26,7 +25,7 @@ from fl.models import Factory, split, unflatten
 from fl.progress import Silent
 from fl.records import Folder, now, versions
 from fl.rounds import Setting, play
-from fl.secure import Population
+from fl.secure import Population, announced
 from fl.workers import Pool, cores, open_trainer
 
 Vector = NDArray[np.float32]
@@ -119,17 +118,13 @@ def run(
         trainer = open_trainer(task, device=e.machine.device, workers=e.machine.workers)
     except (ValueError, ImportError, RuntimeError) as error:
         raise ConfigError(f"model: {error}") from error
-    population = Population(e, [int(size) for size in dealt.sizes])
-    for warning in (_exposing(e), worst_case(e, population.layout.clusters)):
-        if warning:
-            show.note(f"{e.name}: {warning}")
-    robust.on_compile(show.note)
-    try:
-        with Interrupt(show.note) as interrupt, trainer:
-            setting = Setting(e, trainer, population, byzantine, show, interrupt)
-            return _train(setting, task, folder)
-    finally:
-        robust.on_compile(None)
+    with announced(show.note), Interrupt(show.note) as interrupt, trainer:
+        population = Population(e, [int(size) for size in dealt.sizes])
+        for warning in (_exposing(e), worst_case(e, population.layout.clusters)):
+            if warning:
+                show.note(f"{e.name}: {warning}")
+        setting = Setting(e, trainer, population, byzantine, show, interrupt)
+        return _train(setting, task, folder)
 
 
 def _check_machine(e: Experiment) -> None:
