@@ -10,6 +10,7 @@ import copy
 import pickle
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -227,10 +228,9 @@ def test_of_two_processes_restored_from_the_same_bytes_exactly_one_acts(tmp_path
         )
         for me in range(2)
     ]
-    while any(worker.poll() is None for worker in workers):
-        if len(list(tmp_path.glob("ready *"))) == 2:
-            break
-    (tmp_path / "go").touch()
+    while len(list(tmp_path.glob("ready *"))) < 2 and all(worker.poll() is None for worker in workers):
+        time.sleep(0.01)
+    (tmp_path / "go").touch()  # both start at the same moment
     said = [worker.communicate(timeout=120)[0].splitlines() for worker in workers]
     for place in range(4):
         answers = sorted(line.split()[1] for lines in said for line in lines if line.startswith(f"{place} "))
