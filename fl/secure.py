@@ -489,7 +489,7 @@ class Population:
                     {client: self._identities[client] for client in cell.clients},
                     drop=drop,
                     tamper={c: tamper(deed, plan, self._identities[c]) for c, deed in cheats.items()},
-                    processes=self.processes,
+                    processes=self.processes if _worth_forking(plan) else 1,
                     meter=meter,
                     on_answer=_counting(on_answer),
                 )
@@ -545,6 +545,11 @@ class Population:
             _encoding=encoding,
             _weights={client: self.weights[client] for client in cell.clients},
         )
+
+
+def _worth_forking(plan: Plan) -> bool:
+    """Few clients with short vectors are done sooner than processes can be started and talked to."""
+    return len(plan.roster) >= 24 or len(plan.roster) * plan.length * plan.schedule.groupings >= 10**7
 
 
 def _counting(tell: Callable[[str, int], None] | None) -> Callable[[Stage, int], None] | None:
