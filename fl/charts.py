@@ -182,7 +182,7 @@ def columns(stacks: Sequence[Sequence[Part]], *, first: int, x_label: str, heigh
     if most <= 0:
         return "<p class='quiet'>nothing was opened</p>"
     left, below = 56, 40
-    wide = (WIDTH - left - 10) / len(stacks)
+    wide = min(60.0, (WIDTH - left - 10) / len(stacks))
     out = [_open(WIDTH, height, f"bars per {x_label}")]
     for mark in ticks(0, most, 4):
         if mark <= most:
@@ -200,7 +200,7 @@ def columns(stacks: Sequence[Sequence[Part]], *, first: int, x_label: str, heigh
                 )
     for mark in whole_ticks(first, first + len(stacks) - 1, 10):
         out.append(_text("tick", left + (mark - first + 0.5) * wide, height - 22, f"{mark:g}", "middle"))
-    out.append(_text("label", WIDTH / 2, height - 4, x_label, "middle"))
+    out.append(_text("label", left + wide * len(stacks) / 2, height - 4, x_label, "middle"))
     return "".join([*out, "</svg></div>"])
 
 

@@ -424,7 +424,7 @@ def _exposure(run: Recorded) -> list[str]:
     anonymity = least_anonymity(run)
     worst = max((record["exposure"]["most_leverage"] for record in run.rounds), default=0.0)
     told = [f"{len(seen)} of {e.clients} clients were exposed" if seen else "No client was exposed"]
-    if anonymity is not None:
+    if anonymity is not None and anonymity > 1:
         told.append(f"every combination the server could compute involves at least {anonymity} clients")
     told.append(f"the sums of one round explain at most {worst:.0%} of a client's update (its leverage)")
     together = accumulated(run)
