@@ -235,7 +235,7 @@ def plain_zeno_plus_plus(x: Matrix, gradient: NDArray[np.float32]) -> Any:
 def in_numpy(rule: str, n: int, f: int, width: int) -> Call | None:
     """The rule as one would write it in numpy without thinking about speed."""
     options = parameters(rule, n, f, width)
-    few = math.comb(n, f) <= SUBSETS
+    few = math.comb(n, f) <= SUBSETS and n <= 60
     calls: dict[str, Call | None] = {
         "mean": lambda x: x.mean(axis=0),
         "median": lambda x: np.median(x, axis=0),
@@ -247,7 +247,7 @@ def in_numpy(rule: str, n: int, f: int, width: int) -> Call | None:
         "bulyan": lambda x: plain_bulyan(x, f),
         "mda": (lambda x: plain_subsets(x, f, lambda part: part.max())) if few else None,
         "monna": lambda x: x[np.argsort(np.linalg.norm(x - x[0], axis=1))[: n - f]].mean(axis=0),
-        "caf": lambda x: plain_caf(x, f),
+        "caf": (lambda x: plain_caf(x, f)) if n <= 60 else None,
         "smea": (lambda x: plain_subsets(x, f, largest_eigenvalue)) if few else None,
         "centered_clipping": plain_centered_clipping,
         "norm_bounded_mean": lambda x: plain_clipping(x, np.median(np.linalg.norm(x, axis=1))).mean(axis=0),
@@ -283,6 +283,7 @@ def in_byzfl(rule: str, n: int, f: int, width: int, byzfl: Any) -> Call | None:
     neighbourhood).
     """
     work = {"mda": math.comb(n, f) * 4e4, "smea": math.comb(n, f) * width, "nnm": n * (n - f) * width / 5}
+    work["caf"] = n**2 * width / 10
     if byzfl is None or work.get(rule, 0) > 2e8:
         return None
     makers: dict[str, Callable[[], Call]] = {

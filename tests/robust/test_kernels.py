@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import robust
 from robust.kernels import network, pieces
@@ -56,6 +58,24 @@ def test_networks_are_right_for_random_inputs(n: int) -> None:
     for low, high in [((n - 1) // 2, n // 2 + 1), (n // 5, n - n // 5), (0, 1), (n - 1, n), (2, n - 2)]:
         found = run_steps(network.selecting(n, low, high), values)
         assert np.array_equal(np.sort(found[low:high], axis=0), ordered[low:high])
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 5)).filter(lambda pair: pair[0] < pair[1]), max_size=14
+    )
+)
+def test_joining_comparators_changes_nothing(net: list[tuple[int, int]]) -> None:
+    every = np.array(list(product([0, 1], repeat=6)), dtype=np.int8).T
+    expected = every.copy()
+    for i, j in net:
+        expected[i], expected[j] = np.minimum(expected[i], expected[j]), np.maximum(expected[i], expected[j])
+    found = every.copy()
+    for a, b, c, d in network._grouped(net):
+        for i, j in [(a, b)] if c < 0 else [(a, c), (b, d), (b, c)]:
+            found[i], found[j] = np.minimum(found[i], found[j]), np.maximum(found[i], found[j])
+    assert np.array_equal(found, expected)
 
 
 def test_tables_are_shared_and_cannot_be_changed() -> None:

@@ -190,6 +190,8 @@ def test_zeno_plus_plus_accepts_by_the_first_order_score() -> None:
     assert robust.zeno_plus_plus.detail(x, gradient=v, rho=0.1, eta=4.0).accepted == (0, 2)
     assert robust.zeno_plus_plus.detail(x, gradient=v, rho=0.0, epsilon=1.0).accepted == (0, 1, 2)
     assert robust.zeno_plus_plus.detail(x, gradient=v, rho=0.0, epsilon=0.999).accepted == (0, 2)
+    assert robust.zeno_plus_plus.detail(x, gradient=v, rho=0.1, eta=0.5, epsilon=1.3).accepted == (0, 1)
+    assert robust.zeno_plus_plus.detail(x, gradient=v, rho=0.1, eta=0.5, epsilon=1.1).accepted == (0,)
 
 
 def test_zeno_without_an_accepted_row_is_zero() -> None:

@@ -100,6 +100,18 @@ def test_geometric_median_reaches_its_objective_where_convergence_is_slow() -> N
         assert references.objective(wide, robust.geometric_median(x)) <= best * (1 + 2e-6)
 
 
+@pytest.mark.parametrize("tolerance", [1e-3, 1e-6])
+def test_geometric_median_stops_where_the_gradient_vouches_for_it(tolerance: float) -> None:
+    """2 |gradient| / n bounds how far the objective is from its least value, relative to it."""
+    rng = np.random.default_rng(7)
+    for n in (4, 7, 20):
+        x = rng.standard_normal((n, 300)).astype(np.float32)
+        x[: n // 3] += 2
+        off = robust.geometric_median(x, tolerance=tolerance) - x.astype(np.float64)
+        pulls = off / np.linalg.norm(off, axis=1)[:, None]
+        assert 2 * np.linalg.norm(pulls.sum(axis=0)) / n <= tolerance + 1e-6  # and float32 of the result
+
+
 def test_geometric_median_of_a_majority_of_equal_rows_is_that_row() -> None:
     row = np.random.default_rng(6).standard_normal(30).astype(np.float32)
     x = np.concatenate([np.repeat(row[None], 4, axis=0), np.full((3, 30), 1e20, dtype=np.float32)])
