@@ -212,7 +212,9 @@ def test_closing_ends_the_workers_and_forgetting_does_too(own_nets: str):
 
 
 PARENT = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in background jobs
 import numpy as np
 from tests.fl.test_workers import LOCAL, special, worker_pids
 from fl.local import Task
