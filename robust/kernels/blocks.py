@@ -3,8 +3,8 @@
 All arithmetic is in double precision on float32 values: squares cannot overflow (the largest is 1e77), and
 a row is not finite exactly when its distance to itself is not zero. Distances are sums of squared
 differences, never a difference of products: on rows that share an offset (10 +- 0.01) or beside one row of
-1e30 the Gram trick loses every digit, and on processors that add and multiply at the same time it is not
-even faster. Rows are widened to doubles a block at a time, so that a block is read once and stays in cache.
+1e30 the Gram trick loses every digit. Rows are widened to doubles a block at a time, so that a block is
+read once and stays in cache.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def weighted_sums(
     block = _block(n)
     step = max(1, PIECE_BYTES // (4 * n * block)) * block
     finite = np.ones(-(-width // step), dtype=np.bool_)
-    padded = np.zeros((len(weights), n + -n % 4))
-    padded[:, :n] = weights
+    padded = np.zeros((len(weights) + len(weights) % 2, n + -n % 4))
+    padded[: len(weights), :n] = weights
 
     def work(number: int, start: int, stop: int) -> None:
         finite[number] = mix_rows(matrix, rows, padded, start, stop, block, result)
@@ -268,10 +268,13 @@ def mix_rows(
     block: int,
     result: NDArray[np.float32],
 ) -> bool:
-    """Columns start..stop-1 of every weighted sum; weights are padded with zeros to a multiple of four."""
+    """Columns start..stop-1 of every weighted sum, two at a time and from four rows at a time.
+
+    Weights are padded with zeros to match.
+    """
     n = rows.size
     wide = np.zeros((weights.shape[1], block), dtype=np.float64)
-    strip = np.empty(block, dtype=np.float64)
+    strips = np.empty((2, block), dtype=np.float64)
     finite = True
     for column in range(start, stop, block):
         width = min(block, stop - column)
@@ -279,13 +282,23 @@ def mix_rows(
             source, into = matrix[rows[i], column : column + width], wide[i, :width]
             for k in range(width):
                 into[k] = source[k]
-        sums = strip[:width]
-        for r in range(weights.shape[0]):
-            sums[:] = 0.0
+        for r in range(0, weights.shape[0], 2):
+            first, second = strips[0, :width], strips[1, :width]
+            first[:] = 0.0
+            second[:] = 0.0
             for i in range(0, n, 4):
                 a, b, c, d = wide[i, :width], wide[i + 1, :width], wide[i + 2, :width], wide[i + 3, :width]
                 p, q, s, t = weights[r, i], weights[r, i + 1], weights[r, i + 2], weights[r, i + 3]
+                w, x, y, z = (
+                    weights[r + 1, i],
+                    weights[r + 1, i + 1],
+                    weights[r + 1, i + 2],
+                    weights[r + 1, i + 3],
+                )
                 for k in range(width):
-                    sums[k] += (p * a[k] + q * b[k]) + (s * c[k] + t * d[k])
-            finite &= round_into(sums, result[r, column : column + width])
+                    first[k] += (p * a[k] + q * b[k]) + (s * c[k] + t * d[k])
+                    second[k] += (w * a[k] + x * b[k]) + (y * c[k] + z * d[k])
+            finite &= round_into(first, result[r, column : column + width])
+            if r + 1 < result.shape[0]:
+                finite &= round_into(second, result[r + 1, column : column + width])
     return finite

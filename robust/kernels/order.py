@@ -2,13 +2,13 @@
 
 A tile of LANES columns is copied out of the matrix row by row, so that a comparison of two rows is one
 minimum and one maximum for eight columns at a time, and the comparisons come from a table
-(`network`). Loads, exchanges and averages are written as LLVM vectors because the compiler, left
-alone, turns a minimum that is stored back into a masked store, six times slower. Nothing here names an
-instruction set: LLVM splits or joins the vectors for the processor at hand.
+(`network`). Loads, exchanges and averages are written as LLVM vectors because the compiler, left alone,
+turns a minimum that is stored back into a masked store, which on some processors is several times slower.
+Nothing here names an instruction set: LLVM splits or joins the vectors for the processor at hand.
 
 Two details carry the speed. Eight rows at a time are sorted in registers on their way into the tile. And
 rows are fetched ahead into the second-level cache only: with dozens of rows, fetching ahead into the first
-level evicts the tile itself (four times slower at 60 rows).
+level evicts the tile itself (twice as slow at 60 rows).
 """
 
 from __future__ import annotations
