@@ -7,10 +7,11 @@ fork, nothing is shared between callers, and callers in several threads cannot g
 
 from __future__ import annotations
 
+import _thread
 import itertools
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from secagg.errors import UsageError
@@ -39,35 +40,59 @@ def spread(
 ) -> list[Result]:
     """Call `work(a, b)` for pieces that cover [start, stop), cut at multiples of `step`; results in no order.
 
-    Pieces are handed out as threads become free, so a core that is busy elsewhere does not hold up the rest.
-    The first exception of any thread is raised here, after all of them have stopped.
+    Pieces are handed out as threads become free, large ones first (half of an equal share of what is left)
+    and single steps at the end: few calls, and a thread that starts late or is held up elsewhere does not
+    hold up the rest. The first exception of any thread is raised here, after all of them have stopped.
     """
-    edges = [start, *range((start // step + 1) * step, stop, step), stop]
-    pieces = list(itertools.pairwise(edges)) if stop > start else []
-    if threads == 1 or len(pieces) < 2:
-        return [work(a, b) for a, b in pieces]
-    queue = iter(pieces)
+    if threads == 1 or stop - start <= step:
+        return [work(a, b) for a, b in _steps(start, stop, step)]
     take = threading.Lock()
     results: list[Result] = []
     failures: list[BaseException] = []
+    done = start
+
+    def next_piece() -> tuple[int, int] | None:
+        nonlocal done
+        with take:
+            first = done
+            fair = first + (stop - first) // (2 * threads)
+            done = min(stop, max((first // step + 1) * step, fair // step * step))
+            return (first, done) if first < stop else None
 
     def drain() -> None:
         try:
-            while not failures:
-                with take:
-                    piece = next(queue, None)
-                if piece is None:
-                    return
+            while not failures and (piece := next_piece()) is not None:
                 results.append(work(*piece))
         except BaseException as failure:  # raised again below, by the caller's thread
             failures.append(failure)
 
-    helpers = [threading.Thread(target=drain, daemon=True) for _ in range(min(threads, len(pieces)) - 1)]
-    for helper in helpers:
-        helper.start()
+    helpers = [_begin(drain) for _ in range(min(threads, -(-(stop - start) // step)) - 1)]
     drain()
-    for helper in helpers:
-        helper.join()
+    for over in helpers:
+        over.acquire()
     if failures:
         raise failures[0]
     return results
+
+
+def _steps(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
+    edges = [start, *range((start // step + 1) * step, stop, step), stop]
+    return itertools.pairwise(edges) if stop > start else iter(())
+
+
+def _begin(work: Callable[[], None]) -> threading.Lock:
+    """Start a thread and return a lock that can be had when it is over.
+
+    threading.Thread would wait until the new thread runs; the caller had better work in the meantime.
+    """
+    over = threading.Lock()
+    over.acquire()
+
+    def then_release() -> None:
+        try:
+            work()
+        finally:
+            over.release()
+
+    _thread.start_new_thread(then_release, ())
+    return over

@@ -34,6 +34,7 @@ ENVIRONMENT = "SECAGG_BACKEND"
 
 _PAGE, _TILE = 1024, 32768  # words, as in the kernels, which are imported only when they are used
 _LEAST_WORK = 2**19  # words of keystream (2 MiB) below which another thread costs more than it gives
+_LEAST_PIECE = 2**17  # words of keystream that a thread is given at a time
 _CHUNK = 32768  # words that OpenSSL makes at a time: long enough to hide a call, short enough for the cache
 _GROUP = 4  # streams that are added in one pass
 
@@ -116,8 +117,8 @@ def _add_masks(
         step = length
     elif chosen == "openssl":  # one piece a thread: setting a key up costs as much as 35 kB of its stream
         step = -(-length // workers)
-    else:  # several, so that a thread that starts late or is held up gets less to do; whole tiles if possible
-        step = max(length // (4 * workers), min(_TILE, length // (2 * workers)), _LEAST_WORK // len(keys))
+    else:  # the last pieces: so short that threads end together, so long that handing one out is cheap
+        step = max(_TILE // 4, _LEAST_PIECE // len(keys))
     spread(work, offset, offset + length, step=-(-step // _PAGE) * _PAGE, threads=workers)
 
 
@@ -138,10 +139,11 @@ def _add_openssl(
         for cipher in ciphers:
             cipher.update(bytes(4 * skip))
     plain = vector.view(np.uint8).data
-    covered = np.empty((min(_GROUP, len(keys)), min(_CHUNK, len(vector))), np.uint32)
+    chunk = -(-len(vector) // max(1, round(len(vector) / _CHUNK)))  # equal ones: a short last one costs calls
+    covered = np.empty((min(_GROUP, len(keys)), chunk), np.uint32)
     rows = [row.view(np.uint8).data for row in covered]
-    for start in range(0, len(vector), _CHUNK):
-        stop = min(start + _CHUNK, len(vector))
+    for start in range(0, len(vector), chunk):
+        stop = min(start + chunk, len(vector))
         source = plain[4 * start : 4 * stop]
         if len(source) < len(rows[0]):  # the last chunk
             rows = [row[: len(source)] for row in rows]

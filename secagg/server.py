@@ -136,6 +136,17 @@ class Server:
             return self._drop(sender, str(bad))
         return None
 
+    def give_up(self, client: ClientId, reason: str) -> Dropout | None:
+        """Count a client out before its input counts, for a reason that the application knows.
+
+        Once its input is in the sums (stage 3 and later) it cannot be taken out, and nothing happens.
+        """
+        if client not in self.plan.identities:
+            raise UsageError(f"client {client} is not on the roster")
+        if self.stage > Stage.INPUTS or client in self._inputs:
+            return self._dropouts.get(client)
+        return self._drop(client, reason)
+
     def waiting_for(self) -> tuple[ClientId, ...]:
         """Who has not answered in this stage."""
         answers = self._answers()
