@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from robust import geometry, subsets
 from robust.geometry import Square
-from robust.rows import Indices, Outcome, Rows, Vector, Weights, as_vector
+from robust.rows import Indices, Outcome, Rows, Vector, Weights, as_vector, must_be_among
 from robust.rule import aggregator
 
 FAR = 1e6  # typical distances from most rows: from there on, only the direction of a row matters
@@ -60,6 +60,50 @@ def _smea_kappa(n: int, f: int) -> float:
     return 4 * f / (n - 2 * f)
 
 
+def _either_f_or_fraction(n: int, *, f: int | None = None, fraction: float | None = None) -> None:
+    if (f is None) == (fraction is None):
+        raise ValueError("trimmed_mean takes either f or fraction")
+    if fraction is not None:
+        rows_in_fraction(n, fraction)
+
+
+def _iterates(n: int, *, smoothing: float = 1.0, tolerance: float = 1.0, steps: int = 1) -> None:
+    if smoothing <= 0 or tolerance <= 0:
+        raise ValueError(
+            f"smoothing and tolerance must be above 0, got smoothing={smoothing}, tolerance={tolerance}"
+        )
+    _at_least_one_step(steps)
+
+
+def _selects_m(n: int, *, f: int, m: int | None = None) -> None:
+    if m is not None and not 1 <= m <= n - f:
+        raise ValueError(f"multi_krum needs 1 <= m <= n - f: got m={m}, n={n}, f={f}")
+
+
+def _trusts_a_row(n: int, *, f: int, trusted: int) -> None:
+    must_be_among(n, trusted)
+
+
+def _clips(n: int, *, centre: object = None, radius: float | None = None, steps: int = 1) -> None:
+    must_not_be_negative(radius)
+    _at_least_one_step(steps)
+
+
+def _bounds(n: int, *, bound: float | None = None) -> None:
+    must_not_be_negative(bound)
+
+
+def must_not_be_negative(limit: float | None) -> None:
+    """Refuse a radius or bound below 0; None stands for one that is chosen by the rows."""
+    if limit is not None and limit < 0:
+        raise ValueError(f"a radius or bound cannot be negative, got {limit}")
+
+
+def _at_least_one_step(steps: int) -> None:
+    if steps < 1:
+        raise ValueError(f"at least one step is needed, got steps={steps}")
+
+
 @aggregator(paper="McMahan et al. 2017", needs="f = 0", withstands=lambda n: 0)
 def mean(rows: Rows) -> Outcome:
     """(1/n) sum_i x_i. Withstands nothing: one row moves it anywhere."""
@@ -78,7 +122,13 @@ def median(rows: Rows, *, middle: Literal["mean", "lower"] = "mean") -> Outcome:
     return Outcome(rows.middle_mean((n - 1) // 2, n // 2 + 1 if middle == "mean" else (n + 1) // 2))
 
 
-@aggregator(paper="Yin et al. 2018, Def. 2", needs="n > 2f", withstands=_minority, kappa=_trimmed_kappa)
+@aggregator(
+    paper="Yin et al. 2018, Def. 2",
+    needs="n > 2f",
+    withstands=_minority,
+    kappa=_trimmed_kappa,
+    refuse=_either_f_or_fraction,
+)
 def trimmed_mean(rows: Rows, *, f: int | None = None, fraction: float | None = None) -> Outcome:
     """The mean of every coordinate without its f smallest and f largest values.
 
@@ -86,19 +136,20 @@ def trimmed_mean(rows: Rows, *, f: int | None = None, fraction: float | None = N
     rounded down to rows (the SHARE paper ran fraction 0.4). The values kept are added up; nothing is
     subtracted from a sum that holds the extremes.
     """
-    if (f is None) == (fraction is None):
-        raise ValueError("trimmed_mean takes either f or fraction")
-    if f is None and fraction is not None:
+    if f is None:
+        assert fraction is not None
         f = max(rows_in_fraction(rows.given, fraction) - rows.ignored, 0)
-    assert f is not None
     return Outcome(rows.middle_mean(f, len(rows) - f))
 
 
 def rows_in_fraction(n: int, fraction: float) -> int:
-    """How many rows a fraction per side is: rounded down, but not for want of the last binary digit."""
+    """How many rows a fraction per side is: rounded down, but not for want of the last binary digit.
+
+    A fraction below 1/2 is never as much as half of the rows, so something is always left.
+    """
     if not 0 <= fraction < 0.5:
         raise ValueError(f"the fraction per side must be at least 0 and below 1/2, got {fraction}")
-    return math.floor(round(fraction * n, 9))
+    return min(math.floor(round(fraction * n, 9)), _minority(n))
 
 
 @aggregator(paper="Xie et al. 2018", needs="n > 2f", withstands=_minority, kappa=_meamed_kappa)
@@ -111,7 +162,9 @@ def meamed(rows: Rows, *, f: int) -> Outcome:
     return Outcome(rows.mean_around_median(len(rows) - f))
 
 
-@aggregator(paper="Pillutla et al. 2019", needs="n > 2f", withstands=_minority, kappa=_median_kappa)
+@aggregator(
+    paper="Pillutla et al. 2019", needs="n > 2f", withstands=_minority, kappa=_median_kappa, refuse=_iterates
+)
 def geometric_median(
     rows: Rows, *, smoothing: float = 1e-6, tolerance: float = 1e-6, steps: int = 10_000
 ) -> Outcome:
@@ -168,7 +221,11 @@ def krum(rows: Rows, *, f: int) -> Outcome:
 
 
 @aggregator(
-    paper="Blanchard et al. 2017", needs="n > 2f + 2", withstands=lambda n: (n - 3) // 2, kappa=_krum_kappa
+    paper="Blanchard et al. 2017",
+    needs="n > 2f + 2",
+    withstands=lambda n: (n - 3) // 2,
+    kappa=_krum_kappa,
+    refuse=_selects_m,
 )
 def multi_krum(rows: Rows, *, f: int, m: int | None = None) -> Outcome:
     """The mean of the m rows with the least Krum scores; m = n - f unless given.
@@ -176,8 +233,6 @@ def multi_krum(rows: Rows, *, f: int, m: int | None = None) -> Outcome:
     Blanchard et al. 2017. Of rows with the same score, the first ones.
     """
     most = len(rows) - f
-    if m is not None and not 1 <= m <= rows.given - f:
-        raise ValueError(f"multi_krum needs 1 <= m <= n - f: got m={m}, n={rows.given}, f={f}")
     scores = geometry.krum_scores(rows.squared_distances(), f)
     return rows.average(np.sort(_least(scores, most if m is None else min(m, most))))
 
@@ -194,17 +249,29 @@ def bulyan(rows: Rows, *, f: int) -> Outcome:
     return Outcome(rows.subset(chosen).mean_around_median(n - 4 * f), accepted=chosen)
 
 
-@aggregator(paper="El Mhamdi et al. 2020", needs="n > 2f", withstands=_minority, kappa=_diameter_kappa)
+@aggregator(
+    paper="El Mhamdi et al. 2020",
+    needs="n > 2f, f <= 16",
+    withstands=subsets.largest_f_for_diameter,
+    kappa=_diameter_kappa,
+)
 def mda(rows: Rows, *, f: int) -> Outcome:
     """Minimum diameter averaging: the mean of the n - f rows whose largest distance is least.
 
     El Mhamdi et al. 2020, "Genuinely distributed Byzantine machine learning"; |result - mean_S| is at most
-    2f / (n - f) times the diameter of S (Farhadkhani et al. 2022). Exact; refused for f > 16.
+    2f / (n - f) times the diameter of S (Farhadkhani et al. 2022). Exact, so refused where the search may
+    take too long: for f > 16.
     """
     return rows.average(subsets.least_diameter(rows.squared_distances(), f))
 
 
-@aggregator(paper="Farhadkhani et al. 2023", needs="n > 2f", withstands=_minority, kappa=_diameter_kappa)
+@aggregator(
+    paper="Farhadkhani et al. 2023",
+    needs="n > 2f",
+    withstands=_minority,
+    kappa=_diameter_kappa,
+    refuse=_trusts_a_row,
+)
 def monna(rows: Rows, *, f: int, trusted: int) -> Outcome:
     """The mean of the n - f rows nearest to a row that is trusted to be honest, that row with them.
 
@@ -225,17 +292,22 @@ def caf(rows: Rows, *, f: int) -> Outcome:
     return rows.weigh(geometry.caf_weights(rows.squared_distances(), f))
 
 
-@aggregator(paper="Allouah et al. 2023b", needs="n > 2f", withstands=_minority, kappa=_smea_kappa)
+@aggregator(
+    paper="Allouah et al. 2023b",
+    needs="n > 2f, C(n, f) <= 2^17, C(n, f) (n - f)^3 <= 2^33",
+    withstands=subsets.largest_f_for_eigenvalue,
+    kappa=_smea_kappa,
+)
 def smea(rows: Rows, *, f: int) -> Outcome:
     """Smallest maximum eigenvalue averaging: the mean of the n - f rows whose covariance has the least
     largest eigenvalue.
 
-    Allouah et al. 2023b. Exact; refused where there are more than 131072 subsets to try.
+    Allouah et al. 2023b. Exact, so refused where there are too many subsets to try, or too large ones.
     """
     return rows.average(subsets.least_eigenvalue(rows.squared_distances(), f))
 
 
-@aggregator(paper="Karimireddy et al. 2021", needs="10f <= n", withstands=lambda n: n // 10)
+@aggregator(paper="Karimireddy et al. 2021", needs="10f <= n", withstands=lambda n: n // 10, refuse=_clips)
 def centered_clipping(
     rows: Rows, *, centre: Vector | None = None, radius: float | None = None, steps: int = 3
 ) -> Outcome:
@@ -246,8 +318,6 @@ def centered_clipping(
     radius, take the median distance of the rows from the centre.
     """
     n = len(rows)
-    if steps < 1:
-        raise ValueError(f"centered_clipping needs at least one step, got {steps}")
     if centre is None:
         v = rows.middle_mean((n - 1) // 2, n // 2 + 1)
     else:
@@ -262,7 +332,7 @@ def centered_clipping(
     return Outcome(v)
 
 
-@aggregator(paper="Sun et al. 2019", needs="n > 2f", withstands=_minority)
+@aggregator(paper="Sun et al. 2019", needs="n > 2f", withstands=_minority, refuse=_bounds)
 def norm_bounded_mean(rows: Rows, *, bound: float | None = None) -> Outcome:
     """(1/n) sum_i x_i min(1, bound / |x_i|): no row moves the mean by more than bound / n.
 
@@ -275,8 +345,6 @@ def norm_bounded_mean(rows: Rows, *, bound: float | None = None) -> Outcome:
 
 def shrink(lengths: Weights, limit: float) -> Weights:
     """Factors that bring lengths down to a limit, and leave shorter ones exactly as they are."""
-    if limit < 0:
-        raise ValueError(f"a radius or bound cannot be negative, got {limit}")
     return np.where(lengths > limit, limit / np.where(lengths > limit, lengths, 1), 1.0)
 
 

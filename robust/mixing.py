@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from robust.aggregators import shrink
+from robust.aggregators import must_not_be_negative, shrink
 from robust.rows import Rows
 from robust.rule import Mixed, pre_aggregator
 
 
-@pre_aggregator(paper="Sun et al. 2019", needs="nothing of n and f")
+def _clips(n: int, *, radius: float) -> None:
+    must_not_be_negative(radius)
+
+
+def _fills_buckets(n: int, *, size: int, rng: np.random.Generator) -> None:
+    if size < 1:
+        raise ValueError(f"a bucket holds at least one row, got size={size}")
+
+
+@pre_aggregator(paper="Sun et al. 2019", needs="nothing of n and f", refuse=_clips)
 def clipping(rows: Rows, *, radius: float) -> Mixed:
     """x_i min(1, radius / |x_i|): rows longer than the radius are brought down to it."""
     return Mixed(rows.scaled(shrink(np.sqrt(rows.squared_norms()), radius)))
@@ -45,14 +54,12 @@ def nnm(rows: Rows, *, f: int) -> Mixed:
     return Mixed(rows.mixed(weights))
 
 
-@pre_aggregator(paper="Karimireddy et al. 2022", needs="nothing of n and f")
+@pre_aggregator(paper="Karimireddy et al. 2022", needs="nothing of n and f", refuse=_fills_buckets)
 def bucketing(rows: Rows, *, size: int, rng: np.random.Generator) -> Mixed:
     """Shuffle the rows, and replace every `size` of them by their mean; the last bucket may be smaller.
 
     Karimireddy, He and Jaggi 2022, Algorithm 1. f bad rows spoil f of the ceil(n / size) buckets at most.
     """
-    if size < 1:
-        raise ValueError(f"a bucket holds at least one row, got size={size}")
     rows.squared_norms()  # rows that are not finite are found before a draw is spent on them
     order = rng.permutation(len(rows))
     members = tuple(order[i : i + size] for i in range(0, len(rows), size))

@@ -131,8 +131,7 @@ class Rows:
 
     def position(self, label: int) -> int:
         """Where the row that the caller calls `label` is among these rows."""
-        if not 0 <= label < self.given:
-            raise ValueError(f"row {label} was asked for, but there are {self.given} rows")
+        must_be_among(self.given, label)
         found = np.flatnonzero(self.labels == label)
         if not len(found):
             raise ValueError(f"row {label} was asked for, but it is not finite")
@@ -201,6 +200,12 @@ def as_matrix(updates: ArrayLike) -> Matrix:
     with np.errstate(over="ignore"):
         array = np.require(array, dtype=np.float32, requirements=["C", "A"])
     return _readonly(array)
+
+
+def must_be_among(n: int, label: int) -> None:
+    """Refuse the number of a row that there is not among n."""
+    if not 0 <= label < n:
+        raise ValueError(f"row {label} was asked for, but there are {n} rows")
 
 
 def as_vector(values: ArrayLike, width: int, name: str) -> Vector:

@@ -52,8 +52,16 @@ class Mixed:
 class _Named(Generic[P]):
     """A function of `Rows` and keywords, with a name and checks."""
 
-    def __init__(self, core: Callable[Concatenate[Rows, P], Any], name: str, paper: str, needs: str) -> None:
+    def __init__(
+        self,
+        core: Callable[Concatenate[Rows, P], Any],
+        name: str,
+        paper: str,
+        needs: str,
+        refuse: Callable[..., None] | None,
+    ) -> None:
         self._core: Callable[..., Any] = core
+        self._refuse = refuse
         self.name = name
         self.paper = paper
         self.needs = needs  # of n and f, in words, for messages and tables
@@ -69,18 +77,25 @@ class _Named(Generic[P]):
         raise NotImplementedError
 
     def check(self, n: int, /, **params: object) -> dict[str, Any]:
-        """Refuse what would be refused on n finite rows, before there are any rows."""
+        """Refuse what would be refused on any n finite rows, before there are any.
+
+        What depends on more than n and the parameters, such as the length of a vector, shows only then.
+        """
         checked = check_parameters(self.name, self.parameters, params)
         self._for_rows(n, 0, n, checked)
         return checked
 
     def _for_rows(self, n: int, ignored: int, given: int, params: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters for n rows: every ignored row was one of the f bad ones."""
+        if n < 1:
+            raise ValueError(f"{self.name} needs at least one row, got n={n}")
         f = params.get("f")
         bad = 0 if f is None else f if f < 0 else max(f - ignored, 0)
         if not 0 <= bad <= self.largest_f(n):
             left = f" ({ignored} of {given} rows are not finite)" if ignored else ""
             raise ValueError(f"{self.name} needs {self.needs}: got n={n}, f={bad}{left}")
+        if self._refuse is not None:
+            self._refuse(given, **params)
         return dict(params) if f is None else {**params, "f": bad}
 
     def _run(self, rows: Rows, params: Mapping[str, Any]) -> tuple[Rows, Any]:
@@ -110,8 +125,9 @@ class Aggregator(_Named[P]):
         needs: str,
         withstands: Callable[[int], int],
         kappa: Callable[[int, int], float] | None,
+        refuse: Callable[..., None] | None,
     ) -> None:
-        super().__init__(core, name, paper, needs)
+        super().__init__(core, name, paper, needs, refuse)
         self.withstands = withstands  # how many bad rows among n, at most
         self.kappa = kappa  # of (f, kappa)-robustness for n rows, as kappa(n, f), where there is a proof
 
@@ -150,12 +166,18 @@ def aggregator(
     needs: str,
     withstands: Callable[[int], int],
     kappa: Callable[[int, int], float] | None = None,
+    refuse: Callable[..., None] | None = None,
     name: str | None = None,
 ) -> Callable[[Callable[Concatenate[Rows, P], Outcome]], Aggregator[P]]:
-    """Make a function of `Rows` a rule, and register it under its own name or under `name`."""
+    """Make a function of `Rows` a rule, and register it under its own name or under `name`.
+
+    `refuse(n, **parameters)` raises ValueError for parameters that make no sense for n rows, other than an f
+    above `withstands(n)`; it gets those that the caller gave, and is asked before there are rows and again
+    with them.
+    """
 
     def make(core: Callable[Concatenate[Rows, P], Outcome]) -> Aggregator[P]:
-        rule = Aggregator(core, name or core.__name__, paper, needs, withstands, kappa)
+        rule = Aggregator(core, name or core.__name__, paper, needs, withstands, kappa, refuse)
         AGGREGATORS.add(rule.name, rule)
         return rule
 
@@ -163,12 +185,12 @@ def aggregator(
 
 
 def pre_aggregator(
-    *, paper: str, needs: str
+    *, paper: str, needs: str, refuse: Callable[..., None] | None = None
 ) -> Callable[[Callable[Concatenate[Rows, P], Mixed]], PreAggregator[P]]:
     """Make a function of `Rows` a step before a rule, and register it under its own name."""
 
     def make(core: Callable[Concatenate[Rows, P], Mixed]) -> PreAggregator[P]:
-        step = PreAggregator(core, core.__name__, paper, needs)
+        step = PreAggregator(core, core.__name__, paper, needs, refuse)
         PRE_AGGREGATORS.add(step.name, step)
         return step
 

@@ -1,13 +1,15 @@
-"""Exact search for the best n - f of n rows, where that is feasible, and a refusal where it is not.
+"""Exact search for the best n - f of n rows, and up to which f it is feasible.
 
 Both searches grow exponentially with f. The limits below keep them to seconds on one core, and depend on
-n and f alone: what a Byzantine client sends cannot turn a feasible search into an endless one.
+n and f alone: what a Byzantine client sends cannot turn a feasible search into an endless one. A rule that
+searches withstands no more bad rows than this, so that no plan counts on a search that will be refused.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import combinations, islice
 
 import numpy as np
@@ -17,7 +19,27 @@ from robust.rows import Indices
 
 LARGEST_F = 16  # for the search for the least diameter, which may branch 2^f times
 MOST_SUBSETS = 1 << 17  # eigenproblems in the search for the least eigenvalue
-BATCH = 1 << 10
+MOST_WORK = 1 << 33  # number of them times the cube of their size
+BATCH = 1 << 20  # numbers in the matrices that are solved at a time
+
+
+def largest_f_for_diameter(n: int) -> int:
+    """How many of n rows, a minority, the search for the least diameter may leave out."""
+    return min((n - 1) // 2, LARGEST_F)
+
+
+@lru_cache(maxsize=1024)
+def largest_f_for_eigenvalue(n: int) -> int:
+    """How many of n rows, a minority, the search for the least eigenvalue may leave out."""
+
+    def feasible(f: int) -> bool:
+        count = math.comb(n, f)
+        return count <= MOST_SUBSETS and count * (n - f) ** 3 <= MOST_WORK
+
+    f = min((n - 1) // 2, 0)  # the mean of all is never too much work
+    while f < (n - 1) // 2 and feasible(f + 1):
+        f += 1
+    return f
 
 
 def least_diameter(squared: Square, f: int) -> Indices:
@@ -30,8 +52,6 @@ def least_diameter(squared: Square, f: int) -> Indices:
     than f suffice go from the end.
     """
     n = len(squared)
-    if f > LARGEST_F:
-        raise ValueError(f"exact MDA may take 2^f steps: n={n}, f={f} is not feasible, f={LARGEST_F} is")
     values = np.unique(squared)
     low, high = 0, len(values) - 1  # the least feasible diameter is values[low..high]
     while low < high:
@@ -79,14 +99,11 @@ def least_eigenvalue(squared: Square, f: int) -> Indices:
     ones, the subset that comes first wins.
     """
     n = len(squared)
-    count = math.comb(n, f)
-    if count > MOST_SUBSETS:
-        raise ValueError(f"exact SMEA tries {count} subsets for n={n}, f={f}: more than {MOST_SUBSETS}")
     size = n - f
     centre = np.eye(size) - 1 / size
     best, chosen = np.inf, np.arange(size)
     subsets = combinations(range(n), size)
-    while batch := list(islice(subsets, BATCH)):
+    while batch := list(islice(subsets, max(BATCH // size**2, 1))):
         members = np.array(batch)
         parts = squared[members[:, :, None], members[:, None, :]]
         largest = np.linalg.eigvalsh(centre @ parts @ centre / -2)[:, -1]

@@ -61,6 +61,7 @@ def test_rules_accept_what_they_are_said_to_withstand_and_no_more(rule: str) -> 
     for n in range(1, 30):
         most = tolerance.withstands(rule, n)
         assert 0 <= most < n
+        assert most == max(found.withstands(n), 0)
         if "f" not in found.parameters:
             with pytest.raises(ValueError, match="does not take f"):
                 tolerance.withstands(rule, n, f=0)
@@ -71,6 +72,72 @@ def test_rules_accept_what_they_are_said_to_withstand_and_no_more(rule: str) -> 
             assert tolerance.withstands(rule, n, f=most // 2) == most // 2
             with pytest.raises(ValueError, match=f"n={n}, f={most + 1}"):
                 tolerance.withstands(rule, n, f=most + 1)
+
+
+SIZES = [*range(1, 31), 60, 200]
+QUICK = {"smea": [*range(1, 15), 20, 200]}  # the others take seconds each
+
+
+@pytest.mark.parametrize("rule", BUILT_IN)
+def test_rules_run_with_as_many_bad_rows_as_they_are_said_to_withstand(rule: str) -> None:
+    """A plan that counts on this number is not refused once the rows are there."""
+    found = robust.AGGREGATORS[rule]
+    for n in QUICK.get(rule, SIZES):
+        if found.withstands(n) < 0:
+            continue
+        x = np.random.default_rng(n).standard_normal((n, 5)).astype(np.float32)
+        options = parameters(rule, n, tolerance.withstands(rule, n), 5)
+        found.check(n, **options)
+        assert np.isfinite(found(x, **options)).all()
+        if 1 < n < 20:  # and with a row that is not finite, which is one of the bad ones
+            x[n // 2] = np.nan
+            if found.withstands(n - 1) >= 0:
+                assert np.isfinite(found(x, **options)).all()
+
+
+def test_exact_searches_withstand_no_more_than_is_feasible() -> None:
+    assert [tolerance.withstands("mda", n) for n in (32, 33, 34, 60, 1000)] == [15, 16, 16, 16, 16]
+    assert [tolerance.withstands("smea", n) for n in (19, 20, 21, 60, 200, 1000)] == [9, 8, 7, 3, 1, 0]
+    for n in range(1, 400):
+        f = tolerance.withstands("smea", n)
+        assert f == 0 or (comb(n, f) <= 2**17 and comb(n, f) * (n - f) ** 3 <= 2**33)
+
+
+WRONG = [
+    ("mda", 60, {"f": 17}, "mda needs n > 2f, f <= 16: got n=60, f=17"),
+    ("smea", 20, {"f": 9}, r"smea needs n > 2f, C\(n, f\) <= 2\^17.*: got n=20, f=9"),
+    ("multi_krum", 9, {"f": 2, "m": 8}, "got m=8, n=9, f=2"),
+    ("multi_krum", 9, {"f": 2, "m": 0}, "got m=0, n=9, f=2"),
+    ("trimmed_mean", 9, {}, "either f or fraction"),
+    ("trimmed_mean", 9, {"f": 1, "fraction": 0.1}, "either f or fraction"),
+    ("trimmed_mean", 9, {"fraction": 0.5}, r"below 1/2, got 0\.5"),
+    ("trimmed_mean", 9, {"fraction": -0.1}, r"below 1/2, got -0\.1"),
+    ("geometric_median", 9, {"steps": 0}, "got steps=0"),
+    ("geometric_median", 9, {"tolerance": 0.0}, r"above 0, .*tolerance=0\.0"),
+    ("geometric_median", 9, {"smoothing": -1.0}, r"above 0, .*smoothing=-1\.0"),
+    ("monna", 9, {"f": 1, "trusted": 9}, "row 9 was asked for, but there are 9 rows"),
+    ("monna", 9, {"f": 1, "trusted": -1}, "row -1 was asked for"),
+    ("centered_clipping", 9, {"steps": 0}, "got steps=0"),
+    ("centered_clipping", 9, {"radius": -1.0}, r"cannot be negative, got -1\.0"),
+    ("norm_bounded_mean", 9, {"bound": -1.0}, r"cannot be negative, got -1\.0"),
+    ("clipping", 9, {"radius": -1.0}, r"cannot be negative, got -1\.0"),
+    ("bucketing", 9, {"size": 0, "rng": np.random.default_rng(0)}, "got size=0"),
+    ("nnm", 9, {"f": 9}, "nnm needs n > f: got n=9, f=9"),
+    ("arc", 9, {"f": -1}, "arc needs n > f: got n=9, f=-1"),
+    ("mean", 0, {}, "mean needs at least one row, got n=0"),
+]
+
+
+@pytest.mark.parametrize(("name", "n", "options", "message"), WRONG)
+def test_what_a_rule_would_refuse_is_refused_before_there_are_rows(
+    name: str, n: int, options: dict[str, object], message: str
+) -> None:
+    found = {**robust.AGGREGATORS, **robust.PRE_AGGREGATORS}[name]
+    with pytest.raises(ValueError, match=message):
+        found.check(n, **options)
+    if n:
+        with pytest.raises(ValueError, match=message):
+            found(np.ones((n, 3), dtype=np.float32), **options)
 
 
 def test_withstands_by_count_and_fraction() -> None:
