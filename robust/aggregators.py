@@ -51,9 +51,9 @@ def _diameter_kappa(n: int, f: int) -> float:
 
 
 def _caf_kappa(n: int, f: int) -> float:
-    if n <= 4 * f:
-        return math.inf
-    return 2 * f / (n - 3 * f) * (1 + math.sqrt((n - f) / (n - 4 * f))) ** 2
+    root = math.sqrt((n - f) / (n - 2 * f))
+    always = f / (n - 2 * f) * (1 + math.sqrt(2) + 2 * root) ** 2
+    return min(always, 2 * f / (n - 3 * f) * (1 + root) ** 2) if n > 3 * f else always
 
 
 def _smea_kappa(n: int, f: int) -> float:
