@@ -332,12 +332,13 @@ def centered_clipping(
     return Outcome(v)
 
 
-@aggregator(paper="Sun et al. 2019", needs="n > 2f", withstands=_minority, refuse=_bounds)
+@aggregator(paper="Sun et al. 2019", needs="f = 0", withstands=lambda n: 0, refuse=_bounds)
 def norm_bounded_mean(rows: Rows, *, bound: float | None = None) -> Outcome:
     """(1/n) sum_i x_i min(1, bound / |x_i|): no row moves the mean by more than bound / n.
 
     Sun et al. 2019, "Can you really backdoor federated learning?" Without a bound, the median of
-    the norms, which a minority cannot raise above the honest ones.
+    the norms, which a minority cannot raise above the honest ones. That limits the harm, and withstands
+    nothing: f rows of -x among n - f of x give (1 - 2f/n) x, however much the honest rows agree.
     """
     norms = np.sqrt(rows.squared_norms())
     return rows.weigh(shrink(norms, float(np.median(norms)) if bound is None else bound) / len(rows))

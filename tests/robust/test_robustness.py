@@ -14,7 +14,8 @@ import pytest
 from numpy.typing import NDArray
 
 import robust
-from tests.robust.cases import BUILT_IN, apply
+from robust import tolerance
+from tests.robust.cases import BUILT_IN, BY_VALIDATION, apply, close
 
 PROVEN = [rule for rule in BUILT_IN if robust.AGGREGATORS[rule].kappa is not None]
 SIZES = [(5, 1), (5, 2), (9, 2), (9, 3), (9, 4), (11, 4), (12, 5), (20, 4)]
@@ -115,6 +116,28 @@ def test_mixing_improves_kappa_as_published(rule: str) -> None:
                 options = {"f": f} if "f" in found.parameters else {}
                 result = robust.aggregate(rule, x, before=[("nnm", {"f": f})], **options).vector
                 assert_bounded(result, honest, kappa, (rule, n, f, kind, name))
+
+
+@pytest.mark.parametrize("rule", sorted(set(BUILT_IN) - BY_VALIDATION))
+def test_honest_rows_that_agree_are_not_moved_by_as_many_bad_rows_as_are_withstood(rule: str) -> None:
+    """What withstanding means at least, with or without a constant: no variance leaves no room."""
+    honest = np.linspace(-2, 3, 7).astype(np.float32)
+    for n in range(1, 24):
+        f = tolerance.withstands(rule, n)
+        if robust.AGGREGATORS[rule].withstands(n) < 0 or (rule == "smea" and n > 14):
+            continue
+        for bad in (-honest, 100 * honest, honest + 1):
+            x = np.repeat(honest[None], n, axis=0)
+            x[n - f :] = bad  # row 0, which monna trusts, is honest
+            assert close(apply(rule, x, f), honest, 1.0), (n, f)
+
+
+def test_a_bounded_mean_withstands_nothing() -> None:
+    """f rows of -x among n - f of x give (1 - 2f/n) x: no multiple of no variance covers that."""
+    honest = np.linspace(-2, 3, 7).astype(np.float32)
+    x = np.stack([honest, honest, honest, -honest])
+    assert np.allclose(robust.norm_bounded_mean(x), honest / 2)
+    assert tolerance.withstands("norm_bounded_mean", 4) == 0
 
 
 def test_mean_is_not_robust_for_any_kappa() -> None:
