@@ -91,6 +91,15 @@ class _Scene:
             raise ValueError("every row that the attackers see holds NaN or infinity")
         return rows
 
+    def rehearsal(self, knows: Knows) -> Matrix:
+        """Rows to try an attack on: the honest ones, where they are known.
+
+        Attackers who know only themselves do know how many rows there will be, and repeat their own to make
+        up the number: a rule set up for f bad rows among n may refuse fewer than n.
+        """
+        rows = self.known(knows).array()
+        return np.resize(rows, self.honest.shape) if knows == "own" else rows
+
     def all_send(self, row: NDArray[Any]) -> Matrix:
         """The same row from every Byzantine client."""
         return np.repeat(row.astype(np.float32)[None], self.byzantine, axis=0)
@@ -131,13 +140,14 @@ def fall_of_empires(
 
     Xie, Koyejo and Gupta 2020, with factor = -epsilon. The SHARE paper ran beta = -1 and -10 times the mean
     of the attackers' own updates: knows="own". With `against`, a function from rows to a vector, the factor
-    is the one between 0 and -largest that moves that function furthest from the honest mean.
+    is the one between 0 and -largest that moves that function furthest from the mean of the rows that they
+    know; with knows="own" they repeat those to stand in for the honest ones.
     """
     scene = _Scene.of(honest, byzantine, own)
     known = scene.known(knows)
     mean = _mean(known)
     if against is not None:
-        factor = -_strongest(lambda t: -t * mean, known, mean, scene.byzantine, against, largest)
+        factor = -_strongest(lambda t: -t * mean, scene.rehearsal(knows), mean, byzantine, against, largest)
     return scene.all_send(factor * mean)
 
 
@@ -157,14 +167,17 @@ def a_little_is_enough(
 
     Baruch, Baruch and Goldberg 2019, Algorithm 3. Unless given, z is their z_max: with n clients, the most
     that leaves s = floor(n/2 + 1) - q honest rows further out on a normal distribution. With `against`, z is
-    the one between 0 and `largest` that moves that function furthest from the honest mean.
+    the one between 0 and `largest` that moves that function furthest from the mean of the rows that they
+    know; with knows="own" they repeat those to stand in for the honest ones.
     """
     scene = _Scene.of(honest, byzantine, own)
     known = scene.known(knows)
     mean = _mean(known)
     deviation = _deviation(known, mean)
     if against is not None:
-        z = _strongest(lambda t: mean - t * deviation, known, mean, scene.byzantine, against, largest)
+        z = _strongest(
+            lambda t: mean - t * deviation, scene.rehearsal(knows), mean, byzantine, against, largest
+        )
     elif z is None:
         z = largest_hidden_z(len(scene.honest) + byzantine, byzantine)
     return scene.all_send(mean - z * deviation)
@@ -347,24 +360,23 @@ def _parabolas(
 
 def _strongest(
     ray: Callable[[float], NDArray[np.float64]],
-    known: Rows,
+    others: Matrix,
     mean: NDArray[np.float64],
     byzantine: int,
     against: Callable[[Matrix], Vector],
     largest: float,
 ) -> float:
-    """The t in (0, largest] for which rows ray(t) move `against` furthest from the mean of the known rows.
+    """The t in (0, largest] for which rows ray(t), beside the others, move `against` furthest from the mean.
 
     A geometric grid finds the neighbourhood and golden sections refine it, so the answer is never weaker
     than the best of the grid, whatever shape the damage has.
     """
     if not byzantine:
         return largest
-    rows = np.empty((len(known) + byzantine, known.width), dtype=np.float32)
-    rows[: len(known)] = known.array()
+    rows = np.concatenate([others, np.empty((byzantine, others.shape[1]), dtype=np.float32)])
 
     def damage(t: float) -> float:
-        rows[len(known) :] = ray(t)
+        rows[len(others) :] = ray(t)
         return float(np.linalg.norm(against(rows) - mean))
 
     grid = [float(t) for t in np.geomspace(largest / 1000, largest, 16)]

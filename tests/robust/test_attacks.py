@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from statistics import NormalDist
+import math
 
 import numpy as np
 import pytest
@@ -104,12 +104,21 @@ def test_a_little_is_enough_shifts_by_z_deviations() -> None:
     assert np.allclose(hidden, honest.mean(axis=0) - largest_hidden_z(12, 3) * honest.std(axis=0), atol=1e-5)
 
 
-@pytest.mark.parametrize(("n", "q"), [(20, 4), (50, 12), (60, 12), (7, 2), (3, 1)])
-def test_hidden_z_is_that_of_the_paper(n: int, q: int) -> None:
-    supporters = n // 2 + 1 - q
-    assert largest_hidden_z(n, q) == pytest.approx(
-        max(NormalDist().inv_cdf((n - q - supporters) / (n - q)), 0)
-    )
+@pytest.mark.parametrize(
+    ("n", "q", "share", "z"),
+    [
+        (50, 24, 0.9231, 1.4261),  # 2 of the 26 honest ones further out make a majority
+        (20, 4, 0.5625, 0.1573),  # 7 of 16
+        (60, 12, 0.6042, 0.2641),  # 19 of 48
+        (7, 2, 0.6000, 0.2533),  # 2 of 5
+        (3, 1, 0.5000, 0.0),  # 1 of 2
+        (50, 12, 0.6316, 0.3360),  # 14 of 38
+    ],
+)
+def test_hidden_z_is_that_of_a_normal_table(n: int, q: int, share: float, z: float) -> None:
+    """Worked out by hand: so large a share of a normal distribution lies below z deviations."""
+    assert largest_hidden_z(n, q) == pytest.approx(z, abs=5e-5)
+    assert (1 + math.erf(largest_hidden_z(n, q) / math.sqrt(2))) / 2 == pytest.approx(share, abs=5e-5)
 
 
 def test_hidden_z_of_a_majority_and_of_nobody() -> None:
@@ -206,6 +215,37 @@ def test_optimised_factor_does_at_least_as_much_damage_as_any_of_a_grid(rule: st
     for strength in np.geomspace(0.1, 100, 16):
         other = robust.ATTACKS[name](honest, 3, **{key: float(sign * strength)})
         assert best >= damage(other) * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed_mean", "krum", "multi_krum", "bulyan", "caf", "mda"])
+@pytest.mark.parametrize("name", ["fall_of_empires", "a_little_is_enough"])
+@pytest.mark.parametrize(("count", "byzantine"), [(9, 2), (11, 2), (16, 4)])
+def test_attackers_who_know_only_themselves_can_optimise_too(
+    rule: str, name: str, count: int, byzantine: int
+) -> None:
+    """The rule that they try sees as many rows as in earnest, and the attack is no worse than a grid's best."""
+    honest, own = rows(count), rows(byzantine, 1)
+    options = {"f": byzantine} if "f" in robust.AGGREGATORS[rule].parameters else {}
+    seen = set()
+
+    def against(x: Matrix) -> np.ndarray:
+        seen.add(x.shape)
+        return robust.AGGREGATORS[rule](x, **options)
+
+    def rehearsed(made: Matrix) -> float:
+        stand_ins = own[np.arange(count) % byzantine]
+        return float(np.linalg.norm(against(np.concatenate([stand_ins, made])) - own.mean(axis=0)))
+
+    made = robust.ATTACKS[name](honest, byzantine, own=own, knows="own", against=against)
+    assert seen == {(count + byzantine, 25)}
+    other = robust.ATTACKS[name](rows(count, 7), byzantine, own=own, knows="own", against=against)
+    assert np.array_equal(made, other)  # they still see nothing of the others
+    key, sign = ("factor", -1) if name == "fall_of_empires" else ("z", 1)
+    for strength in np.geomspace(0.1, 100, 16):
+        weaker = robust.ATTACKS[name](
+            honest, byzantine, own=own, knows="own", **{key: float(sign * strength)}
+        )
+        assert rehearsed(made) >= rehearsed(weaker) * (1 - 1e-6)
 
 
 def test_optimised_attack_on_the_mean_goes_as_far_as_it_may() -> None:
