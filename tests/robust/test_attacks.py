@@ -223,7 +223,7 @@ def test_optimised_factor_does_at_least_as_much_damage_as_any_of_a_grid(rule: st
 def test_attackers_who_know_only_themselves_can_optimise_too(
     rule: str, name: str, count: int, byzantine: int
 ) -> None:
-    """The rule that they try sees as many rows as in earnest, and the attack is no worse than a grid's best."""
+    """The rule that they try sees as many rows as in earnest, and nothing of a grid does more harm there."""
     honest, own = rows(count), rows(byzantine, 1)
     options = {"f": byzantine} if "f" in robust.AGGREGATORS[rule].parameters else {}
     seen = set()

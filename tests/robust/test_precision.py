@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import robust
 from tests.robust import references
-from tests.robust.cases import apply
+from tests.robust.cases import Matrix, apply
 
 
 def test_krum_on_rows_at_10_plus_minus_001_chooses_as_float64_does() -> None:
@@ -34,18 +37,57 @@ def test_distances_are_exact_to_double_precision_beside_a_huge_row() -> None:
     assert not found.diagonal().any()
 
 
+def huge_rows(honest: Matrix, value: float, rng: np.random.Generator) -> Iterator[Matrix]:
+    """Rows with entries of this size: in every coordinate, in one alone, and in random directions."""
+    width = honest.shape[1]
+    ordinary = honest.mean(axis=0)
+    everywhere = np.full(width, value)
+    alone = np.where(np.arange(width) == rng.integers(width), value, ordinary)
+    directions = [rng.uniform(-1, 1, width) for _ in range(2)]
+    for row in (everywhere, alone, *(value * direction for direction in directions)):
+        yield row.astype(np.float32)
+
+
+def honest_sized_rows(honest: Matrix, rng: np.random.Generator) -> Iterator[Matrix]:
+    """Rows whose every entry is one that some honest row could have sent: between the honest extremes."""
+    low, high = honest.min(axis=0), honest.max(axis=0)
+    yield from honest
+    yield from (low, high)
+    for _ in range(10):
+        yield np.where(rng.random(len(low)) < 0.5, low, high)
+        yield rng.uniform(low, high).astype(np.float32)
+
+
 @pytest.mark.parametrize("rule", ["trimmed_mean", "median", "krum", "geometric_median", "caf"])
 @pytest.mark.parametrize("value", [1e10, 1e20, 1e30, -3e38, np.inf, -np.inf, np.nan])
 @pytest.mark.parametrize("offset", [0.0, 10.0])
-def test_one_huge_row_moves_no_more_than_an_honest_row_could(rule: str, value: float, offset: float) -> None:
+@pytest.mark.parametrize("count", [6, 15])
+def test_one_huge_row_moves_no_more_than_an_honest_sized_row_could(
+    rule: str, value: float, offset: float, count: int
+) -> None:
+    """From where the rule was without the row, whether it then took all rows to be honest or not."""
     rng = np.random.default_rng(2)
-    for count in (6, 15):
-        honest = (offset + 0.01 * rng.standard_normal((count, 200))).astype(np.float32)
-        centre = honest.mean(axis=0, dtype=np.float64)
-        reach = np.linalg.norm(honest - centre, axis=1).max()
-        for row in (0, count // 2, count):
-            x = np.insert(honest, row, np.float32(value), axis=0)
-            assert np.linalg.norm(apply(rule, x, 1) - centre) <= reach
+    honest = (offset + 0.01 * rng.standard_normal((count, 100))).astype(np.float32)
+    low, high = honest.min(axis=0), honest.max(axis=0)
+
+    def with_row(row: Matrix, place: int = count) -> NDArray[np.float64]:
+        return apply(rule, np.insert(honest, place, row, axis=0), 1).astype(np.float64)
+
+    for before in (apply(rule, honest, 0).astype(np.float64), apply(rule, honest, 1).astype(np.float64)):
+        reach = max(float(np.linalg.norm(with_row(row) - before)) for row in honest_sized_rows(honest, rng))
+        for row in huge_rows(honest, value, rng):
+            twin = np.clip(np.where(np.isnan(row), honest[0], row), low, high)  # as large as honest rows get
+            most = max(reach, float(np.linalg.norm(with_row(twin) - before)))
+            for place in (0, count // 2, count):
+                assert np.linalg.norm(with_row(row, place) - before) <= most * (1 + 1e-6)
+
+
+def test_the_mean_fails_what_is_asked_of_the_others() -> None:
+    honest = np.random.default_rng(2).standard_normal((6, 100)).astype(np.float32)
+    rows = honest_sized_rows(honest, np.random.default_rng(3))
+    moved = [np.linalg.norm(robust.mean(np.vstack([honest, row])) - robust.mean(honest)) for row in rows]
+    huge = next(huge_rows(honest, 1e10, np.random.default_rng(4)))
+    assert np.linalg.norm(robust.mean(np.vstack([honest, huge])) - robust.mean(honest)) > 1e6 * max(moved)
 
 
 @pytest.mark.parametrize("value", [1e10, 1e20, 1e30])
