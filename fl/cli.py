@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from fl.config import ConfigError
 
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         return _complain(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), MISTAKE)
     except Exception as error:
-        if type(error).__name__ in ("DataError", "TrainingError", "WorkerError"):
+        if type(error).__name__ in ("DataError", "TrainingError", "WorkerError", "FlowerError"):
             return _complain(str(error), MISTAKE if type(error).__name__ == "DataError" else FAILED)
         raise
 
@@ -117,6 +118,8 @@ def parser() -> argparse.ArgumentParser:
     for action in actions.choices.values():
         action.add_argument("--folder", type=Path, help="the data folder (SHARE_DATA, or your own)")
 
+    _flower_commands(commands)
+
     command = commands.add_parser("config", help="what can be configured")
     command.add_argument("file", nargs="?", help="check this file and print it with every default")
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
@@ -125,6 +128,42 @@ def parser() -> argparse.ArgumentParser:
     command.add_argument("--markdown", action="store_true", help="the same as docs/configuration.md")
     command.set_defaults(run=_config)
     return top
+
+
+def _flower_commands(commands: Any) -> None:
+    command = commands.add_parser("flower", help="train over real machines, on Flower")
+    actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
+
+    action = actions.add_parser("local", help="a SuperLink and SuperNodes on this machine, one experiment")
+    action.add_argument("file", help="a TOML file, or the name of an experiment")
+    action.add_argument("--nodes", type=int, required=True, help="clients, each a SuperNode of its own")
+    action.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one key")
+    action.add_argument("--out", type=Path, help="folder for the record (runs/NAME-flower)")
+    action.add_argument("--stage-seconds", type=float, default=60.0, help="patience with one answer")
+    action.add_argument("--training-seconds", type=float, default=600.0, help="patience with training")
+    action.set_defaults(run=_flower_local)
+
+    action = actions.add_parser("new", help="write a complete example app to start from")
+    action.add_argument("folder", type=Path, metavar="DIR")
+    action.set_defaults(run=_flower_new)
+
+    action = actions.add_parser("identity", help="make the keys of a node, once; prints its public key")
+    action.add_argument("folder", type=Path, metavar="NODE")
+    action.set_defaults(run=_flower_identity)
+
+    action = actions.add_parser("enrol", help="write the file that all parties agree on")
+    action.add_argument("file", help="the experiment: a TOML file, or the name of one")
+    action.add_argument("members", type=Path, help="a line per member: NAME PUBLIC-KEY EXAMPLES")
+    action.add_argument(
+        "--seed", required=True, metavar="HEX", help="32 bytes that nobody could choose alone"
+    )
+    action.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one key")
+    action.add_argument("--out", type=Path, default=Path("training.toml"))
+    action.set_defaults(run=_flower_enrol)
+
+    action = actions.add_parser("show", help="what a training.toml says, and its fingerprint to compare")
+    action.add_argument("file", type=Path)
+    action.set_defaults(run=_flower_show)
 
 
 def _quickstart(options: argparse.Namespace) -> int:
@@ -246,6 +285,70 @@ def _data_import(options: argparse.Namespace) -> int:
 
     print(data.import_folder(options.name, options.path, folder=options.folder))
     return 0
+
+
+def _flower_local(options: argparse.Namespace) -> int:
+    from fl import config
+
+    e = config.load(options.file, [*options.set, f"clients={options.nodes}"])
+    _need_flower()
+    from fl.flower.local import run_here
+    from fl.records import recorded
+    from fl.report import told
+
+    out = options.out or Path("runs") / f"{e.name}-flower"
+    seconds = [f"stage-seconds={options.stage_seconds}", f"training-seconds={options.training_seconds}"]
+    run_here(e, out, settings=seconds, tell=lambda text: print(text, file=sys.stderr, flush=True))
+    print(told(e, recorded(out).summary))
+    print(f"record: {out}\nreport: share report {out}")
+    return 0
+
+
+def _flower_new(options: argparse.Namespace) -> int:
+    from fl.flower.example import write_example
+
+    for file in write_example(options.folder):
+        print(file)
+    print(f"read {options.folder / 'README.md'} next")
+    return 0
+
+
+def _flower_identity(options: argparse.Namespace) -> int:
+    from fl.flower.node import make_node
+
+    print(make_node(options.folder).hex())
+    return 0
+
+
+def _flower_enrol(options: argparse.Namespace) -> int:
+    from fl import config
+    from fl.flower.enrolment import agree, read_hex, read_members, write_enrolment
+
+    members = read_members(options.members)
+    e = config.load(options.file, [*options.set, f"clients={len(members)}"])
+    enrolment = agree(e, read_hex(options.seed, "--seed", 32), members)
+    if options.out.exists():
+        raise ConfigError(f"{options.out} exists; a training is agreed on once")
+    options.out.write_text(write_enrolment(enrolment), "utf-8")
+    print(f"{options.out}: {len(members)} members, fingerprint {enrolment.training_id.hex()}")
+    return 0
+
+
+def _flower_show(options: argparse.Namespace) -> int:
+    from fl.flower.enrolment import read_enrolment
+
+    found = read_enrolment(options.file)
+    for number, member in enumerate(found.members):
+        print(f"client {number:<4} {member.name:<20} {member.identity.hex()}  {member.examples} examples")
+    print(f"seed        {found.seed.hex()}\nfingerprint {found.training_id.hex()}")
+    return 0
+
+
+def _need_flower() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("flwr") is None:
+        raise ConfigError("Flower is not installed; type: pip install 'share-secagg[flower]'")
 
 
 def _config(options: argparse.Namespace) -> int:

@@ -571,9 +571,14 @@ def to_tables(section: Any) -> dict[str, Any]:
 
 def to_toml(e: Experiment) -> str:
     """The whole experiment, defaults included, as `load` reads it back."""
+    return "\n".join(toml_lines(to_tables(e))).strip() + "\n"
+
+
+def toml_lines(tables: Mapping[str, Any]) -> list[str]:
+    """Tables as the lines of a TOML file."""
     lines: list[str] = []
-    _write(to_tables(e), "", lines)
-    return "\n".join(lines).strip() + "\n"
+    _write(tables, "", lines)
+    return lines
 
 
 def _write(tables: Mapping[str, Any], path: str, lines: list[str]) -> None:

@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from fl import defence
 from fl.config import LABEL_FLIP, NO_ATTACK, STAGES, Experiment
+from fl.draws import absences, context, generator
 from fl.interrupt import Interrupt
 from fl.local import Learner
 from fl.progress import Silent
-from fl.secure import Cell, Cluster, Cost, Opened, Population
+from fl.secure import Cell, Cluster, Cohort, Cost, Opened, Population
 from fl.workers import Pool
 
 Vector = NDArray[np.float32]
@@ -34,7 +35,7 @@ class Setting:
 
     experiment: Experiment
     trainer: Learner | Pool
-    population: Population
+    population: Cohort
     byzantine: frozenset[int]
     show: Silent = field(default_factory=Silent)
     interrupt: Interrupt = field(default_factory=Interrupt)
@@ -52,7 +53,7 @@ class Played:
 def play(setting: Setting, t: int, x: Vector, last: Vector) -> Played:
     """Round t (counted from 0) from the model x. `last` is the previous round's aggregated update."""
     e, clock = setting.experiment, Clock()
-    cells = setting.population.cells(t, len(x), context(e, x))
+    cells = setting.population.cells(t, len(x), context(e, hashlib.sha256(x.tobytes()).digest()))
     absent = absences(e, t)
 
     opened = []
@@ -67,7 +68,14 @@ def play(setting: Setting, t: int, x: Vector, last: Vector) -> Played:
             opened.append(secure(setting, cell, active, updates, absent | dict.fromkeys(broken, "inputs")))
         del updates  # one cell's updates at a time
         setting.interrupt.safe_point()
+    return conclude(setting, t, x, last, opened, clock)
 
+
+def conclude(
+    setting: Setting, t: int, x: Vector, last: Vector, opened: Sequence[Opened], clock: Clock
+) -> Played:
+    """What the server does once the sums are open, wherever the clients are."""
+    e = setting.experiment
     with clock("aggregation"):
         parts = [combine(setting, t, r, x, last, opened) for r in range(setting.population.layout.groupings)]
     given = [part.update for part in parts if part.update is not None]
@@ -86,26 +94,6 @@ def play(setting: Setting, t: int, x: Vector, last: Vector) -> Played:
 
 
 # --- the steps ----------------------------------------------------------------------------------------------
-
-
-def context(e: Experiment, x: Vector) -> bytes:
-    """What every client binds into its masks: the configuration and the model it was given."""
-    return hashlib.sha256(b"fl/context/v1:" + e.fingerprint + hashlib.sha256(x.tobytes()).digest()).digest()
-
-
-def absences(e: Experiment, t: int) -> dict[int, str]:
-    """Who stops answering in this round, and with which message."""
-    lot = generator(e.seed, t, "dropout")
-    chance, stages = lot.random(e.clients), lot.integers(0, len(STAGES), e.clients)
-    gone = {
-        client: STAGES[stages[client]] if e.dropout.stage == "any" else e.dropout.stage
-        for client in range(e.clients)
-        if chance[client] < e.dropout.rate
-    }
-    for absence in e.dropout.schedule:
-        if absence.round == t + 1:
-            gone |= dict.fromkeys(absence.clients, absence.stage)
-    return gone
 
 
 def train(setting: Setting, t: int, x: Vector, clients: Sequence[int]) -> Matrix:
@@ -145,6 +133,7 @@ def secure(
     def on_answer(stage: str, answers: int) -> None:
         setting.show.phase(f"secure aggregation{which}: {stage}", answers, len(cell.clients))
 
+    assert isinstance(setting.population, Population), "only a simulation holds every client's keys"
     return setting.population.aggregate(
         cell, lambda client: updates[place[client]], drop=absent, misbehave=cheats, on_answer=on_answer
     )
@@ -183,12 +172,6 @@ def evaluate(setting: Setting, t: int, x: Vector) -> dict[str, float | None]:
     setting.show.phase("testing", 0, 1)
     score = setting.trainer.evaluate(x)
     return {"accuracy": score.accuracy, "loss": score.loss if math.isfinite(score.loss) else None}
-
-
-def generator(seed: int, t: int, purpose: str) -> np.random.Generator:
-    """The simulation's own dice (who drops out, which examples validate); no mask ever comes from here."""
-    digest = hashlib.sha256(f"fl/rounds/v1:{seed}:{t}:{purpose}".encode()).digest()
-    return np.random.default_rng(int.from_bytes(digest[:16], "big"))
 
 
 # --- the record ---------------------------------------------------------------------------------------------

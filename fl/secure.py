@@ -374,31 +374,28 @@ class Opened:
             del self._totals[row]
 
 
-class Population:
-    """All clients of a training, and how the sums of a round are taken over them."""
+class Cohort:
+    """Who takes part in a training, and who is summed with whom. It holds nothing secret."""
 
-    def __init__(self, e: Experiment, sizes: Sequence[int]) -> None:
+    def __init__(
+        self, e: Experiment, sizes: Sequence[int], roster: tuple[Member, ...], training_id: bytes, seed: bytes
+    ) -> None:
         self.experiment = e
         self.layout = layout(e)
-        self.seed = training_seed(e.seed)
-        self.training_id = hashlib.sha256(b"fl/training-id/v1:" + e.fingerprint).digest()
+        self.seed = seed
+        self.training_id = training_id
         self.weights = capped(sizes, e.privacy.weight_ratio)
-        everybody = range(e.clients)
-        self.secure = e.secure and e.method != "no-share"
-        self.processes = 1 if e.machine.workers == 0 else e.machine.workers or cores()
-        if self.secure and self.processes > 1:
-            warm_up()
-        self._identities: dict[int, Identity] = make_identities(everybody) if self.secure else {}
-        self._roster = (
-            tuple(Member(c, self._identities[c].public) for c in everybody)
-            if self.secure
-            else _nameless(everybody)
-        )
+        self._roster = roster
+
+    def drawn(self, round: int) -> list[int]:
+        """The clients drawn for a round."""
+        e = self.experiment
+        return sorted(shuffled(range(e.clients), self.seed, round, b"fl/sample")[: e.per_round])
 
     def cells(self, round: int, length: int, context: bytes) -> list[Cell]:
         """The clients drawn for a round, cut into cells, each with its plan."""
         e = self.experiment
-        drawn = sorted(shuffled(range(e.clients), self.seed, round, b"fl/sample")[: e.per_round])
+        drawn = self.drawn(round)
         still = e.method == "share" and e.clusters.schedule in ("fixed", "atoms")
         if len(self.layout.cells) > 1:
             drawn = shuffled(drawn, self.seed, None if still else round, b"fl/cells")
@@ -435,6 +432,48 @@ class Population:
             )
         except UsageError as error:
             raise ConfigError(f"privacy: {error}") from None
+
+    def opened(self, cell: Cell, plan: Plan, result: Result, lost: Mapping[Row, str], cost: Cost) -> Opened:
+        """The outcome of a run, in the words of training."""
+        return Opened(
+            cell,
+            list(_clusters(cell, plan, result, lost)),
+            dict(result.dropouts),
+            dict(result.blamed),
+            _exposure(result.verdict),
+            cost,
+            _totals={row: result.rows[row].total for row in result.rows if row not in lost},
+            _encoding=FixedPoint(clients=plan.schedule.size, clip=self.experiment.privacy.clip),
+            _weights={client: self.weights[client] for client in cell.clients},
+        )
+
+    def failed(self, cell: Cell, plan: Plan, gone: Mapping[int, Dropout], why: str, cost: Cost) -> Opened:
+        """A run that opened nothing."""
+        clusters = [
+            Cluster(cell.index, r, g, (), "lost", "too few clients answered")
+            for r, grouping in enumerate(plan.groupings)
+            for g in range(len(grouping))
+        ]
+        return Opened(cell, clusters, dict(gone), {}, None, cost, failed=why)
+
+
+class Population(Cohort):
+    """A cohort whose clients all live in this process: the simulation holds every key."""
+
+    def __init__(self, e: Experiment, sizes: Sequence[int]) -> None:
+        everybody = range(e.clients)
+        self.secure = e.secure and e.method != "no-share"
+        self.processes = 1 if e.machine.workers == 0 else e.machine.workers or cores()
+        if self.secure and self.processes > 1:
+            warm_up()
+        self._identities: dict[int, Identity] = make_identities(everybody) if self.secure else {}
+        roster = (
+            tuple(Member(c, self._identities[c].public) for c in everybody)
+            if self.secure
+            else _nameless(everybody)
+        )
+        training_id = hashlib.sha256(b"fl/training-id/v1:" + e.fingerprint).digest()
+        super().__init__(e, sizes, roster, training_id, training_seed(e.seed))
 
     def aggregate(
         self,
@@ -497,24 +536,9 @@ class Population:
             else:
                 result, lost = _clear(plan, update, drop, cheats)
         except TooFewSurvivors as error:
-            clusters = [
-                Cluster(cell.index, r, g, (), "lost", "too few clients answered")
-                for r, grouping in enumerate(plan.groupings)
-                for g in range(len(grouping))
-            ]
             gone = {c: Dropout(stage, "it did not answer in time") for c, stage in drop.items()}
-            return Opened(cell, clusters, gone, {}, None, _cost(meter), failed=str(error))
-        return Opened(
-            cell,
-            list(_clusters(cell, plan, result, lost)),
-            dict(result.dropouts),
-            dict(result.blamed),
-            _exposure(result.verdict),
-            _cost(meter),
-            _totals={row: result.rows[row].total for row in result.rows if row not in lost},
-            _encoding=FixedPoint(clients=plan.schedule.size, clip=self.experiment.privacy.clip),
-            _weights={client: self.weights[client] for client in cell.clients},
-        )
+            return self.failed(cell, plan, gone, str(error), _cost(meter))
+        return self.opened(cell, plan, result, lost, _cost(meter))
 
     def _one_by_one(
         self, cell: Cell, inputs: Inputs, drop: Mapping[int, Stage], cheats: Mapping[int, str]

@@ -6,7 +6,7 @@ import copy
 import resource
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from fl.config import LABEL_FLIP, ConfigError, Experiment, experiment
 from fl.data import DataSet, Examples, Federated, federate, flip_labels, from_clients, load
 from fl.defence import worst_case
+from fl.draws import attackers
 from fl.interrupt import Interrupt, Stopped
 from fl.local import Learner, LocalTraining, Task
 from fl.models import Factory, split, unflatten
 from fl.progress import Silent
 from fl.records import Folder, now, versions
-from fl.rounds import Setting, play
+from fl.rounds import Played, Setting, play
 from fl.secure import Population, announced
 from fl.workers import Pool, cores, open_trainer
 
@@ -90,12 +91,6 @@ def shortened(data: DataSet, e: Experiment) -> DataSet:
     return data
 
 
-def attackers(e: Experiment) -> frozenset[int]:
-    """The Byzantine clients: drawn once, the same for the whole training."""
-    lot = np.random.default_rng([e.seed, *b"byzantine"])
-    return frozenset(int(client) for client in lot.permutation(e.clients)[: e.byzantine])
-
-
 def run(
     e: Experiment,
     *,
@@ -124,7 +119,7 @@ def run(
             if warning:
                 show.note(f"{e.name}: {warning}")
         setting = Setting(e, trainer, population, byzantine, show, interrupt)
-        return _train(setting, task, folder)
+        return train_rounds(setting, task, folder, play)
 
 
 def _check_machine(e: Experiment) -> None:
@@ -143,7 +138,11 @@ def _exposing(e: Experiment) -> str:
     return ""
 
 
-def _train(setting: Setting, task: Task, folder: Folder | None) -> Trained:
+Player = Callable[[Setting, int, Vector, Vector], Played]
+
+
+def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Player) -> Trained:
+    """Rounds until enough, each recorded, from wherever the folder's last checkpoint is."""
     e, trainer, show = setting.experiment, setting.trainer, setting.show
     start = time.perf_counter()
     checkpoint = folder.load() if folder else None
@@ -297,9 +296,9 @@ def train(
     `validation` is what the server keeps for rules that need it. With `out` everything is recorded there;
     `resume=True` goes on with what is there.
     """
-    parts = [_examples(part, f"client {i}") for i, part in enumerate(clients)]
-    held = None if validation is None else _examples(validation, "validation")
-    tested = _examples(test, "test")
+    parts = [as_examples(part, f"client {i}") for i, part in enumerate(clients)]
+    held = None if validation is None else as_examples(validation, "validation")
+    tested = as_examples(test, "test")
     count = classes or 1 + max(int(part.labels.max()) for part in (*parts, tested))
     try:
         data = from_clients(parts, tested, count, held)
@@ -328,7 +327,7 @@ def _factory(model: str | Factory | nn.Module) -> str | Factory:
     return lambda shape, classes: copy.deepcopy(original)
 
 
-def _examples(part: Examples | Pair, whose: str) -> Examples:
+def as_examples(part: Examples | Pair, whose: str) -> Examples:
     if isinstance(part, Examples):
         return part
     try:

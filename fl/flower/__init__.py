@@ -1,0 +1,27 @@
+"""SHARE over real machines, on Flower (`pip install '.[flower]'`).
+
+    app = client_app("my_app.task:data", classes=10)     # on every node
+    app = server_app("my_app.task:test", classes=10)     # on the server
+
+docs/flower.md goes from nothing to three machines. The names below are loaded when they are first used: a
+stage that only does cryptography should not wait for anything else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fl.flower.client import client_app
+    from fl.flower.server import server_app
+
+__all__ = ["client_app", "server_app"]
+
+_HOMES = {"client_app": "fl.flower.client", "server_app": "fl.flower.server"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"fl.flower has no {name}")

@@ -1,0 +1,60 @@
+"""A small federation for tests: eight nodes, digits, a linear model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fl.config import Experiment, experiment
+from fl.flower.enrolment import Enrolment
+from fl.flower.local import enrol_here
+from fl.flower.network import Network
+from fl.flower.server import Deadlines, serve
+from fl.records import read_tensors
+from fl.training import prepare, run
+from tests.flower.grid import RUN_ID, InProcessGrid
+
+NODES = 8
+FAST = Deadlines(join=2.0, stage=1.0, training=1.0)
+
+
+def small(**more: Any) -> Experiment:
+    """Two clusters of four; two of eight may drop out."""
+    tables: dict[str, Any] = {
+        "name": "small",
+        "rounds": 2,
+        "clients": NODES,
+        "model": "linear",
+        "data": {"name": "digits", "examples": 320, "test_examples": 200},
+        "local": {"epochs": 1, "batch_size": 16, "lr": 0.1},
+        "clusters": {"size": 4},
+        "aggregation": {"rule": "mean"},
+    }
+    return experiment({**tables, **more})
+
+
+def enrolled(e: Experiment, place: Path) -> tuple[Enrolment, list[Path]]:
+    return enrol_here(e, [int(size) for size in prepare(e).sizes], place)
+
+
+def network_of(grid: InProcessGrid, enrolment: Enrolment) -> Network:
+    return Network(grid, enrolment, RUN_ID)  # type: ignore[arg-type]
+
+
+def trained(grid: InProcessGrid, enrolment: Enrolment, out: Path, deadlines: Deadlines = FAST) -> Network:
+    """The whole training over the grid, recorded in `out`."""
+    network = network_of(grid, enrolment)
+    serve(network, deadlines, out)
+    return network
+
+
+def actions(grid: InProcessGrid, client: int) -> Sequence[str]:
+    return [action for seated, action in grid.log if seated == client]
+
+
+def assert_same_model(folder: Path, e: Experiment) -> None:
+    """What was trained over Flower is what the local engine trains, to the last bit."""
+    here = {name: part.numpy().tobytes() for name, part in run(e).model.state_dict().items()}
+    there = {name: part.tobytes() for name, part in read_tensors(folder / "model.safetensors").items()}
+    assert there == here

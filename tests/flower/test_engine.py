@@ -1,0 +1,333 @@
+"""Whole trainings with the real apps on both sides, in one process: the same model, whoever drops out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from subprocess import run as run_process
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fl.config import Experiment
+from fl.flower import envelope
+from fl.flower.envelope import Envelope
+from fl.flower.server import Deadlines
+from tests.flower.grid import InProcessGrid, broken
+from tests.flower.runs import (
+    FAST,
+    NODES,
+    actions,
+    assert_same_model,
+    enrolled,
+    network_of,
+    small,
+    trained,
+)
+
+
+def rounds_in(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def flower(e: Experiment, tmp_path: Path, **hooks: Any) -> tuple[InProcessGrid, Path]:
+    enrolment, folders = enrolled(e, tmp_path / "parties")
+    grid = InProcessGrid(folders, **hooks)
+    trained(grid, enrolment, tmp_path / "run")
+    return grid, tmp_path / "run"
+
+
+def test_the_same_model_as_the_local_engine_in_four_exchanges_a_round(tmp_path: Path) -> None:
+    e = small(rounds=3)
+    grid, out = flower(e, tmp_path)
+    assert_same_model(out, e)
+    records = rounds_in(out)
+    assert [record["exchanges"] for record in records] == [5, 4, 4]  # the first: everybody introduces itself
+    expected = ["hello", *["deal", "mask", "sign", "unmask"] * 3]
+    assert all(actions(grid, client) == expected for client in range(NODES))
+    assert not any(context.state.get("share") for context in grid.contexts.values())  # nothing is kept
+    assert records[0]["exposure"]["exposed"] == []
+    assert records[0]["cryptography"]["client_seconds"].keys() >= {"shares", "inputs", "unmasking"}
+
+
+@pytest.mark.parametrize("stage", ["keys", "shares", "inputs", "consistency", "unmasking"])
+def test_the_same_model_with_the_same_dropouts(tmp_path: Path, stage: str) -> None:
+    e = small(dropout={"schedule": [{"round": 1, "clients": [1, 6], "stage": stage}]})
+    _, out = flower(e, tmp_path)
+    assert_same_model(out, e)
+    gone = {entry["client"] for entry in rounds_in(out)[0]["dropouts"]}
+    assert gone == {1, 6}
+    assert rounds_in(out)[1]["dropouts"] == []
+
+
+def test_the_same_model_with_weights_groupings_and_a_label_flip(tmp_path: Path) -> None:
+    e = small(
+        clients=9,
+        byzantine=2,
+        data={
+            "name": "digits",
+            "examples": 333,
+            "test_examples": 100,
+            "partition": "dirichlet",
+            "alpha": 5.0,
+        },
+        clusters={"size": 3, "groupings": 2, "schedule": "transversal"},
+        attack={"name": "label-flip"},
+        privacy={"weight_ratio": 4.0},
+        aggregation={"rule": "median"},
+    )
+    _, out = flower(e, tmp_path)
+    assert_same_model(out, e)
+
+
+def test_cells_and_samples(tmp_path: Path) -> None:
+    e = small(
+        clients=16,
+        participation=0.75,
+        clusters={"size": 3, "cell": 6},
+        data={"name": "digits", "examples": 320, "test_examples": 50},
+    )
+    _, out = flower(e, tmp_path)
+    assert_same_model(out, e)
+    assert len({cluster["cell"] for cluster in rounds_in(out)[0]["clusters"]}) == 2
+
+
+@pytest.mark.parametrize("deed", ["garbage", "wrong-shares", "broken-boxes", "silence"])
+def test_nodes_that_misbehave_are_named_and_stop_nobody(tmp_path: Path, deed: str) -> None:
+    e = small(byzantine=1, attack={"protocol": deed})
+    _, out = flower(e, tmp_path)
+    assert_same_model(out, e)
+    (record, _) = rounds_in(out)
+    named = {str(entry["client"]) for entry in record["dropouts"]} | set(record["blamed"])
+    assert len(named) == 1
+
+
+def test_a_killed_node_is_a_dropout_and_back_in_the_next_round(tmp_path: Path) -> None:
+    for stage in ("deal", "mask", "sign", "unmask"):
+        place = tmp_path / stage
+        e = small(rounds=2)
+        enrolment, folders = enrolled(e, place / "parties")
+        grid = InProcessGrid(folders)
+        killed: list[int] = []
+
+        def before(
+            client: int,
+            action: str,
+            message: Message,
+            grid: InProcessGrid = grid,
+            stage: str = stage,
+            killed: list[int] = killed,
+        ) -> Message | None:
+            if action == stage and client in (2, 5) and client not in killed:
+                killed.append(client)
+                grid.kill(client)
+                grid.start(client)  # back at once, with nothing in memory
+                return None
+            return message
+
+        grid.before = before
+        trained(grid, enrolment, place / "run")
+        first, second = rounds_in(place / "run")
+        assert sorted(killed) == [2, 5]
+        assert {entry["client"] for entry in first["dropouts"]} == {2, 5}, stage
+        assert not first["skipped"], stage
+        assert second["dropouts"] == [], stage
+        assert all(actions(grid, client)[-4:] == ["deal", "mask", "sign", "unmask"] for client in (2, 5))
+
+
+def test_replies_that_are_no_answers_become_dropouts_with_a_reason(tmp_path: Path) -> None:
+    def after(client: int, action: str, reply: Message) -> Message | None:
+        if action != "mask":
+            return reply
+        if client == 0:
+            return broken(reply)
+        if client == 3:
+            return Message(RecordDict({"other": ConfigRecord({"x": 1})}), reply_to=reply)
+        return reply
+
+    _, out = flower(small(rounds=1), tmp_path, after=after)
+    (record,) = rounds_in(out)
+    why = {entry["client"]: entry["why"] for entry in record["dropouts"]}
+    assert "Flower reports error" in why[0]
+    assert "not a message of SHARE" in why[3]
+    assert not record["skipped"]
+
+
+def test_a_silent_node_costs_a_deadline_and_no_more(tmp_path: Path) -> None:
+    def before(client: int, action: str, message: Message) -> Message | None:
+        return None if (client, action) == (4, "sign") else message
+
+    _, out = flower(small(rounds=1), tmp_path, before=before)
+    (record,) = rounds_in(out)
+    assert [entry["client"] for entry in record["dropouts"]] == [4]
+    assert not record["skipped"]
+
+
+def test_a_failure_before_anybody_signed_is_repeated_with_the_same_plan(tmp_path: Path) -> None:
+    failed: list[int] = []
+
+    def before(client: int, action: str, message: Message) -> Message | None:
+        if action == "mask" and client < 4 and client not in failed:
+            failed.append(client)
+            return None
+        return message
+
+    e = small(rounds=1)
+    grid, out = flower(e, tmp_path, before=before)
+    assert_same_model(out, e)
+    assert not rounds_in(out)[0]["skipped"]
+    assert actions(grid, 7) == ["hello", "deal", "mask", "hello", "deal", "mask", "sign", "unmask"]
+
+
+def test_a_run_that_reached_signatures_is_resumed_and_never_repeated(tmp_path: Path) -> None:
+    late: list[int] = []
+
+    def before(client: int, action: str, message: Message) -> Message | None:
+        if action == "sign" and client < 4 and client not in late:
+            late.append(client)
+            return None
+        return message
+
+    e = small(rounds=1)
+    grid, out = flower(e, tmp_path, before=before)
+    assert_same_model(out, e)
+    assert [actions(grid, client).count("mask") for client in range(NODES)] == [1] * NODES
+
+
+@pytest.mark.parametrize("stage", ["deal", "mask", "sign", "unmask"])
+def test_a_round_that_cannot_end_is_skipped_and_training_goes_on(tmp_path: Path, stage: str) -> None:
+    seen: dict[int, int] = {}
+
+    def before(client: int, action: str, message: Message) -> Message | None:
+        if action == stage and client < 4 and seen.setdefault(client, 0) < 2:
+            seen[client] += 1
+            return None
+        return message
+
+    grid, out = flower(small(rounds=2), tmp_path, before=before)
+    first, second = rounds_in(out)
+    assert "round skipped" in first["skipped"]
+    assert not second["skipped"]
+    openings = [actions(grid, client).count("unmask") for client in range(NODES)]
+    assert max(openings) <= 3  # asked again at most, never a second opening: the journal would refuse it
+
+
+def test_a_restarted_server_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    e = small(rounds=3)
+    enrolment, folders = enrolled(e, tmp_path / "parties")
+
+    class PowerCutError(Exception):
+        pass
+
+    def before(client: int, action: str, message: Message) -> Message | None:
+        if action == "mask" and message.metadata.group_id == "2":
+            raise PowerCutError
+        return message
+
+    with pytest.raises(PowerCutError):
+        trained(InProcessGrid(folders, before=before), enrolment, tmp_path / "run")
+    assert len(rounds_in(tmp_path / "run")) == 1
+    trained(InProcessGrid(folders), enrolment, tmp_path / "run")  # nodes too begin with nothing in memory
+    assert_same_model(tmp_path / "run", e)
+
+
+def test_a_restarted_server_resumes_what_reached_the_signatures(tmp_path: Path) -> None:
+    e = small(rounds=2)
+    enrolment, folders = enrolled(e, tmp_path / "parties")
+    grid = InProcessGrid(folders)
+
+    class PowerCutError(Exception):
+        pass
+
+    def before(client: int, action: str, message: Message) -> Message | None:
+        if (client, action) == (6, "sign"):
+            raise PowerCutError
+        return message
+
+    grid.before = before
+    with pytest.raises(PowerCutError):
+        trained(grid, enrolment, tmp_path / "run")
+    grid.before = lambda client, action, message: message
+    trained(grid, enrolment, tmp_path / "run")  # the nodes have kept their memory
+    assert_same_model(tmp_path / "run", e)
+    assert [actions(grid, client).count("mask") for client in range(NODES)] == [2] * NODES
+
+    # And where the nodes have lost it too, the round is skipped: nobody opens it a second time.
+    other = tmp_path / "other"
+    enrolment, folders = enrolled(e, other / "parties")
+    with pytest.raises(PowerCutError):
+        trained(InProcessGrid(folders, before=before), enrolment, other / "run")
+    trained(InProcessGrid(folders), enrolment, other / "run")
+    first, second = rounds_in(other / "run")
+    assert "resumed" in first["skipped"]
+    assert not second["skipped"]
+
+
+def test_an_unknown_node_is_turned_away_and_a_missing_one_is_not_waited_for(tmp_path: Path) -> None:
+    e = small(rounds=1)
+    enrolment, folders = enrolled(e, tmp_path / "parties")
+    others, strangers = enrolled(e, tmp_path / "others")
+    grid = InProcessGrid([*folders[:7], strangers[7]])
+    network = trained(grid, enrolment, tmp_path / "run")
+    assert list(network.seats) == list(range(7))
+    assert list(network.strangers) == [grid.node_of(7)]
+    (record,) = rounds_in(tmp_path / "run")
+    assert [entry["client"] for entry in record["dropouts"]] == [7]
+    assert not record["skipped"]
+    assert others.training_id != enrolment.training_id
+
+
+def test_a_copied_advert_does_not_steal_a_seat(tmp_path: Path) -> None:
+    e = small(rounds=1)
+    enrolment, folders = enrolled(e, tmp_path / "parties")
+    grid = InProcessGrid(folders)
+    stolen: list[Message] = []
+
+    def after(client: int, action: str, reply: Message) -> Message | None:
+        if action == "hello" and client == 0:
+            stolen.append(reply)
+        if action == "hello" and client == 7:  # a member, but it says that it is client 0
+            copy = envelope.unpack(stolen[0].content)
+            return Message(envelope.pack(copy), reply_to=reply)
+        return reply
+
+    grid.after = after
+    network = network_of(grid, enrolment)
+    network.assemble(0, set(range(NODES)), NODES, seconds=1.0, patience=1.0)
+    assert network.seats[0] == grid.node_of(0)
+    assert 7 not in network.seats
+
+
+def test_deadlines_are_positive() -> None:
+    from fl.config import ConfigError
+
+    with pytest.raises(ConfigError):
+        Deadlines(stage=0.0)
+    assert FAST.tries == 2
+
+
+@pytest.mark.parametrize("spoil", ["nothing", "types", "round", "names"])
+def test_an_envelope_is_checked(spoil: str) -> None:
+    good = envelope.pack(Envelope(3, {"message": b"x"}, 0.5))
+    assert envelope.unpack(good) == Envelope(3, {"message": b"x"}, 0.5)
+    spoiled = {
+        "nothing": RecordDict(),
+        "types": RecordDict({"share": ConfigRecord({"round": "3", "seconds": 0.5, "refused": ""})}),
+        "round": envelope.pack(Envelope(-1)),
+        "names": RecordDict({"parts": ConfigRecord({"round": 3})}),
+    }[spoil]
+    with pytest.raises(envelope.MalformedError):
+        envelope.unpack(spoiled)
+
+
+def test_a_peer_cannot_write_control_characters_into_records() -> None:
+    told = envelope.unpack(envelope.pack(Envelope(0, refused="\x1b[31mred\nline")))
+    assert told.refused.isprintable()
+
+
+def test_cryptography_alone_does_not_import_torch() -> None:
+    code = "import sys, fl.flower.local_client; print('torch' in sys.modules)"
+    done = run_process([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
