@@ -13,6 +13,7 @@ Allouah et al. 2023a is "Fixing by Mixing" (AISTATS), 2023b "On the Privacy-Robu
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -171,22 +172,24 @@ def geometric_median(
     """RFA: the point z that minimises sum_i |x_i - z|, by smoothed Weiszfeld.
 
     Pillutla, Kakade and Harchaoui 2019, Algorithm 2, run until the objective is certainly within
-    `tolerance` of its least value, relative to it (see `geometry.geometric_median_weights`).
+    `tolerance` of its least value, relative to it (see `geometry.geometric_median_weights`). If `steps` run
+    out first, the last z is returned, and `detail` says that it has not converged.
     """
     squared = rows.squared_distances()
     typical = geometry.typical_distances(squared)
     reach = FAR * float(np.median(typical))
     far = typical > reach
     if not reach or not far.any():
-        return rows.weigh(geometry.geometric_median_weights(squared, smoothing, tolerance, steps))
+        weights, converged = geometry.geometric_median_weights(squared, smoothing, tolerance, steps)
+        return replace(rows.weigh(weights), converged=converged)
     near = int(np.argmin(typical))
-    weights = geometry.geometric_median_weights(
+    weights, converged = geometry.geometric_median_weights(
         _brought_near(rows, squared, far, near, reach), smoothing, tolerance, steps
     )
     shares = np.where(far, reach / np.sqrt(np.where(far, squared[near], 1)), 1)
     spread = shares * weights  # a row at `shares` of the way from `near` is partly that row
     spread[near] += weights.sum() - spread.sum()
-    return rows.weigh(spread)
+    return replace(rows.weigh(spread), converged=converged)
 
 
 def _brought_near(rows: Rows, squared: Square, far: NDArray[np.bool_], near: int, reach: float) -> Square:

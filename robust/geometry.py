@@ -53,8 +53,12 @@ def typical_distances(squared: Square) -> Weights:
     return typical
 
 
-def geometric_median_weights(squared: Square, smoothing: float, tolerance: float, steps: int) -> Weights:
-    """Weights of the geometric median: Weiszfeld's iteration, smoothed (Pillutla et al. 2019, Algorithm 2).
+def geometric_median_weights(
+    squared: Square, smoothing: float, tolerance: float, steps: int
+) -> tuple[Weights, bool]:
+    """Weights of the geometric median, and whether `steps` were enough to be within `tolerance`.
+
+    Weiszfeld's iteration, smoothed (Pillutla et al. 2019, Algorithm 2).
 
     Minimises g(z) = sum_i h(|x_i - z|), where h(r) is r, or below nu the parabola that meets it smoothly;
     nu is `smoothing` times a typical distance between rows, so that scaling the rows scales the result.
@@ -67,7 +71,7 @@ def geometric_median_weights(squared: Square, smoothing: float, tolerance: float
     typical = typical_distances(squared)
     same = typical == 0
     if same.any():  # more than half of the rows are one point, and that point is the median
-        return np.asarray(same / np.count_nonzero(same), dtype=np.float64)
+        return np.asarray(same / np.count_nonzero(same), dtype=np.float64), True
     nu = smoothing * float(np.median(typical))
     weights: Weights = (1 / typical) / (1 / typical).sum()
     for _ in range(steps):
@@ -78,8 +82,8 @@ def geometric_median_weights(squared: Square, smoothing: float, tolerance: float
         gradient = pull.sum() * np.sqrt(max(-(step @ squared @ step) / 2, 0))
         weights = following
         if 2 * gradient <= tolerance * n:
-            break
-    return weights
+            return weights, True
+    return weights, False
 
 
 def caf_weights(squared: Square, f: int) -> Weights:

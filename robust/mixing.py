@@ -1,6 +1,7 @@
 """Steps before a rule: rows in, rows out, for the rule to work on.
 
-Rows with NaN or infinity do not come out again (`rule.aggregate` keeps count of them).
+Rows with NaN or infinity do not come out again: `detail` says which they were, and `aggregate` keeps count
+of them for the rule.
 """
 
 from __future__ import annotations

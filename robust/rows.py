@@ -32,6 +32,7 @@ class Outcome:
     vector: Vector
     weights: Weights | None = None  # of each row in the vector, for rules that add up weighted rows
     accepted: Indices | None = None  # the rows that entered the vector, for rules that choose among them
+    converged: bool = True  # False if an iteration used up its steps before it was within its tolerance
 
 
 class Rows:
@@ -116,7 +117,15 @@ class Rows:
 
         def work(_: int, start: int, stop: int) -> None:
             for number, factor, row in zip(self._numbers, factors, result, strict=True):
-                np.multiply(self._matrix[number, start:stop], np.float32(factor), out=row[start:stop])
+                # Below the least normal float32, which huge rows need, a factor would lose its digits.
+                exact = 0 < abs(factor) < np.finfo(np.float32).tiny
+                np.multiply(
+                    self._matrix[number, start:stop],
+                    factor if exact else np.float32(factor),
+                    out=row[start:stop],
+                    dtype=np.float64 if exact else np.float32,
+                    casting="same_kind",
+                )
 
         spread(work, self.width, 1 << 16)
         return self._checked(result)

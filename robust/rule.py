@@ -32,6 +32,7 @@ class Aggregate:
     ignored: tuple[int, ...]  # those that held NaN or infinity
     accepted: tuple[int, ...] | None  # those that the rule chose; None if it does not choose
     weights: Weights | None  # of each given row; None if the vector is not a weighted sum of them
+    converged: bool = True  # False if the rule used up its steps before it was within its tolerance
 
     @property
     def rejected(self) -> tuple[int, ...] | None:
@@ -47,6 +48,19 @@ class Mixed:
 
     matrix: Matrix
     members: tuple[Indices, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Prepared:
+    """Rows that a step made for a rule, and what became of each of the rows that it was given.
+
+    Of f bad rows among those given, max(f - len(ignored), 0) are left for the rule.
+    """
+
+    matrix: Matrix
+    rows: int  # how many were given
+    ignored: tuple[int, ...]  # those that held NaN or infinity; they are not in the matrix
+    members: tuple[tuple[int, ...], ...]  # for each row of the matrix, the given rows that it stands for
 
 
 class _Named(Generic[P]):
@@ -148,12 +162,27 @@ class Aggregator(_Named[P]):
 
 
 class PreAggregator(_Named[P]):
-    """A step before a rule: call it on a matrix for a matrix of finite rows."""
+    """A step before a rule: call it on a matrix for a matrix of finite rows, or `detail` for which they are.
+
+    Rows that are not finite are not in the result. They were among the f bad ones, so a rule that is called
+    on it takes f less their number: `detail` reports them, and `aggregate` does all of this.
+    """
 
     def __call__(self, updates: ArrayLike, *args: P.args, **kwargs: P.kwargs) -> Matrix:
+        return self.detail(updates, *args, **kwargs).matrix
+
+    def detail(self, updates: ArrayLike, *args: P.args, **kwargs: P.kwargs) -> Prepared:
+        """Apply the step, and say which rows it ignored, and which ones each new row stands for."""
         params = self._checked(args, kwargs)
-        mixed: Mixed = self._run(Rows(as_matrix(updates)), params)[1]
-        return mixed.matrix
+        given = Rows(as_matrix(updates))
+        rows, mixed = self._run(given, params)
+        members = [[i] for i in range(len(rows))] if mixed.members is None else mixed.members
+        return Prepared(
+            matrix=mixed.matrix,
+            rows=len(given),
+            ignored=_missing(len(given), rows.labels),
+            members=tuple(tuple(sorted(rows.labels[inside].tolist())) for inside in members),
+        )
 
     def largest_f(self, n: int) -> int:
         """One row has to be left; how many bad rows are withstood is up to the rule that follows."""
@@ -245,7 +274,12 @@ def _report(
     return Aggregate(
         vector=outcome.vector,
         rows=given,
-        ignored=tuple(sorted(set(range(given)) - set(finite.tolist()))),
+        ignored=_missing(given, finite),
         accepted=None if accepted is None else tuple(sorted(accepted.tolist())),
         weights=spread,
+        converged=outcome.converged,
     )
+
+
+def _missing(given: int, finite: Indices) -> tuple[int, ...]:
+    return tuple(sorted(set(range(given)) - set(finite.tolist())))

@@ -56,6 +56,15 @@ def test_the_first_example_works_as_written(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith("(3,)")
 
 
+def test_a_step_called_alone_passes_the_rest_of_f_on_as_written() -> None:
+    scope: dict[str, object] = {}
+    for block in code_blocks("robust.md"):
+        exec(compile(block, "robust.md", "exec"), scope)
+    assert scope["left"] == 3
+    expected = robust.aggregate("krum", scope["updates"], f=4, before=[("nnm", {"f": 4})])  # type: ignore[arg-type]
+    assert np.array_equal(scope["vector"], expected.vector)  # type: ignore[arg-type]
+
+
 def rows_of_table(page: str, first: str) -> Iterator[list[str]]:
     """Cells of a table whose header begins with `first`."""
     inside = False
@@ -78,6 +87,16 @@ def test_the_table_of_rules_is_the_registry() -> None:
         assert tolerance.withstands(rule.name, 20) == int(of_20)
         assert (rule.kappa is None) == (kappa.startswith("no"))
     assert seen == list(robust.AGGREGATORS)
+
+
+def test_the_table_of_steps_is_the_registry() -> None:
+    seen = []
+    for name, paper, needs, *words in rows_of_table("robust.md", "step"):
+        step = robust.PRE_AGGREGATORS[name.strip("`")]
+        seen.append(step.name)
+        assert (step.paper, step.needs) == (paper, needs)
+        assert all(words)
+    assert seen == list(robust.PRE_AGGREGATORS)
 
 
 def constant(cell: str, n: int, f: int) -> float:

@@ -66,6 +66,57 @@ def test_steps_refuse_what_makes_no_sense() -> None:
         robust.bucketing(x, size=0, rng=np.random.default_rng(0))
 
 
+STEPS = {
+    "clipping": {"radius": 3.0},
+    "arc": {"f": 3},
+    "nnm": {"f": 3},
+    "bucketing": {"size": 2, "rng": np.random.default_rng(4)},
+}
+
+
+@pytest.mark.parametrize("step", list(robust.PRE_AGGREGATORS))
+def test_a_step_says_which_rows_it_ignored_and_what_each_new_row_stands_for(step: str) -> None:
+    finite = np.random.default_rng(2).standard_normal((7, 30)).astype(np.float32)
+    x = np.insert(finite, [3, 5], [[np.nan], [np.inf]], axis=0)  # rows 3 and 6
+    for again in range(2):
+        options = dict(STEPS[step])
+        if step == "bucketing":
+            options["rng"] = np.random.default_rng(again)
+        found = robust.PRE_AGGREGATORS[step].detail(x, **options)
+        assert found.rows == 9
+        assert found.ignored == (3, 6)
+        assert sorted(row for inside in found.members for row in inside) == [0, 1, 2, 4, 5, 7, 8]
+        assert len(found.members) == len(found.matrix)
+        if step == "bucketing":
+            assert [len(inside) for inside in found.members] == [2, 2, 2, 1]
+            for row, inside in zip(found.matrix, found.members, strict=True):
+                assert close(row, wide(x)[list(inside)].mean(axis=0), 1.0)
+            options["rng"] = np.random.default_rng(again)
+        else:
+            assert found.members == ((0,), (1,), (2,), (4,), (5,), (7,), (8,))
+        assert np.array_equal(robust.PRE_AGGREGATORS[step](x, **options), found.matrix)
+    assert robust.nnm.detail(finite, f=1).ignored == ()
+
+
+def test_the_rest_of_f_after_a_step_gives_what_a_pipeline_gives() -> None:
+    finite = np.random.default_rng(3).standard_normal((8, 30)).astype(np.float32)
+    x = np.insert(finite, 3, np.nan, axis=0)
+    ready = robust.nnm.detail(x, f=3)
+    expected = robust.aggregate("krum", x, f=3, before=[("nnm", {"f": 3})])
+    assert np.array_equal(robust.krum(ready.matrix, f=3 - len(ready.ignored)), expected.vector)
+
+
+@pytest.mark.parametrize("size", [1e30, 1e38, 3e38])
+@pytest.mark.parametrize("radius", [1e-7, 1e-3, 1.0, 1e6])
+def test_rows_near_the_largest_are_clipped_to_the_radius_exactly(size: float, radius: float) -> None:
+    """A factor below 1e-38 has few digits in float32: the clipped rows would miss the radius."""
+    directions = np.random.default_rng(5).uniform(-1, 1, (4, 50))
+    x = (size * directions).astype(np.float32)
+    found = wide(robust.clipping(x, radius=radius))
+    assert np.allclose(np.linalg.norm(found, axis=1), radius, rtol=1e-6, atol=0)
+    assert close(found, references.clipping(wide(x), radius), radius)
+
+
 def test_equal_rows_stay_exactly_equal_through_every_step() -> None:
     row = np.random.default_rng(0).standard_normal(40).astype(np.float32)
     x = np.repeat(row[None], 7, axis=0)

@@ -154,6 +154,20 @@ def test_geometric_median_stops_where_the_gradient_vouches_for_it(tolerance: flo
         assert 2 * np.linalg.norm(pulls.sum(axis=0)) / n <= tolerance + 1e-6  # and float32 of the result
 
 
+@pytest.mark.parametrize("far", [False, True])
+def test_geometric_median_says_when_its_steps_ran_out(far: bool) -> None:
+    x = np.random.default_rng(8).standard_normal((9, 40)).astype(np.float32)
+    if far:
+        x[4] = 1e30
+    assert robust.geometric_median.detail(x).converged
+    short = robust.geometric_median.detail(x, steps=1)
+    assert not short.converged
+    assert not robust.aggregate("geometric_median", x, steps=1, before=[("arc", {"f": 1})]).converged
+    assert np.isfinite(short.vector).all()
+    assert robust.geometric_median.detail(np.repeat(x[:1], 3, axis=0), steps=1).converged
+    assert robust.median.detail(x).converged
+
+
 def test_geometric_median_of_a_majority_of_equal_rows_is_that_row() -> None:
     row = np.random.default_rng(6).standard_normal(30).astype(np.float32)
     x = np.concatenate([np.repeat(row[None], 4, axis=0), np.full((3, 30), 1e20, dtype=np.float32)])
