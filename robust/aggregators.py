@@ -107,17 +107,21 @@ def _at_least_one_step(steps: int) -> None:
 
 @aggregator(paper="McMahan et al. 2017", needs="f = 0", withstands=lambda n: 0)
 def mean(rows: Rows) -> Outcome:
-    """(1/n) sum_i x_i. Withstands nothing: one row moves it anywhere."""
+    """(1/n) sum_i x_i.
+
+    McMahan et al. 2017, federated averaging with equal weights. Withstands nothing: one row moves it
+    anywhere.
+    """
     return rows.weigh(np.full(len(rows), 1 / len(rows)))
 
 
 @aggregator(paper="Yin et al. 2018, Def. 1", needs="n > 2f", withstands=_minority, kappa=_median_kappa)
 def median(rows: Rows, *, middle: Literal["mean", "lower"] = "mean") -> Outcome:
-    """The median of every coordinate.
+    """The median of every coordinate: x_((n+1)/2), where x_(1) <= ... <= x_(n) are its values in order.
 
-    Yin et al. 2018, Def. 1. For even n, the mean of the two middle values, or the lower one of them, which
-    is what `torch.median` returns and what the SHARE paper ran. Every coordinate lies between the extremes
-    of the honest rows while they are the majority.
+    Yin et al. 2018, Def. 1. For even n, (x_(n/2) + x_(n/2+1)) / 2, or the lower of the two, which is what
+    `torch.median` returns and what the SHARE paper ran. Every coordinate lies between the extremes of the
+    honest rows while they are the majority.
     """
     n = len(rows)
     return Outcome(rows.middle_mean((n - 1) // 2, n // 2 + 1 if middle == "mean" else (n + 1) // 2))
@@ -133,6 +137,7 @@ def median(rows: Rows, *, middle: Literal["mean", "lower"] = "mean") -> Outcome:
 def trimmed_mean(rows: Rows, *, f: int | None = None, fraction: float | None = None) -> Outcome:
     """The mean of every coordinate without its f smallest and f largest values.
 
+    sum_{f < i <= n-f} x_(i) / (n - 2f), where x_(1) <= ... <= x_(n) are the values of a coordinate in order.
     Yin et al. 2018, Def. 2. Give the count f, or the fraction to cut on either side, below 1/2; it is
     rounded down to rows (the SHARE paper ran fraction 0.4). The values kept are added up; nothing is
     subtracted from a sum that holds the extremes.
@@ -157,6 +162,7 @@ def rows_in_fraction(n: int, fraction: float) -> int:
 def meamed(rows: Rows, *, f: int) -> Outcome:
     """Mean around the median: of every coordinate, the mean of the n - f values nearest its median.
 
+    sum_{i in N} x_i / (n - f), where N are the n - f rows of least |x_i - median| in that coordinate.
     Xie, Koyejo and Gupta 2018, "Generalized Byzantine-tolerant SGD". Of two values equally far from the
     median on either side, the lower one is taken.
     """
@@ -169,11 +175,12 @@ def meamed(rows: Rows, *, f: int) -> Outcome:
 def geometric_median(
     rows: Rows, *, smoothing: float = 1e-6, tolerance: float = 1e-6, steps: int = 10_000
 ) -> Outcome:
-    """RFA: the point z that minimises sum_i |x_i - z|, by smoothed Weiszfeld.
+    """RFA: argmin_z sum_i |x_i - z|, by smoothed Weiszfeld.
 
     Pillutla, Kakade and Harchaoui 2019, Algorithm 2, run until the objective is certainly within
-    `tolerance` of its least value, relative to it (see `geometry.geometric_median_weights`). If `steps` run
-    out first, the last z is returned, and `detail` says that it has not converged.
+    `tolerance` of its least value, relative to it, with `smoothing` relative to a typical distance (see
+    `geometry.geometric_median_weights`). If `steps` run out first, the last z is returned, and `detail` says
+    that it has not converged.
     """
     squared = rows.squared_distances()
     typical = geometry.typical_distances(squared)
@@ -218,7 +225,8 @@ def _brought_near(rows: Rows, squared: Square, far: NDArray[np.bool_], near: int
 def krum(rows: Rows, *, f: int) -> Outcome:
     """The row whose n - f - 2 nearest others are nearest: least sum of squared distances to them.
 
-    Blanchard et al. 2017, Sec. 4. Of rows with the same score, the first.
+    x_k with k = argmin_i s(i), s(i) = sum_{j in N_i} |x_i - x_j|^2, where N_i are the n - f - 2 rows other
+    than i that are nearest to it. Blanchard et al. 2017, Sec. 4. Of rows with the same score, the first.
     """
     return rows.pick(int(np.argmin(geometry.krum_scores(rows.squared_distances(), f))))
 
@@ -233,7 +241,8 @@ def krum(rows: Rows, *, f: int) -> Outcome:
 def multi_krum(rows: Rows, *, f: int, m: int | None = None) -> Outcome:
     """The mean of the m rows with the least Krum scores; m = n - f unless given.
 
-    Blanchard et al. 2017. Of rows with the same score, the first ones.
+    sum_{i in M} x_i / m, where M are the m rows of least s(i) (see `krum`). Blanchard et al. 2017. Of rows
+    with the same score, the first ones.
     """
     most = len(rows) - f
     scores = geometry.krum_scores(rows.squared_distances(), f)
@@ -245,7 +254,9 @@ def bulyan(rows: Rows, *, f: int) -> Outcome:
     """Choose n - 2f rows by Krum, one at a time; then, of every coordinate, the mean of the n - 4f values
     among them that are nearest their median.
 
-    El Mhamdi, Guerraoui and Rouault 2018: Krum runs again after each row that it removes.
+    sum_{i in N} x_i / (n - 4f), where N are the n - 4f rows of least |x_i - median| in a coordinate, both
+    among the rows chosen. El Mhamdi, Guerraoui and Rouault 2018: Krum runs again after each row that it
+    removes.
     """
     n = len(rows)
     chosen = geometry.krum_again_and_again(rows.squared_distances(), f, n - 2 * f)
@@ -261,6 +272,7 @@ def bulyan(rows: Rows, *, f: int) -> Outcome:
 def mda(rows: Rows, *, f: int) -> Outcome:
     """Minimum diameter averaging: the mean of the n - f rows whose largest distance is least.
 
+    sum_{i in T} x_i / (n - f), T = argmin_{|T| = n-f} max_{i, j in T} |x_i - x_j|.
     El Mhamdi et al. 2020, "Genuinely distributed Byzantine machine learning"; |result - mean_S| is at most
     2f / (n - f) times the diameter of S (Farhadkhani et al. 2022). Exact, so refused where the search may
     take too long: for f > 16.
@@ -278,6 +290,7 @@ def mda(rows: Rows, *, f: int) -> Outcome:
 def monna(rows: Rows, *, f: int, trusted: int) -> Outcome:
     """The mean of the n - f rows nearest to a row that is trusted to be honest, that row with them.
 
+    sum_{i in N} x_i / (n - f), where N are the n - f rows of least |x_i - x_trusted|.
     Farhadkhani et al. 2023, "Robust collaborative learning with linear gradient overhead". `trusted` is
     the number of that row among those given; of rows equally far from it, the first ones.
     """
@@ -289,6 +302,9 @@ def monna(rows: Rows, *, f: int, trusted: int) -> Outcome:
 def caf(rows: Rows, *, f: int) -> Outcome:
     """Covariance-bound agnostic filter: the weighted mean whose worst direction has the least variance.
 
+    sum_i c_i x_i / sum_i c_i for the c of least largest eigenvalue among those visited: from c_i = 1,
+    c_i <- c_i (1 - t_i / max_j t_j) while sum_i c_i > n - 2f, where t_i = <x_i - mean_c, v>^2 along the
+    eigenvector v of that eigenvalue of the covariance under c.
     Allouah, Guerraoui and Stephan 2025, Algorithm 2; see `geometry.caf_weights`. The worst direction is
     exact, not one step of a random power iteration, so the result is the same every time.
     """
@@ -305,6 +321,7 @@ def smea(rows: Rows, *, f: int) -> Outcome:
     """Smallest maximum eigenvalue averaging: the mean of the n - f rows whose covariance has the least
     largest eigenvalue.
 
+    sum_{i in T} x_i / (n - f), T = argmin_{|T| = n-f} max_{|v| = 1} sum_{i in T} <x_i - mean_T, v>^2.
     Allouah et al. 2023b. Exact, so refused where there are too many subsets to try, or too large ones.
     """
     return rows.average(subsets.least_eigenvalue(rows.squared_distances(), f))

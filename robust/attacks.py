@@ -114,7 +114,7 @@ def sign_flip(
     rng: np.random.Generator | None = None,
     scale: float = 1.0,
 ) -> Matrix:
-    """-scale times one's own honest update; without `own`, times the mean of the honest rows.
+    """-scale x_i, where x_i is one's own honest update; without `own`, the mean of the honest rows.
 
     Allen-Zhu et al. 2020 for scale 1; the SHARE paper also runs 10 and 100.
     """
@@ -138,6 +138,7 @@ def fall_of_empires(
 ) -> Matrix:
     """Inner-product manipulation: all send factor times the mean of the rows that they know.
 
+    factor (1/h) sum_i x_i, over the h rows known.
     Xie, Koyejo and Gupta 2020, with factor = -epsilon. The SHARE paper ran beta = -1 and -10 times the mean
     of the attackers' own updates: knows="own". With `against`, a function from rows to a vector, the factor
     is the one between 0 and -largest that moves that function furthest from the mean of the rows that they
@@ -163,7 +164,7 @@ def a_little_is_enough(
     against: Callable[[Matrix], Vector] | None = None,
     largest: float = 100.0,
 ) -> Matrix:
-    """ALIE: mean - z * standard deviation of every coordinate, from all attackers.
+    """ALIE: x = mean - z * standard deviation of every coordinate, from all attackers.
 
     Baruch, Baruch and Goldberg 2019, Algorithm 3. Unless given, z is their z_max: with n clients, the most
     that leaves s = floor(n/2 + 1) - q honest rows further out on a normal distribution. With `against`, z is
@@ -201,7 +202,10 @@ def gaussian(
     mean: float = 0.0,
     std: float = 200.0,
 ) -> Matrix:
-    """Independent normal noise in every coordinate, from rng (Blanchard et al. 2017 with std 200)."""
+    """Independent normal noise in every coordinate, from rng: x = mean + std N(0, 1).
+
+    Blanchard et al. 2017, with std 200.
+    """
     scene = _Scene.of(honest, byzantine, own)
     if rng is None:
         raise ValueError("gaussian draws random rows: pass rng=, a numpy Generator")
@@ -223,6 +227,7 @@ def mimic(
 ) -> Matrix:
     """All attackers copy one row: plain to see, within the honest spread, and counted too often.
 
+    x_k with k = argmax_i |<x_i - mean, v>|, v the direction of largest variance.
     Karimireddy, He and Jaggi 2022. Unless a target is given, the row that stands out most along the
     direction of largest variance (their choice, for one round; of equal ones, the first).
     """
@@ -248,6 +253,7 @@ def min_max(
 ) -> Matrix:
     """mean + gamma p, with the largest gamma that keeps it within the largest distance between honest rows.
 
+    max_i |mean + gamma p - x_i| = max_{i, j} |x_i - x_j|.
     Shejwalkar and Houmansadr 2021; p is minus the standard deviation, the unit mean, or its sign. The
     squared distance to a row is a parabola in gamma, so the largest gamma is the least of the roots: exact,
     where a search by halving steps may stop short.
@@ -276,6 +282,7 @@ def min_sum(
 ) -> Matrix:
     """mean + gamma p, with the largest gamma whose sum of squared distances no honest row falls short of.
 
+    sum_i |mean + gamma p - x_i|^2 = max_j sum_i |x_j - x_i|^2.
     Shejwalkar and Houmansadr 2021: the sum to all honest rows is at most the largest such sum of an
     honest row. p as in `min_max`; the sum is one parabola in gamma, solved exactly.
     """
@@ -299,7 +306,10 @@ def zero(
     own: ArrayLike | None = None,
     rng: np.random.Generator | None = None,
 ) -> Matrix:
-    """Rows of zeros: free riders, and the least that an attacker can do."""
+    """x = 0: free riders, who send back the model as they got it, and the least that an attacker can do.
+
+    Fraboni, Vidal and Lorenzi 2021, plain free-riding.
+    """
     scene = _Scene.of(honest, byzantine, own)
     return np.zeros((byzantine, scene.honest.shape[1]), dtype=np.float32)
 
@@ -313,7 +323,10 @@ def non_finite(
     rng: np.random.Generator | None = None,
     value: Literal["nan", "inf", "-inf"] = "nan",
 ) -> Matrix:
-    """Rows of NaN or infinity: one of them turns a plain mean into nothing."""
+    """x = NaN or infinity in every coordinate: one such row turns a plain mean into nothing.
+
+    The extreme case of Blanchard et al. 2017, Lemma 1: no linear rule withstands one Byzantine row.
+    """
     scene = _Scene.of(honest, byzantine, own)
     return np.full((byzantine, scene.honest.shape[1]), float(value), dtype=np.float32)
 

@@ -24,7 +24,10 @@ def _fills_buckets(n: int, *, size: int, rng: np.random.Generator) -> None:
 
 @pre_aggregator(paper="Sun et al. 2019", needs="nothing of n and f", refuse=_clips)
 def clipping(rows: Rows, *, radius: float) -> Mixed:
-    """x_i min(1, radius / |x_i|): rows longer than the radius are brought down to it."""
+    """y_i = x_i min(1, radius / |x_i|): rows longer than the radius are brought down to it.
+
+    Sun et al. 2019, "Can you really backdoor federated learning?", who clip before they average.
+    """
     return Mixed(rows.scaled(shrink(np.sqrt(rows.squared_norms()), radius)))
 
 
@@ -32,6 +35,7 @@ def clipping(rows: Rows, *, radius: float) -> Mixed:
 def arc(rows: Rows, *, f: int) -> Mixed:
     """Adaptive robust clipping: the k = floor(2 (f/n) (n - f)) longest rows are cut to the next longest.
 
+    y_i = x_i min(1, r / |x_i|), where r is the (k+1)th largest of the norms.
     Allouah et al. 2025b, "Adaptive gradient clipping for robust federated learning". The radius
     is the norm of rank n - k, so at least n - k rows are left as they are.
     """
@@ -45,6 +49,7 @@ def arc(rows: Rows, *, f: int) -> Mixed:
 def nnm(rows: Rows, *, f: int) -> Mixed:
     """Nearest-neighbour mixing: every row becomes the mean of the n - f rows nearest to it, itself with them.
 
+    y_i = sum_{j in N_i} x_j / (n - f), where N_i are the n - f rows of least |x_j - x_i|.
     Allouah et al. 2023a, "Fixing by mixing". A rule that is (f, kappa)-robust becomes
     (f, 8f / (n - f) (kappa + 1))-robust on rows so mixed. Of rows equally near, the first ones.
     """
@@ -59,6 +64,7 @@ def nnm(rows: Rows, *, f: int) -> Mixed:
 def bucketing(rows: Rows, *, size: int, rng: np.random.Generator) -> Mixed:
     """Shuffle the rows, and replace every `size` of them by their mean; the last bucket may be smaller.
 
+    y_b = sum_{i in B_b} x_i / |B_b| for the buckets B_1, B_2, ... of a random partition.
     Karimireddy, He and Jaggi 2022, Algorithm 1. f bad rows spoil f of the ceil(n / size) buckets at most.
     """
     rows.squared_norms()  # rows that are not finite are found before a draw is spent on them
