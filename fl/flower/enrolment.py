@@ -134,7 +134,7 @@ def write_enrolment(enrolment: Enrolment) -> str:
 
 def read_members(path: Path | str) -> list[Party]:
     """Members from a text file: one line each, with name, public key and number of examples."""
-    found = []
+    found: list[Party] = []
     for number, line in enumerate(Path(path).read_text("utf-8").splitlines(), start=1):
         words = line.split("#")[0].split()
         if not words:

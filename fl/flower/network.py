@@ -127,22 +127,23 @@ class Network:
         """Ask for keys until all of `wanted` have sent them, or nobody else is there to ask.
 
         Waits at most `seconds` for `enough` of them, and after that at most `patience` for nodes that were
-        asked, and `unseen` for nodes that are not connected.
-        This is the exchange that opens a training; later there is nobody to ask but nodes that came back.
+        asked, and `unseen` for nodes that are not connected. This is the exchange that opens a training;
+        later there is nobody to ask but nodes that came back, whose earlier keys are worth nothing.
         """
         begun = time.monotonic()
         ready = math.inf
         asked = False
         while time.monotonic() - begun < seconds:
-            if all(self.has_keys(round, c) or (round, c) in self.declined for c in wanted):
-                break
             elsewhere = {node for client, node in self.seats.items() if client not in wanted}
             asked |= self._greet(round, self._connected() - elsewhere, seconds)
             for _ in self._pull(()):
                 raise AssertionError("nothing but hellos is out")
+            pending = any(hello[0] == round for hello in self._hellos.values())
+            settled = all(self.has_keys(round, c) or (round, c) in self.declined for c in wanted)
+            if settled and not pending:
+                break
             if sum(self.has_keys(round, c) for c in wanted) >= enough:
                 ready = min(ready, time.monotonic())
-            pending = any(hello[0] == round for hello in self._hellos.values())
             if time.monotonic() - ready >= (patience if pending else unseen):
                 break
             time.sleep(POLL)

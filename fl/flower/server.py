@@ -42,7 +42,7 @@ ACTION_OF: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Deadlines:
     """Seconds. The user's patience: keys `join`, `stage` and `training` of the app's run configuration."""
 
@@ -305,7 +305,7 @@ def server_app(
     """
     app = ServerApp()
 
-    @app.main()  # type: ignore[misc]
+    @app.main()
     def main(grid: Any, context: Context) -> None:
         settings = context.run_config
         enrolment = read_enrolment(str(settings.get("training", "training.toml")))

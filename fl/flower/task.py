@@ -33,7 +33,8 @@ def node_update(
     with Learner(task_of(e, data)) as learner:
         if learner.dimension != len(x):
             raise ConfigError(f"the model has {len(x)} parameters, this node's has {learner.dimension}")
-        return learner.train(x, [node.client], round_index=round)[0]
+        update: Vector = learner.train(x, [node.client], round_index=round)[0]
+        return update
 
 
 def task_of(e: Experiment, data: Federated) -> Task:
