@@ -1,12 +1,14 @@
 """Every rule of robust, beside plain numpy, torch and ByzFL, on the same matrices in one run.
 
-    python tests/benchmarks/bench_robust.py [--json] [--rounds N] [--shape ROWSxCOLUMNS ...]
+    python tests/benchmarks/bench_robust.py [--json] [--rounds N] [--limit SECONDS] [--shape ROWSxCOLUMNS ...]
 
 Times are the best of several, taken in turns so that a busy moment hits all alike; what is slow is repeated
-less often. torch and byzfl are measured where they are installed. Ends with the bars, and with exit code 1
-if one is missed. Takes about ten minutes, most of them in the slow peers. Run it on a machine that has
-nothing else to do: rules use all cores, so a busy neighbour hurts them more than peers that use one. The
-column "core ms", the computing time of all cores together, says how much of a time was waiting.
+less often. torch and byzfl are measured where they are installed. A peer of which one call would take
+longer than the limit, by an estimate, is left out, and that is said below the table. Ends with the bars, and
+with exit code 1 if one is missed. Takes about a quarter of an hour, most of it in the slow peers. Run it
+on a machine that has nothing else to do: rules use all cores, so a busy neighbour hurts them more than peers
+that use one. The column "core ms", the computing time of all cores together, says how much of a time was
+waiting.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ ROOT = Path(robust.__file__).parent.parent
 STANDARD = ((20, 2_156_490), (60, 1_000_000), (200, 100_000))
 TURN = 0.1  # seconds that a call has in every round, or one run
 PATIENCE = 3.0  # seconds for one call in all, or one run
-SUBSETS = 5_000  # peers that try every subset are asked only up to here
+LIMIT = 30.0  # seconds that one call of a peer may take, by the estimates below
 
 Matrix = NDArray[np.float32]
 Call = Callable[[Matrix], Any]
@@ -64,7 +66,9 @@ class Timing:
     byzfl_torch: float = math.inf
     peak: float = math.nan
     byzfl_peak: float = math.nan
+    read: float = math.inf  # reading the matrix once, in turns with the rule; of the median only
     output: float = 0.0
+    left_out: list[str] = field(default_factory=list)  # peers that would take longer than the limit
 
     @property
     def gb_per_s(self) -> float:
@@ -232,11 +236,27 @@ def plain_zeno_plus_plus(x: Matrix, gradient: NDArray[np.float32]) -> Any:
     return x[kept].mean(axis=0) if kept.any() else np.zeros(x.shape[1])
 
 
+# About how many seconds a call takes where that grows fast, from runs at sizes where it is short.
+SECONDS: dict[tuple[str, str], Callable[[int, int, int], float]] = {
+    ("numpy", "mda"): lambda n, f, width: math.comb(n, f) * 3e-5,
+    ("numpy", "smea"): lambda n, f, width: math.comb(n, f) * (1e-4 + 5e-10 * n**3),
+    ("numpy", "caf"): lambda n, f, width: 1e-11 * n**3 * width,
+    ("ByzFL", "mda"): lambda n, f, width: math.comb(n, f) * 1e-4,
+    ("ByzFL", "smea"): lambda n, f, width: math.comb(n, f) * 7e-9 * n * width,
+    ("ByzFL", "caf"): lambda n, f, width: 2e-9 * n**2 * width,
+    ("ByzFL", "nnm"): lambda n, f, width: 1.3e-8 * n * (n - f) * width,  # and 4 n (n - f) width bytes
+}
+
+
+def seconds(peer: str, rule: str, n: int, f: int, width: int) -> float:
+    estimate = SECONDS.get((peer, rule))
+    return estimate(n, f, width) if estimate else 0.0
+
+
 def in_numpy(rule: str, n: int, f: int, width: int) -> Call | None:
-    """The rule as one would write it in numpy without thinking about speed."""
+    """The rule as one would write it in numpy without thinking about speed, if somebody did."""
     options = parameters(rule, n, f, width)
-    few = math.comb(n, f) <= SUBSETS and n <= 60
-    calls: dict[str, Call | None] = {
+    calls: dict[str, Call] = {
         "mean": lambda x: x.mean(axis=0),
         "median": lambda x: np.median(x, axis=0),
         "trimmed_mean": lambda x: np.sort(x, axis=0)[f : n - f].mean(axis=0),
@@ -245,10 +265,10 @@ def in_numpy(rule: str, n: int, f: int, width: int) -> Call | None:
         "krum": lambda x: x[plain_krum(x, f)[0]],
         "multi_krum": lambda x: x[plain_krum(x, f)[: n - f]].mean(axis=0),
         "bulyan": lambda x: plain_bulyan(x, f),
-        "mda": (lambda x: plain_subsets(x, f, lambda part: part.max())) if few else None,
+        "mda": lambda x: plain_subsets(x, f, lambda part: part.max()),
         "monna": lambda x: x[np.argsort(np.linalg.norm(x - x[0], axis=1))[: n - f]].mean(axis=0),
-        "caf": (lambda x: plain_caf(x, f)) if n <= 60 else None,
-        "smea": (lambda x: plain_subsets(x, f, largest_eigenvalue)) if few else None,
+        "caf": lambda x: plain_caf(x, f),
+        "smea": lambda x: plain_subsets(x, f, largest_eigenvalue),
         "centered_clipping": plain_centered_clipping,
         "norm_bounded_mean": lambda x: plain_clipping(x, np.median(np.linalg.norm(x, axis=1))).mean(axis=0),
         "zeno": plain_zeno,
@@ -261,7 +281,7 @@ def in_numpy(rule: str, n: int, f: int, width: int) -> Call | None:
             / np.float32(2)
         ),
     }
-    return calls[rule]
+    return calls.get(rule)
 
 
 def in_torch(rule: str, n: int, f: int, torch: Any) -> Call | None:
@@ -277,14 +297,8 @@ def in_torch(rule: str, n: int, f: int, torch: Any) -> Call | None:
 
 
 def in_byzfl(rule: str, n: int, f: int, width: int, byzfl: Any) -> Call | None:
-    """ByzFL's version, made anew for each call, as some keep state. Its geometric median takes three steps.
-
-    Left out where it would take minutes (it tries subsets one by one) or many GB (its NNM copies every
-    neighbourhood).
-    """
-    work = {"mda": math.comb(n, f) * 4e4, "smea": math.comb(n, f) * width, "nnm": n * (n - f) * width / 5}
-    work["caf"] = n**2 * width / 10
-    if byzfl is None or work.get(rule, 0) > 2e8:
+    """ByzFL's version, made anew for each call, as some keep state. Its geometric median takes 3 steps."""
+    if byzfl is None:
         return None
     makers: dict[str, Callable[[], Call]] = {
         "mean": byzfl.Average,
@@ -378,33 +392,44 @@ def peak_memory(call: Call, x: Any) -> float:
     return status("VmHWM:") - before
 
 
-def measure_memory(x: Matrix, rounds: int) -> Memory:
-    """Reading once (on one thread or on two, whichever is faster) and copying once."""
+def on_two(x: Matrix, work: Callable[[slice], Any]) -> Call:
+    """Work on the two halves of a matrix, on two threads."""
     half = len(x) // 2
+
+    def call(_: Matrix) -> None:
+        helper = threading.Thread(target=work, args=(slice(0, half),))
+        helper.start()
+        work(slice(half, None))
+        helper.join()
+
+    return call
+
+
+def readings(x: Matrix) -> dict[str, tuple[Call, Callable[[], Any]]]:
+    """Reading once, on one thread and on two: whichever is faster counts."""
+    return {
+        "read": (lambda m: m.max(), lambda: x),
+        "read on two": (on_two(x, lambda part: x[part].max()), lambda: x),
+    }
+
+
+def measure_memory(x: Matrix, rounds: int) -> Memory:
+    """Reading once and copying once, each on one thread or on two, whichever is faster."""
     target = np.empty_like(x)
-
-    def on_two(work: Callable[[slice], Any]) -> Call:
-        def call(_: Matrix) -> None:
-            helper = threading.Thread(target=work, args=(slice(0, half),))
-            helper.start()
-            work(slice(half, None))
-            helper.join()
-
-        return call
-
     best = in_turns(
         {
-            "read": (lambda m: m.max(), lambda: x),
-            "read on two": (on_two(lambda part: x[part].max()), lambda: x),
+            **readings(x),
             "copy": (lambda m: np.copyto(target, m), lambda: x),
-            "copy on two": (on_two(lambda part: np.copyto(target[part], x[part])), lambda: x),
+            "copy on two": (on_two(x, lambda part: np.copyto(target[part], x[part])), lambda: x),
         },
         rounds,
     )
     return Memory(*x.shape, min(best["read"], best["read on two"]), min(best["copy"], best["copy on two"]))
 
 
-def measure_rule(rule: str, x: Matrix, rounds: int, torch: Any, byzfl: Any) -> Timing:
+def measure_rule(
+    rule: str, x: Matrix, rounds: int, torch: Any = None, byzfl: Any = None, limit: float = LIMIT
+) -> Timing:
     n, width = x.shape
     f = bad_rows(rule, n)
     found = Timing(rule, n, width, f)
@@ -415,12 +440,22 @@ def measure_rule(rule: str, x: Matrix, rounds: int, torch: Any, byzfl: Any) -> T
         return ours(m, **parameters(rule, n, f, width))
 
     found.output = run(x).nbytes / 2**20  # also compiles, before anything is timed
+
+    def affordable(peer: str, call: Call | None) -> Call | None:
+        needed = seconds(peer, rule, n, f, width)
+        if call is None or needed <= limit:
+            return call
+        found.left_out.append(f"{peer} would take about {needed:,.0f} s")
+        return None
+
     calls: dict[str, tuple[Call, Callable[[], Any]]] = {"ours": (run, lambda: x)}
-    if plain := in_numpy(rule, n, f, width):
+    if rule == "median":  # what it is compared with has its turns beside it
+        calls |= readings(x)
+    if plain := affordable("numpy", in_numpy(rule, n, f, width)):
         calls["numpy"] = (plain, lambda: x)
     if native := in_torch(rule, n, f, torch):
         calls["torch"] = (native, lambda: torch.from_numpy(x))
-    if peer := in_byzfl(rule, n, f, width, byzfl):
+    if peer := affordable("ByzFL", in_byzfl(rule, n, f, width, byzfl)):
         calls["byzfl"] = (peer, lambda: x.copy() if changes_input else x)
         if torch is not None and rule != "median":  # torch.quantile refuses inputs of this size
             calls["byzfl_torch"] = (
@@ -428,7 +463,8 @@ def measure_rule(rule: str, x: Matrix, rounds: int, torch: Any, byzfl: Any) -> T
                 lambda: torch.from_numpy(x.copy() if changes_input else x),
             )
     best = in_turns(calls, rounds)
-    for name in ("ours_cores", *calls):
+    best["read"] = min(best.get("read", math.inf), best.pop("read on two", math.inf))
+    for name in ("ours_cores", "read", *(call for call in calls if call in best)):
         setattr(found, name, best[name])
     found.peak = peak_memory(run, x)
     if peer:
@@ -442,17 +478,19 @@ start = time.perf_counter()
 import numpy, robust
 x = numpy.random.default_rng(0).standard_normal((60, 2000)).astype('f')
 rule, f = {rule!r}, {f}
-takes = robust.AGGREGATORS[rule].parameters
+found = {{**robust.AGGREGATORS, **robust.PRE_AGGREGATORS}}[rule]
 options = dict(
-    f=f, trusted=0, loss=lambda g: float(g[0]), gradient=numpy.full(2000, -1e-3, dtype='f')
+    f=f, trusted=0, loss=lambda g: float(g[0]), gradient=numpy.full(2000, -1e-3, dtype='f'),
+    radius=20.0, size=2, rng=numpy.random.default_rng(0),
 )
-robust.aggregate(rule, x, **{{name: options[name] for name in takes if name in options}})
+found(x, **{{name: options[name] for name in found.parameters if name in options}})
 print(time.perf_counter() - start, time.process_time())
 """
 
 
 def measure_first_use(rule: str) -> FirstUse:
-    code = FRESH.format(rule=rule, f=min(bad_rows(rule, 60), robust.AGGREGATORS[rule].withstands(60)))
+    found = {**robust.AGGREGATORS, **robust.PRE_AGGREGATORS}[rule]
+    code = FRESH.format(rule=rule, f=min(bad_rows(rule, 60), found.largest_f(60)))
 
     def once(**environment: str) -> list[float]:
         done = subprocess.run(
@@ -475,7 +513,6 @@ def measure_first_use(rule: str) -> FirstUse:
 def judge(report: Report) -> list[Bar]:
     """The bars of the benchmark: ratios within this run."""
     timings = {(t.rule, t.rows, t.columns): t for t in report.timings}
-    memory = {(m.rows, m.columns): m for m in report.memory}
     small, middle, large = STANDARD
     bars = []
 
@@ -491,10 +528,10 @@ def judge(report: Report) -> list[Bar]:
 
     at_least("median, 20 rows: times torch.median", small, "median", "torch", 40)
     at_least("median, 20 rows: times ByzFL", small, "median", "byzfl", 50)
-    timing, read = timings.get(("median", *small)), memory.get(small)
+    timing = timings.get(("median", *small))
     at_most(
-        "median, 20 rows: times reading the input once",
-        timing.ours / read.read if timing and read else math.nan,
+        "median, 20 rows: times reading the input once, in turns",
+        timing.ours / timing.read if timing else math.nan,
         2,
     )
     at_least("median, 60 rows: times torch.median", middle, "median", "torch", 12)
@@ -528,7 +565,9 @@ def machine() -> dict[str, str]:
     return found
 
 
-def measure(shapes: list[tuple[int, int]], rounds: int, progress: Callable[[str], None]) -> Report:
+def measure(
+    shapes: list[tuple[int, int]], rounds: int, progress: Callable[[str], None], limit: float = LIMIT
+) -> Report:
     report = Report(machine())
     torch, byzfl = load_torch(), load_byzfl()
     for n, width in shapes:
@@ -537,8 +576,8 @@ def measure(shapes: list[tuple[int, int]], rounds: int, progress: Callable[[str]
         report.memory.append(measure_memory(x, max(rounds, 5)))
         for rule in (*robust.AGGREGATORS, *robust.PRE_AGGREGATORS):
             progress(f"{n} x {width}: {rule}")
-            report.timings.append(measure_rule(rule, x, rounds, torch, byzfl))
-    for rule in robust.AGGREGATORS:
+            report.timings.append(measure_rule(rule, x, rounds, torch, byzfl, limit))
+    for rule in (*robust.AGGREGATORS, *robust.PRE_AGGREGATORS):
         progress(f"first use: {rule}")
         report.first_use.append(measure_first_use(rule))
     report.bars = judge(report)
@@ -566,6 +605,7 @@ def as_text(report: Report) -> Iterator[str]:
         yield ""
         yield "| rule | f | ms | core ms | GB/s | MB | numpy | torch | ByzFL | on torch | its MB | times |"
         yield "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|"
+        left_out: list[str] = []
         for t in report.timings:
             if (t.rows, t.columns) == (memory.rows, memory.columns):
                 cells = [
@@ -583,6 +623,10 @@ def as_text(report: Report) -> Iterator[str]:
                     cell(t.byzfl / t.ours, 1),
                 ]
                 yield "| " + " | ".join(cells) + " |"
+                left_out += [f"{t.rule}: {reason}" for reason in t.left_out]
+        if left_out:
+            yield ""
+            yield f"Left out: {'; '.join(left_out)}."
     if report.first_use:
         yield ""
         yield "| first use of | cached s | of computing | not cached s | of computing |"
@@ -603,6 +647,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the results as JSON")
     parser.add_argument("--rounds", type=int, default=9, help="take the best of so many (default 9)")
     parser.add_argument(
+        "--limit",
+        type=float,
+        default=LIMIT,
+        help=f"leave out a peer whose call would take more seconds (default {LIMIT:g})",
+    )
+    parser.add_argument(
         "--shape",
         action="append",
         type=lambda text: tuple(map(int, text.split("x"))),
@@ -613,7 +663,7 @@ def main(arguments: list[str] | None = None) -> int:
     def progress(step: str) -> None:
         print(f"\r{step:<50}", end="", file=sys.stderr, flush=True)
 
-    report = measure(options.shape or list(STANDARD), options.rounds, progress)
+    report = measure(options.shape or list(STANDARD), options.rounds, progress, options.limit)
     progress("")
     print(file=sys.stderr)
     if options.json:

@@ -4,14 +4,29 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import robust
 from robust import tolerance
+from tests.benchmarks import bench_robust
+from tests.robust import (
+    cases,
+    references,
+    test_input,
+    test_parameters,
+    test_robustness,
+    test_rules,
+    test_tolerance,
+)
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
@@ -39,10 +54,63 @@ def test_the_guide_works_as_written(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(printed) == len(promised) == 3
     for line, comment in zip(printed, promised, strict=True):
         assert comment.startswith(line)
-    with pytest.raises(ValueError, match="shortest needs n > 2f: got n=5, f=3"):
-        robust.aggregate("shortest", np.zeros((5, 2)), f=3)
-    with pytest.raises(ValueError, match="shortest does not take k; it takes f: int"):
-        robust.aggregate("shortest", np.zeros((5, 2)), k=3)
+    with pytest.raises(ValueError, match="faba needs n > 2f: got n=5, f=3"):
+        robust.aggregate("faba", np.zeros((5, 2)), f=3)
+    with pytest.raises(ValueError, match="faba does not take k; it takes f: int"):
+        robust.aggregate("faba", np.zeros((5, 2)), k=3)
+
+
+FABA = "| `faba` | Xia et al. 2019 | n > 2f | f passes | its f, a minority | 9 | 9f/(n-2f) * |"
+
+
+def faba(x: NDArray[np.float64], f: int) -> NDArray[np.float64]:
+    """A slow version straight from the formula, which the guide asks for."""
+    left = list(range(len(x)))
+    for _ in range(f):
+        mean = sum(x[i] for i in left) / len(left)
+        left.remove(max(left, key=lambda i: float(((x[i] - mean) ** 2).sum())))
+    return np.asarray(sum(x[i] for i in left) / len(left))
+
+
+def common_tests(*modules: ModuleType) -> Iterator[tuple[Callable[..., None], dict[str, Any]]]:
+    """The tests that run for each of the built-in rules, with every other parameter that they run with."""
+    for module in modules:
+        for name, test in vars(module).items():
+            marks = [mark.args for mark in getattr(test, "pytestmark", []) if mark.name == "parametrize"]
+            if name.startswith("test_") and ("rule", cases.BUILT_IN) in marks:
+                others = [(key, values) for key, values in marks if key != "rule"]
+                for chosen in product(*(values for _, values in others)):
+                    yield test, dict(zip((key for key, _ in others), chosen, strict=True))
+
+
+@pytest.mark.usefixtures("registries_as_before")
+def test_a_rule_entered_in_the_three_tables_is_covered_and_breaks_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    exec(compile(code_blocks("add-an-aggregator.md")[0], "add-an-aggregator.md", "exec"), {})
+    monkeypatch.setattr(robust.AGGREGATORS["faba"], "kappa", lambda n, f: 9 * f / (n - 2 * f))
+    monkeypatch.setitem(cases.NEEDS, "faba", cases._f)
+    monkeypatch.setitem(references.RULES, "faba", faba)
+    page = (DOCS / "robust.md").read_text()
+    last = next(line for line in page.splitlines() if line.startswith("| `zeno++`"))
+    (tmp_path / "robust.md").write_text(page.replace(last, f"{last}\n{FABA}"))
+    monkeypatch.setattr(sys.modules[__name__], "DOCS", tmp_path)
+
+    covering = list(common_tests(test_rules, test_input, test_tolerance))
+    assert len(covering) > 15
+    for test, others in covering:
+        test(rule="faba", **others)
+    test_parameters.test_the_registries_hold_what_they_should()
+    test_parameters.test_everything_says_what_it_is("faba")
+    test_robustness.test_kappa_is_a_number_for_every_f_that_is_withstood("faba")
+    test_the_table_of_rules_is_the_registry()
+    test_constants_are_those_of_the_page()
+    monkeypatch.setattr(test_rules, "BUILT_IN", (*cases.BUILT_IN, "faba"))
+    test_rules.test_every_registered_rule_is_tested_here()
+
+    measured = bench_robust.measure_rule("faba", np.ones((9, 40), dtype=np.float32), 1)
+    assert math.isfinite(measured.ours)
+    assert measured.numpy == math.inf  # nobody wrote one
 
 
 def test_the_first_example_works_as_written(capsys: pytest.CaptureFixture[str]) -> None:
