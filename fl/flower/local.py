@@ -30,7 +30,8 @@ from fl.flower.node import TRAINING, make_node
 from fl.secure import training_seed
 
 STARTING: Final = 60.0  # seconds for the SuperLink to listen
-ENDING: Final = 5.0  # seconds between asking a process to end and ending it
+ENDING: Final = 10.0  # seconds between asking a process to end and ending it
+MARK: Final = "SHARE_FEDERATION"
 QUIET: Final = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
 
@@ -57,7 +58,7 @@ class Federation:
 
     @property
     def environment(self) -> dict[str, str]:
-        found = dict(os.environ) | QUIET | {"FLWR_HOME": str(self.place / "flwr")}
+        found = dict(os.environ) | QUIET | {"FLWR_HOME": str(self.place / "flwr"), MARK: str(self.place)}
         found["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{found.get('PATH', '')}"
         found.setdefault("OMP_NUM_THREADS", "1")
         return found
@@ -124,16 +125,28 @@ class Federation:
         started = [*self.nodes.values(), *([self._link] if self._link else []), *self._others]
         for process in started:
             _signal(process, signal.SIGTERM)
-        end = time.monotonic() + ENDING
-        while any(_alive(process) for process in started) and time.monotonic() < end:
-            time.sleep(0.1)
+        _wait_until(lambda: not any(map(_alive, started)))
         for process in started:
             _signal(process, signal.SIGKILL)
             process.wait()
+        for number in self._strays():
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        _wait_until(lambda: not self._strays())
         for log in self._logs:
             log.close()
 
     _others: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def _strays(self) -> list[int]:
+        """Processes of this federation that have left their groups: the SuperLink detaches one of its own."""
+        found = []
+        mark = f"{MARK}={self.place}".encode()
+        for entry in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if mark in entry.read_bytes().split(b"\0"):
+                    found.append(int(entry.parent.name))
+        return [number for number in found if number != os.getpid()]
 
     def _start(self, command: list[str], name: str) -> subprocess.Popen[bytes]:
         log = (self.place / f"{name}.log").open("ab")
@@ -269,6 +282,12 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
     """To the process and all it started: they share its group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
+
+
+def _wait_until(gone: Callable[[], bool]) -> None:
+    end = time.monotonic() + ENDING
+    while not gone() and time.monotonic() < end:
+        time.sleep(0.1)
 
 
 def _alive(process: subprocess.Popen[bytes]) -> bool:
