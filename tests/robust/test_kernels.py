@@ -168,6 +168,22 @@ def fresh(code: str, root: Path = ROOT, **environment: str) -> subprocess.Comple
     )
 
 
+def test_number_of_linear_algebra_threads_does_not_matter() -> None:
+    """Some rules solve n by n problems with numpy's BLAS, which has threads of its own."""
+    code = (
+        "import hashlib, numpy, robust\n"
+        "cases = ('caf', 200, {'f': 40}), ('smea', 60, {'f': 1}), ('geometric_median', 200, {})\n"
+        "for rule, n, options in cases:\n"
+        "    x = numpy.random.default_rng(n).standard_normal((n, 300)).astype('f')\n"
+        "    found = robust.aggregate(rule, x, **options)\n"
+        "    print(hashlib.sha256(found.vector.tobytes() + found.weights.tobytes()).hexdigest())\n"
+    )
+    names = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+    one, two = (fresh(code, **dict.fromkeys(names, count)).stdout for count in ("1", "2"))
+    assert len(one.split()) == 3
+    assert one == two
+
+
 def test_importing_is_quick_and_alone() -> None:
     code = (
         "import sys, robust, robust.tolerance\n"
