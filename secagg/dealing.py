@@ -56,7 +56,7 @@ def write_proof(place: int, siblings: Sequence[bytes]) -> bytes:
 
 def write_proofs(place: int, forest: hashtree.Forest) -> npt.NDArray[np.uint8]:
     """The proofs of the same place in all trees of a forest, one per row."""
-    paths = [level[:, place >> height ^ 1] for height, level in enumerate(forest)]
+    paths = [level[place >> height ^ 1] for height, level in enumerate(forest)]
     head = np.frombuffer(_proof_head(place, len(paths)), np.uint8)
     return np.concatenate([np.broadcast_to(head, (len(paths[0]), len(head))), *paths], axis=1)
 

@@ -7,6 +7,7 @@ ends; nothing is pickled, and no process outlives the call.
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import signal
@@ -57,6 +58,7 @@ def _fork(fill: Callable[[int, int], None], start: int, stop: int) -> int:
     child = os.fork()
     if child == 0:
         code = 1
+        gc.disable()  # a collection would touch, and so copy, every page that is shared with the parent
         try:
             fill(start, stop)
             code = 0

@@ -13,15 +13,15 @@ from hashlib import sha256
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from secagg import labels
+from secagg.hashing import Bytes, sha256_each
 
 SIZE: Final = 32
 _FILLER: Final = sha256(labels.TREE_EMPTY).digest()
 
 
-Forest = list[npt.NDArray[np.uint8]]  # by height below the root: (trees, nodes, 32)
+Forest = list[Bytes]  # from the leaves up to below the root: (nodes, trees, 32)
 
 
 def _node(children: bytes) -> bytes:
@@ -33,12 +33,18 @@ def leaf(content: bytes) -> bytes:
     return sha256(labels.TREE_LEAF + content).digest()
 
 
+def leaves(contents: Bytes) -> bytes:
+    """The hashes of many leaves, one after the other, from one content per row."""
+    return sha256_each(labels.TREE_LEAF, contents).tobytes()
+
+
 def levels(leaves: bytes) -> list[bytes]:
     """Every level from the leaves (their hashes, one after the other) up to the root, which is the last."""
     rows = [leaves or _FILLER]
     while len(rows[-1]) > SIZE:
         row = rows[-1] + _FILLER * (len(rows[-1]) // SIZE % 2)
-        rows.append(b"".join([_node(row[i : i + 2 * SIZE]) for i in range(0, len(row), 2 * SIZE)]))
+        pairs = np.frombuffer(row, np.uint8).reshape(-1, 2 * SIZE)
+        rows.append(sha256_each(labels.TREE_NODE, pairs).tobytes())
     return rows
 
 
@@ -53,12 +59,15 @@ def proof(rows: Sequence[bytes], place: int) -> tuple[bytes, ...]:
 
 
 def forest(trees: Sequence[Sequence[bytes]]) -> Forest:
-    """Trees of one shape, side by side, so that a path can be read from all of them at once."""
+    """Trees of one shape, side by side, so that a path can be read from all of them at once.
+
+    What lies at one place in all trees is together: it is read once per client, and written once.
+    """
     levels = []
     for height in range(len(trees[0]) - 1):
         filler = _FILLER * (len(trees[0][height]) // SIZE % 2)
         level = np.frombuffer(b"".join([tree[height] + filler for tree in trees]), np.uint8)
-        levels.append(level.reshape(len(trees), -1, SIZE))
+        levels.append(np.ascontiguousarray(level.reshape(len(trees), -1, SIZE).swapaxes(0, 1)))
     return levels
 
 

@@ -11,13 +11,16 @@ import hmac
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
+import numpy as np
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from secagg.errors import PeerError, UsageError
+from secagg.hashing import Bytes, sha256_each
 
 Entropy = Callable[[int], bytes]
 
@@ -48,6 +51,21 @@ def hkdf(secret: bytes, info: bytes, length: int = 32) -> bytes:
     return hmac.digest(extracted, info + b"\x01", "sha256")[:length]
 
 
+def hkdf_each(secrets: Bytes, infos: Bytes) -> Bytes:
+    """`hkdf` of many: the 32 bytes of each row of 32-byte secrets with the same row of infos."""
+    if secrets.shape[1:] != (32,) or len(secrets) != len(infos):
+        raise UsageError("HKDF of many takes one secret of 32 bytes per info")
+    extracted = _hmac_each(np.zeros_like(secrets), secrets)
+    return _hmac_each(extracted, np.pad(infos, ((0, 0), (0, 1)), constant_values=1))
+
+
+def _hmac_each(keys: Bytes, messages: Bytes) -> Bytes:
+    """HMAC-SHA256 (RFC 2104) of each message under the 32-byte key of the same row."""
+    blocks = np.pad(keys, ((0, 0), (0, 32)))
+    inner = sha256_each(b"", np.concatenate([blocks ^ np.uint8(0x36), messages], axis=1))
+    return sha256_each(b"", np.concatenate([blocks ^ np.uint8(0x5C), inner], axis=1))
+
+
 def digest(label: bytes, *parts: bytes) -> bytes:
     """SHA-256 of a label and parts, which are of fixed length or carry their own."""
     return hashlib.sha256(b"".join((label, *parts))).digest()
@@ -64,6 +82,21 @@ def check_public_key(public: bytes) -> bytes:
     return public
 
 
+# Decoded public keys are remembered: they are public, and the same for all clients of a process and for all
+# pairs of one client. What was refused is not remembered, so it is refused again.
+_REMEMBERED: Final = 4096
+
+
+@lru_cache(_REMEMBERED)
+def _agreement_key(public: bytes) -> X25519PublicKey:
+    return X25519PublicKey.from_public_bytes(check_public_key(public))
+
+
+@lru_cache(_REMEMBERED)
+def _identity_key(public: bytes) -> Ed25519PublicKey:
+    return Ed25519PublicKey.from_public_bytes(public)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AgreementKey:
     """An X25519 key pair for one run. The private half is 32 bytes that Shamir shares as they are."""
@@ -78,9 +111,8 @@ class AgreementKey:
 
     def agree(self, public: bytes) -> bytes:
         """The raw shared secret. It goes into HKDF and nowhere else."""
-        check_public_key(public)
         try:
-            return self._key.exchange(X25519PublicKey.from_public_bytes(public))
+            return self._key.exchange(_agreement_key(public))
         except ValueError:  # what OpenSSL says of an all-zero result; unreachable after the check above
             raise PeerError("X25519 agreement failed") from None
 
@@ -113,6 +145,6 @@ class Identity:
 def verify(public: bytes, signature: bytes, message: bytes, *, signer: int) -> None:
     """Raise PeerError, naming the signer, unless the signature is right."""
     try:
-        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+        _identity_key(public).verify(signature, message)
     except (InvalidSignature, ValueError):
         raise PeerError(f"client {signer}: wrong signature", culprit=signer) from None

@@ -6,9 +6,13 @@ bind version, plan hash, ids and the grouping's number; `secagg.prg` expands it.
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from secagg import labels
 from secagg.groupings import ClientId
-from secagg.keys import hkdf
+from secagg.hashing import Bytes
+from secagg.keys import hkdf, hkdf_each
 from secagg.prg import KEY_BYTES
 from secagg.transcript import u32
 
@@ -17,6 +21,15 @@ def pairwise_key(agreed: bytes, plan_hash: bytes, a: ClientId, b: ClientId, grou
     """The key that clients a and b share for one grouping; the same from both sides."""
     low, high = sorted((a, b))
     return hkdf(agreed, labels.PAIRWISE_MASK + plan_hash + u32(low) + u32(high) + u32(grouping), KEY_BYTES)
+
+
+def pairwise_keys(agreed: Bytes, plan_hash: bytes, pairs: npt.NDArray[np.uint32]) -> Bytes:
+    """`pairwise_key` of many: one agreed secret and one (a, b, grouping) per row."""
+    ids = np.array(pairs, "<u4", order="C")
+    ids[:, :2].sort(axis=1)
+    opening = np.frombuffer(labels.PAIRWISE_MASK + plan_hash, np.uint8)
+    infos = np.concatenate([np.broadcast_to(opening, (len(ids), len(opening))), ids.view(np.uint8)], axis=1)
+    return hkdf_each(agreed, infos)[:, :KEY_BYTES]
 
 
 def self_key(seed: bytes, plan_hash: bytes, owner: ClientId, grouping: int) -> bytes:

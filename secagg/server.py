@@ -210,9 +210,7 @@ class Server:
 
     def _tree(self, dealing: Dealing) -> list[bytes]:
         width = (len(self.plan.groupings) + 1) * HASH_BYTES
-        hashes = dealing.hashes
-        leaves = (hashtree.leaf(hashes[i : i + width]) for i in range(0, len(hashes), width))
-        return hashtree.levels(b"".join(leaves))
+        return hashtree.levels(hashtree.leaves(np.frombuffer(dealing.hashes, np.uint8).reshape(-1, width)))
 
     def _take_input(self, message: MaskedInput) -> None:
         plan, sender = self.plan, message.sender
@@ -262,6 +260,14 @@ class Server:
         self._endorsements[message.sender] = message
 
     def _statement(self, client: ClientId) -> bytes:
+        """What this client must sign in stage 3: the same for all, but in the sparse mode."""
+        return self._statement_of(client) if self.plan.semi_honest_only else self._common_statement
+
+    @cached_property
+    def _common_statement(self) -> bytes:
+        return self._statement_of(self.plan.ids[0])
+
+    def _statement_of(self, client: ClientId) -> bytes:
         return transcript.opening(self.plan, self._view(client), sorted(self._inputs), self._rows)
 
     def _take_unmasking(self, message: Unmasking) -> None:
@@ -359,22 +365,31 @@ class Server:
 
     def _bundle(self, client: ClientId) -> Bundle:
         """The public part of U2, and from each dealer this client's box and the proof of its hashes."""
-        sparse, size = self.plan.semi_honest_only, box_bytes(self.plan)
-        dealers = self._dealers_of(client) if sparse else self._common_dealers
-        others = [dealer.id for dealer in dealers if dealer.id != client]
-        if sparse:
-            places = [self._places_of(dealer)[client] for dealer in others]
-            paths = (hashtree.proof(self._trees[v], place) for v, place in zip(others, places, strict=True))
-            proofs = b"".join(map(write_proof, places, paths))
-        else:
-            places = [self._common_places[client]] * len(others)
-            mine = bisect_left(others, client)
-            proofs = np.delete(write_proofs(places[0], self._forest), mine, axis=0).tobytes()
-        boxes = []
-        for dealer, place in zip(others, places, strict=True):
-            start = (place - (dealer < client)) * size  # a dealer makes no box for itself
+        if self.plan.semi_honest_only:
+            return self._sparse_bundle(client)
+        place, size, dealings = self._common_places[client], box_bytes(self.plan), self._dealings
+        mine = bisect_left(self._common_ids, client)
+        before, after = self._common_ids[:mine], self._common_ids[mine + 1 :]
+        start = place * size  # of the box, but where its dealer, who makes none for itself, comes before
+        boxes = [dealings[dealer].boxes[start - size : start] for dealer in before]
+        boxes += [dealings[dealer].boxes[start : start + size] for dealer in after]
+        proofs = np.delete(write_proofs(place, self._forest), mine, axis=0)
+        return Bundle(self._common_dealers, b"".join(boxes), proofs.tobytes())
+
+    def _sparse_bundle(self, client: ClientId) -> Bundle:
+        """The same where every dealer has holders of its own."""
+        dealers, size = self._dealers_of(client), box_bytes(self.plan)
+        boxes, proofs = [], []
+        for dealer in (dealer.id for dealer in dealers if dealer.id != client):
+            place = self._places_of(dealer)[client]
+            start = (place - (dealer < client)) * size
             boxes.append(self._dealings[dealer].boxes[start : start + size])
-        return Bundle(dealers, b"".join(boxes), proofs)
+            proofs.append(write_proof(place, hashtree.proof(self._trees[dealer], place)))
+        return Bundle(dealers, b"".join(boxes), b"".join(proofs))
+
+    @cached_property
+    def _common_ids(self) -> list[ClientId]:
+        return [dealer.id for dealer in self._common_dealers]
 
     @cached_property
     def _common_dealers(self) -> tuple[Dealer, ...]:
@@ -428,11 +443,7 @@ class Server:
             rows=self._rows,
         )
         shares, blamed = Shares(opened), self._disputed()
-        for message in self._unmaskings.values():
-            try:
-                shares.add(message)
-            except PeerError as wrong:
-                blamed[message.sender] = str(wrong)
+        blamed.update(shares.add_all(self._unmaskings.values()))
         rebuilt = rebuild(shares)
         blamed.update(rebuilt.cheating_dealers)
         lost = remove_masks(opened, rebuilt, self._sums, processes=self._processes)

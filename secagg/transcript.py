@@ -10,9 +10,13 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from secagg import labels
 from secagg.codec import to_bytes
 from secagg.groupings import ClientId, Row
+from secagg.hashing import Bytes, sha256_each
 from secagg.keys import digest
 from secagg.messages import Dealer, Dealing, KeyAdvert, Unmasking
 from secagg.plan import Plan
@@ -49,6 +53,12 @@ def share_hash(
 ) -> bytes:
     """What a dealer publishes of one share, so that nobody can pass off another."""
     return digest(labels.SHARE_LEAF, plan_hash, u32(dealer), u32(holder), u32(secret), share, nonce)
+
+
+def share_hashes(plan_hash: bytes, ids: npt.NDArray[np.uint32], entries: Bytes) -> Bytes:
+    """`share_hash` of many: rows of ids are (dealer, holder, secret), of entries a share and its nonce."""
+    rows = np.concatenate([np.ascontiguousarray(ids, "<u4").view(np.uint8), entries], axis=1)
+    return sha256_each(labels.SHARE_LEAF + plan_hash, rows)
 
 
 def dealing_statement(plan_hash: bytes, advert: KeyAdvert, dealing: Dealing | Dealer) -> bytes:

@@ -7,7 +7,6 @@ row's sum is exact or not returned, and whoever is named is named by evidence.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import forks, shamir, transcript
-from secagg.client_state import is_canonical
 from secagg.codec import Ring32
 from secagg.errors import PeerError
 from secagg.groupings import ClientId, Row
+from secagg.hashing import Bytes
 from secagg.keys import HASH_BYTES, AgreementKey
-from secagg.masks import pairwise_key, pairwise_sign, self_key
+from secagg.masks import pairwise_keys, pairwise_sign, self_key
 from secagg.messages import Dealing, KeyAdvert, Unmasking
 from secagg.plan import Plan
 from secagg.prg import KEY_BYTES, add_masks
@@ -30,6 +29,7 @@ from secagg.shamir import SHARE_BYTES
 Secret = tuple[ClientId, int]  # its owner, and which: KEY_SECRET or r + 1
 Pair = tuple[ClientId, ClientId, Row]  # one that is gone, one that is alive, and a row of both
 ENTRY = SHARE_BYTES + HASH_BYTES
+SOME = 4096  # pairs whose keys are derived at a time: what is in between stays in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,77 +53,121 @@ class Opened:
         }
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Wanted:
+    """The secrets that a message gives shares of, in its order. Honest messages all have the same."""
+
+    owners: tuple[Sequence[ClientId], Sequence[ClientId]]  # of seeds, of keys
+    seeds: int  # how many of the secrets
+    secrets: Sequence[Secret]
+    table: npt.NDArray[np.uint32]  # the same, one row each
+    published: Sequence[tuple[Mapping[ClientId, int], bytes, int]]  # per secret: who stands where in which
+    # hashes, and how far from there its own hash is
+
+    @classmethod
+    def of(
+        cls,
+        opened: Opened,
+        owners: tuple[Sequence[ClientId], Sequence[ClientId]],
+        seeds: Sequence[Secret],
+        keys: Sequence[Secret],
+    ) -> Wanted:
+        secrets = [*seeds, *keys]
+        published = [
+            (opened.holders[owner], opened.dealings[owner].hashes, secret * HASH_BYTES)
+            for owner, secret in secrets
+        ]
+        return cls(owners, len(seeds), secrets, np.array(secrets, np.uint32).reshape(-1, 2), published)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Given:
+    """The shares of one message, and which of them are their dealer's."""
+
+    wanted: Wanted
+    shares: Bytes = field(repr=False)  # (secrets, 33)
+    good: npt.NDArray[np.bool_]
+
+
 @dataclass(slots=True, eq=False)
 class Shares:
-    """The shares received so far that match their dealer's hash, by secret and holder."""
+    """The shares received so far, by holder, each checked against its dealer's hash."""
 
     opened: Opened
-    by_secret: defaultdict[Secret, dict[ClientId, bytes]] = field(
-        default_factory=lambda: defaultdict(dict), repr=False
-    )
+    by_holder: dict[ClientId, Given] = field(default_factory=dict, repr=False)
+    _last: Wanted | None = None
 
     def add(self, message: Unmasking) -> None:
         """Take what matches. PeerError, naming the sender, for a wrong share; the right ones still count."""
         for sender, wrong in self.add_all([message]).items():
             raise PeerError(wrong, culprit=sender)
 
-    def add_all(self, messages: Sequence[Unmasking], *, processes: int = 1) -> dict[ClientId, str]:
-        """Take every share that matches; who sent others, and what they are, comes back.
-
-        Hashing short things holds Python's global lock, so the messages are checked in so many processes.
-        """
-        wanted: dict[ClientId, Sequence[Secret]] = {}
+    def add_all(self, messages: Iterable[Unmasking]) -> dict[ClientId, str]:
+        """Take every share that matches; who sent others, and what they are, comes back."""
         wrong: dict[ClientId, str] = {}
         for message in messages:
+            sender = message.sender
             try:
-                wanted[message.sender] = self._wanted(message)
+                wanted = self._wanted(message)
             except PeerError as bad:
-                wrong[message.sender] = str(bad)
-        sound = [message for message in messages if message.sender in wanted]
-        most = max((1, *map(len, wanted.values())))
-
-        def check(start: int, stop: int) -> bytes:
-            matches = (self._matches(message, wanted[message.sender]) for message in sound[start:stop])
-            return b"".join(flags.ljust(most, b"\0") for flags in matches)
-
-        checked = forks.spread(check, len(sound), width=most, processes=processes, least=-(-8192 // most))
-        for message, flags in zip(sound, checked, strict=True):
-            sender, entries = message.sender, message.seeds + message.keys
-            for place, (secret, good) in enumerate(zip(wanted[sender], flags.tobytes(), strict=False)):
-                if good:
-                    at = place * ENTRY
-                    self.by_secret[secret][sender] = entries[at : at + SHARE_BYTES]
-                else:
-                    wrong.setdefault(sender, f"client {sender} gave a wrong share of client {secret[0]}")
+                wrong[sender] = str(bad)
+                continue
+            entries = np.frombuffer(message.seeds + message.keys, np.uint8).reshape(-1, ENTRY)
+            good = self._matches(sender, wanted, entries)
+            self.by_holder[sender] = Given(wanted, entries[:, :SHARE_BYTES].copy(), good)
+            if not good.all():
+                owner, _ = wanted.secrets[int(np.argmin(good))]
+                wrong[sender] = f"client {sender} gave a wrong share of client {owner}"
         return wrong
 
-    def _matches(self, message: Unmasking, wanted: Sequence[Secret]) -> bytes:
-        """For each share, one byte: whether it is the one that its dealer published the hash of."""
-        opened, sender, entries = self.opened, message.sender, message.seeds + message.keys
-        plan_hash, per_holder = opened.plan.hash, (len(opened.plan.groupings) + 1) * HASH_BYTES
-        flags = bytearray(len(wanted))
-        for place, (owner, secret) in enumerate(wanted):
-            entry = entries[place * ENTRY : (place + 1) * ENTRY]
-            share, nonce = entry[:SHARE_BYTES], entry[SHARE_BYTES:]
-            where = opened.holders[owner].get(sender)
-            if where is not None and is_canonical(share):
-                start = where * per_holder + secret * HASH_BYTES
-                found = transcript.share_hash(plan_hash, owner, sender, secret, share, nonce)
-                flags[place] = opened.dealings[owner].hashes[start : start + HASH_BYTES] == found
-        return bytes(flags)
+    def _matches(self, sender: ClientId, wanted: Wanted, entries: Bytes) -> npt.NDArray[np.bool_]:
+        """Whether each share is a field element, and the one that its dealer published the hash of."""
+        per_holder = (len(self.opened.plan.groupings) + 1) * HASH_BYTES
+        published = []
+        for places, hashes, offset in wanted.published:
+            place = places.get(sender)
+            if place is None:  # in the sparse mode not everybody holds a share; none is hashed to zeros
+                published.append(bytes(HASH_BYTES))
+            else:
+                start = place * per_holder + offset
+                published.append(hashes[start : start + HASH_BYTES])
+        ids = np.insert(wanted.table, 1, sender, axis=1)
+        found = transcript.share_hashes(self.opened.plan.hash, ids, entries)
+        expected = np.frombuffer(b"".join(published), np.uint8).reshape(-1, HASH_BYTES)
+        matches: npt.NDArray[np.bool_] = (found == expected).all(axis=1)
+        matches &= shamir.canonical(entries[:, :SHARE_BYTES])
+        return matches
 
-    def _wanted(self, message: Unmasking) -> Sequence[Secret]:
-        """The secrets whose shares a message must hold, in its order."""
-        opened, sender = self.opened, message.sender
-        alive = frozenset(message.seed_owners)
-        if not alive <= opened.survivors or opened.survivors & set(message.key_owners):
-            raise PeerError(f"client {sender} gave shares of the wrong kind", culprit=sender)
-        if not (alive | set(message.key_owners)) <= set(opened.dealings):
-            raise PeerError(f"client {sender} gave shares of someone who dealt none", culprit=sender)
-        wanted = [(owner, r + 1) for owner in message.seed_owners for r in opened.groupings_of[owner]]
-        if len(message.seeds) != len(wanted) * ENTRY or len(message.keys) != len(message.key_owners) * ENTRY:
+    def _wanted(self, message: Unmasking) -> Wanted:
+        """What a message must hold shares of, if it holds as many. The owners are checked once for all."""
+        opened, sender, owners = self.opened, message.sender, (message.seed_owners, message.key_owners)
+        wanted = self._last
+        if wanted is None or wanted.owners != owners:
+            alive = frozenset(message.seed_owners)
+            if not alive <= opened.survivors or opened.survivors & set(message.key_owners):
+                raise PeerError(f"client {sender} gave shares of the wrong kind", culprit=sender)
+            if not (alive | set(message.key_owners)) <= set(opened.dealings):
+                raise PeerError(f"client {sender} gave shares of someone who dealt none", culprit=sender)
+            seeds = [(owner, r + 1) for owner in message.seed_owners for r in opened.groupings_of[owner]]
+            keys = [(owner, transcript.KEY_SECRET) for owner in message.key_owners]
+            wanted = self._last = Wanted.of(opened, owners, seeds, keys)
+        if len(message.seeds) != wanted.seeds * ENTRY or len(message.keys) != len(message.key_owners) * ENTRY:
             raise PeerError(f"client {sender} gave the wrong number of shares", culprit=sender)
-        return wanted + [(owner, transcript.KEY_SECRET) for owner in message.key_owners]
+        return wanted
+
+    def places(self, secrets: Sequence[Secret]) -> npt.NDArray[np.int32]:
+        """Which row of each holder's shares (ascending) is the good one of each secret; -1 if none is."""
+        number = {secret: k for k, secret in enumerate(secrets)}
+        found = np.full((len(secrets), len(self.by_holder)), -1, np.int32)
+        order: dict[Wanted, npt.NDArray[np.int64]] = {}
+        for column, holder in enumerate(sorted(self.by_holder)):
+            given = self.by_holder[holder]
+            if given.wanted not in order:
+                numbers = [number.get(secret, -1) for secret in given.wanted.secrets]
+                order[given.wanted] = np.array(numbers, np.int64)
+            rows = np.flatnonzero(given.good & (order[given.wanted] >= 0))
+            found[order[given.wanted][rows], column] = rows
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,22 +183,25 @@ def rebuild(shares: Shares) -> Rebuilt:
     """Rebuild every secret the opened rows need, with one set of coefficients per set of holders."""
     opened = shares.opened
     plan, t = opened.plan, opened.plan.t
+    needed, senders = list(_needed(opened)), sorted(shares.by_holder)
+    places = shares.places(needed)
     missing: dict[Secret, str] = {}
-    batches: dict[tuple[ClientId, ...], list[Secret]] = {}
-    for secret in _needed(opened):
-        holders = tuple(sorted(shares.by_secret.get(secret, ()))[:t])
+    batches: dict[tuple[int, ...], list[int]] = {}
+    for number, secret in enumerate(needed):
+        holders = np.flatnonzero(places[number] >= 0)[:t]
         if len(holders) < t:
             missing[secret] = f"{len(holders)} good shares of client {secret[0]}, the threshold is {t}"
         else:
-            batches.setdefault(holders, []).append(secret)
+            batches.setdefault(tuple(holders.tolist()), []).append(number)
     secrets: dict[Secret, bytes] = {}
     cheating: dict[ClientId, str] = {}
-    for holders, wanted in batches.items():
-        coefficients = shamir.coefficients([plan.index[v] for v in holders])
-        rows = [b"".join(shares.by_secret[secret][v] for v in holders) for secret in wanted]
-        table = np.frombuffer(b"".join(rows), dtype=np.uint8)
-        shape = (len(wanted), len(holders), SHARE_BYTES)
-        values = shamir.combine(coefficients, table.reshape(shape))
+    for chosen, numbers in batches.items():
+        coefficients = shamir.coefficients([plan.index[senders[h]] for h in chosen])
+        table = np.empty((len(numbers), t, SHARE_BYTES), np.uint8)
+        for k, h in enumerate(chosen):
+            table[:, k] = shares.by_holder[senders[h]].shares[places[numbers, h]]
+        values = shamir.combine(coefficients, table)
+        wanted = [needed[number] for number in numbers]
         for secret, value in zip(wanted, values, strict=True):
             if value is not None and _is_right(opened, secret, value):
                 secrets[secret] = value
@@ -199,17 +246,14 @@ def remove_masks(
             lost[row] = gaps[0]
     pairs = sorted(pair for row in opened.rows if row not in lost for pair in _pairs_of(opened, row))
     pair_keys = _pair_keys(opened, rebuilt, pairs, processes)
-    left: dict[Row, tuple[list[bytes], list[int]]] = {}
-    for row in opened.rows:
-        if row not in lost:
-            keys = _self_keys(opened, rebuilt, row)
-            left[row] = keys, [-1] * len(keys)
-    for (gone, alive, row), key in zip(pairs, pair_keys, strict=True):
-        keys, signs = left[row]
-        keys.append(key.tobytes())
-        signs.append(-pairwise_sign(alive, gone))
-    for row, (keys, signs) in left.items():
-        add_masks(totals[row], keys, signs)
+    of_row: dict[Row, list[int]] = {row: [] for row in opened.rows if row not in lost}
+    for number, (_, _, row) in enumerate(pairs):
+        of_row[row].append(number)
+    for row, numbers in of_row.items():
+        own = _self_keys(opened, rebuilt, row)
+        signs = [-1] * len(own) + [-pairwise_sign(pairs[number][1], pairs[number][0]) for number in numbers]
+        keys = np.frombuffer(b"".join(own), np.uint8).reshape(-1, KEY_BYTES)
+        add_masks(totals[row], np.concatenate([keys, pair_keys[numbers]]), signs)
     return lost
 
 
@@ -238,9 +282,7 @@ def _pairs_of(opened: Opened, row: Row) -> Iterable[Pair]:
             yield from ((gone, client, row) for client in alive if client in partners)
 
 
-def _pair_keys(
-    opened: Opened, rebuilt: Rebuilt, pairs: Sequence[Pair], processes: int
-) -> npt.NDArray[np.uint8]:
+def _pair_keys(opened: Opened, rebuilt: Rebuilt, pairs: Sequence[Pair], processes: int) -> Bytes:
     """One key per pair. They are sorted, so that two clients agree once for all their groupings."""
     plan, adverts = opened.plan, opened.adverts
     private = {
@@ -249,11 +291,16 @@ def _pair_keys(
     }
 
     def derive(start: int, stop: int) -> bytes:
-        keys, before, agreed = [], None, b""
-        for gone, alive, (r, _) in pairs[start:stop]:
+        return b"".join([derive_some(pairs[k : min(k + SOME, stop)]) for k in range(start, stop, SOME)])
+
+    def derive_some(some: Sequence[Pair]) -> bytes:
+        agreed, before, secret = [], None, b""
+        for gone, alive, _ in some:
             if (gone, alive) != before:
-                agreed, before = private[gone].agree(adverts[alive].mask), (gone, alive)
-            keys.append(pairwise_key(agreed, plan.hash, alive, gone, r))
-        return b"".join(keys)
+                secret, before = private[gone].agree(adverts[alive].mask), (gone, alive)
+            agreed.append(secret)
+        secrets = np.frombuffer(b"".join(agreed), np.uint8).reshape(len(some), -1)
+        numbers = np.array([(gone, alive, r) for gone, alive, (r, _) in some], np.uint32)
+        return pairwise_keys(secrets, plan.hash, numbers).tobytes()
 
     return forks.spread(derive, len(pairs), width=KEY_BYTES, processes=processes, least=256)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from secagg import hashtree
+from secagg.hashing import MANY
+from tests.secagg.drbg import Drbg
 
 leaves = st.lists(st.binary(min_size=1, max_size=8), min_size=1, max_size=40)
 
@@ -44,6 +48,33 @@ def test_a_node_cannot_pose_as_a_leaf() -> None:
     one, two = hashtree.leaf(b"1"), hashtree.leaf(b"2")
     node = hashtree.levels(one + two)[-1]
     assert hashtree.leaf(one + two) != node
+
+
+@pytest.mark.parametrize("count", [1, 2, MANY - 1, MANY, 2 * MANY + 3])
+def test_many_leaves_and_nodes_at_once_are_those_one_by_one(count: int) -> None:
+    contents = np.frombuffer(Drbg(b"contents")(count * 64), np.uint8).reshape(count, 64)
+    row = [hashtree.leaf(content.tobytes()) for content in contents]
+    assert hashtree.leaves(contents) == b"".join(row)
+    levels = hashtree.levels(b"".join(row))
+    while len(row) > 1:
+        row += [hashtree._FILLER] * (len(row) % 2)
+        row = [hashtree._node(left + right) for left, right in pairs_of(row)]
+    assert levels[-1] == row[0]
+
+
+def pairs_of(row: list[bytes]) -> list[tuple[bytes, bytes]]:
+    return list(zip(row[::2], row[1::2], strict=True))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 8])
+def test_a_forest_has_the_paths_of_its_trees(count: int) -> None:
+    draw = Drbg(b"forest")
+    trees = [hashtree.levels(draw(count * 32)) for _ in range(3)]
+    forest = hashtree.forest(trees)
+    for place in range(count):
+        paths = [level[place >> height ^ 1] for height, level in enumerate(forest)]
+        for k, tree in enumerate(trees):
+            assert tuple(path[k].tobytes() for path in paths) == hashtree.proof(tree, place)
 
 
 def test_an_empty_tree_has_a_root_of_its_own() -> None:
