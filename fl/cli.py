@@ -340,7 +340,18 @@ def _flower_show(options: argparse.Namespace) -> int:
     found = read_enrolment(options.file)
     for number, member in enumerate(found.members):
         print(f"client {number:<4} {member.name:<20} {member.identity.hex()}  {member.examples} examples")
+    e, cohort = found.experiment, found.cohort
+    plan = found.plan_of(cohort.drawn(0)[0], 0)
+    assert plan is not None
+    c, p = e.clusters, e.privacy
+    print(f"rounds      {e.rounds}, {e.per_round} of {e.clients} members in each, model {e.model}")
+    print(f"clusters    of {c.size}, {c.groupings} groupings, schedule {c.schedule}")
+    colluders = f"while {plan.assumed_colluders} may help a lying server"
+    print(f"threshold   {plan.t} of {len(plan.roster)}, {colluders}")
+    print(f"audit       {p.audit}: T = {p.anonymity}, leverage at most {p.max_leverage}, clip {p.clip}")
     print(f"seed        {found.seed.hex()}\nfingerprint {found.training_id.hex()}")
+    if p.audit != "enforce":
+        print("WARNING: NOBODY IS PROTECTED: the exposure audit of this training only reports")
     return 0
 
 

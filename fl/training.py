@@ -115,7 +115,7 @@ def run(
         raise ConfigError(f"model: {error}") from error
     with announced(show.note), Interrupt(show.note) as interrupt, trainer:
         population = Population(e, [int(size) for size in dealt.sizes])
-        for warning in (_exposing(e), worst_case(e, population.layout.clusters)):
+        for warning in (exposing(e), worst_case(e, population.layout.clusters)):
             if warning:
                 show.note(f"{e.name}: {warning}")
         setting = Setting(e, trainer, population, byzantine, show, interrupt)
@@ -130,7 +130,8 @@ def _check_machine(e: Experiment) -> None:
         raise ConfigError("machine.workers: a GPU trains clients together in one process; use 0")
 
 
-def _exposing(e: Experiment) -> str:
+def exposing(e: Experiment) -> str:
+    """A warning, if the server learns single updates."""
     if e.method == "no-share":
         return "NO SECURE AGGREGATION: the server sees every update (privacy.expose_every_client)"
     if e.privacy.audit != "enforce":

@@ -26,13 +26,14 @@ from fl.config import STAGES, ConfigError, Experiment
 from fl.draws import absences, attackers, context
 from fl.flower import envelope
 from fl.flower.envelope import Envelope, MalformedError
-from fl.flower.node import Node
+from fl.flower.node import Node, Refused
 from fl.secure import tamper
 from secagg.client import Client
+from secagg.client_state import State
 from secagg.errors import PlanRefused, SecAggError
 from secagg.keys import HASH_BYTES
 from secagg.local import floors_for
-from secagg.messages import KeyList, ToServer
+from secagg.messages import Bundle, KeyList, ToServer
 from secagg.plan import Plan
 from secagg.result import Stage
 from secagg.wire import decode, encode
@@ -44,8 +45,8 @@ FOLDER: Final = "share-node"
 SIMULATE: Final = "share-simulate"
 
 
-class Refused(Exception):  # noqa: N818 - it reads as the sentence it is
-    """This node does not do what it was asked; the words go to the server."""
+ANSWERED: Final = b"\xff" * HASH_BYTES  # in the place of a model's hash: what follows is the last answer
+NOT_READY: Final = "this node is not set up for this training; its own log says why"
 
 
 @dataclass(slots=True)
@@ -161,19 +162,20 @@ def _difference(mine: Plan, theirs: Plan) -> str:
 
 def mask(node: Node, memory: Memory, asked: Envelope, train: Train) -> dict[str, bytes]:
     """Train on this node's data from the model that everybody was promised, and mask the update."""
-    model = _part(asked, "model")
+    model, bundle = _part(asked, "model"), decode(_part(asked, "message"))
     model_hash, saved = memory.load(asked.round)
     if hashlib.sha256(model).digest() != model_hash:
         raise Refused("this is not the model whose hash is in the plan")
     client = restored(node, asked.round, saved)
-    bundle = decode(_part(asked, "message"))
+    if client.state is not State.DEALT or not isinstance(bundle, Bundle):
+        raise Refused("it is not time to train")
     if len(model) != 4 * client.plan.length:
         raise Refused(f"the model has {len(model)} bytes, the plan {client.plan.length} coordinates")
     if client.plan.rows_of[node.client]:
         update = train(node, asked.round, np.frombuffer(model, dtype="<f4"))
     else:
         update = np.zeros(client.plan.length, dtype=np.float32)  # left out by lot: only holds shares
-    reply = client.receive(bundle, update=update)  # type: ignore[arg-type]
+    reply = client.receive(bundle, update=update)
     memory.store(asked.round, model_hash, client.save())
     return {"message": _sent(node, client.plan, Stage.INPUTS, reply)}
 
@@ -188,21 +190,28 @@ def sign(node: Node, memory: Memory, asked: Envelope) -> dict[str, bytes]:
 
 
 def unmask(node: Node, memory: Memory, asked: Envelope) -> dict[str, bytes]:
-    """Give the shares that open the signed rows, forget this round, and send keys for the next one."""
-    _, saved = memory.load(asked.round)
+    """Give the shares that open the signed rows, forget this round, and send keys for the next one.
+
+    The answer is kept in the place of the secrets: if it was lost on the way, it is sent again as it was.
+    """
+    model_hash, saved = memory.load(asked.round)
+    if model_hash == ANSWERED:
+        return {"message": saved} | _next_keys(node, memory, asked)
     client = restored(node, asked.round, saved)
     memory.wipe(asked.round)
     reply = client.receive(_part(asked, "message"))
-    parts = {"message": _sent(node, client.plan, Stage.UNMASKING, reply)}
-    return parts | _next_keys(node, memory, asked)
+    message = _sent(node, client.plan, Stage.UNMASKING, reply)
+    memory.store(asked.round, ANSWERED, message)
+    return {"message": message} | _next_keys(node, memory, asked)
 
 
 def _next_keys(node: Node, memory: Memory, asked: Envelope) -> dict[str, bytes]:
     if "next" not in asked.parts:
         return {}
     try:
-        return hello(node, memory, Envelope(int.from_bytes(asked.parts["next"][:7], "little")))
-    except (Refused, SecAggError):  # the shares are owed whether or not there are keys to give
+        return hello(node, memory, Envelope(int.from_bytes(asked.parts["next"], "little")))
+    except Exception:  # the shares are owed whether or not there are keys to give
+        traceback.print_exc(file=sys.stderr)
         return {}
 
 
@@ -266,7 +275,7 @@ def client_app(data: str | None = None, *, classes: int | None = None) -> Client
 
 def answer(message: Message, context: Context, *, action: str, handler: Handler) -> Message:
     """Run one handler; whatever goes wrong becomes a refusal in words."""
-    start, round, parts, refused = time.perf_counter(), 0, {}, ""
+    start, round, parts, refused, memory = time.perf_counter(), 0, {}, "", None
     try:
         asked = envelope.unpack(message.content)
         round = asked.round
@@ -275,13 +284,18 @@ def answer(message: Message, context: Context, *, action: str, handler: Handler)
         if action != envelope.HELLO and memory.absent(_STAGE_NAMES[action], round):
             raise Refused("it did not answer in time")
         parts = handler(node, memory, asked)
-    except (Refused, MalformedError, SecAggError, ConfigError) as error:
+    except (Refused, MalformedError, SecAggError) as error:
         refused = str(error)
+    except ConfigError as error:
+        print(f"share: {error}", file=sys.stderr)  # it may name files: for the node's operator alone
+        refused = NOT_READY
     except Exception as error:
-        traceback.print_exc(file=sys.stderr)  # for the node's operator alone
+        traceback.print_exc(file=sys.stderr)
         refused = f"{type(error).__name__} on the node; its log has the details"
     if refused:
         print(f"share: round {round + 1}, {action}: {refused}", file=sys.stderr)
+        if memory is not None and action != envelope.HELLO:
+            memory.wipe(round)  # one doubt ends the round: no second try with a better lie
     reply = Envelope(round, parts, time.perf_counter() - start, refused)
     return Message(envelope.pack(reply), reply_to=message)
 

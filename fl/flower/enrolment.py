@@ -22,6 +22,7 @@ from fl.secure import Cell, Cohort
 from secagg.keys import KEY_BYTES
 from secagg.plan import Member, Plan
 
+TRAINING: Final = "training.toml"
 SEED_BYTES: Final = 32
 IDLE: Final = 1  # the vector length of a plan that is only asked who is summed with whom
 
@@ -58,9 +59,10 @@ class Enrolment:
 
     @cached_property
     def training_id(self) -> bytes:
-        """A hash of all that can change a result, of the seed and of who takes part."""
+        """A hash of all that can change a result, of the seed, of who takes part, and for how long."""
         told = {
             "experiment": self.experiment.fingerprint.hex(),
+            "rounds": self.experiment.rounds,
             "seed": self.seed.hex(),
             "members": [[m.name, m.identity.hex(), m.examples] for m in self.members],
         }
@@ -79,7 +81,13 @@ class Enrolment:
         return next((i for i, m in enumerate(self.members) if m.identity == identity), None)
 
     def cell_of(self, client: int, round: int, length: int = IDLE, context: bytes = b"") -> Cell | None:
-        """The cell of a client in a round, with its plan; None if it was not drawn."""
+        """The cell of a client in a round, with its plan; None if it was not drawn.
+
+        There are no rounds but the enrolled ones: a server that could name any number as a round would look
+        for one whose clusters suit it.
+        """
+        if not 0 <= round < self.experiment.rounds:
+            return None
         for cell in self.cohort.cells(round, length, context):
             if client in cell.clients:
                 return cell

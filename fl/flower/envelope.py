@@ -6,6 +6,7 @@ of any size passes. Nothing is unpickled and no array file is parsed: `secagg` d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -63,11 +64,14 @@ def unpack(content: RecordDict) -> Envelope:
         if not 0 <= round < 2**63:
             raise ValueError("a round that does not exist")
         parts = {str(name): bytes(array.data) for name, array in arrays.items()}
-        return Envelope(round, parts, min(max(seconds, 0.0), 1e6), _printable(refused))
+        if not 0 <= seconds < math.inf:
+            raise ValueError("a duration that does not exist")
+        return Envelope(round, parts, seconds, _printable(refused))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MalformedError(f"not a message of SHARE: {error}") from None
 
 
 def _printable(text: str) -> str:
-    """A peer's words end up in records and on terminals."""
-    return "".join(c if c.isprintable() else " " for c in text[:MOST_TEXT])
+    """A peer's words end up in records and on terminals: no control characters, and not many bytes."""
+    short = text.encode("utf-8", "replace")[:MOST_TEXT].decode("utf-8", "ignore")
+    return "".join(c if c.isprintable() else " " for c in short)

@@ -127,30 +127,17 @@ ON_THIS_MACHINE: Final = '''\
 #!/usr/bin/env python3
 """All parties of experiment.toml on this machine, each in a process of its own."""
 
-import json
 import sys
-import tempfile
 from pathlib import Path
 
 from fl.config import load
-from fl.flower.local import Federation, enrol_here, followed
+from fl.flower.local import run_app
 from share_app import task
 
 here = Path(__file__).resolve().parent
-place = Path(tempfile.mkdtemp(prefix="share-app-"))  # not here: this folder is sent to every node
 e = load(here / "experiment.toml")
 sizes = [len(task.data(f"node-{i}")[1]) for i in range(e.clients)]
-_, folders = enrol_here(e, sizes, place)
-with Federation(place) as federation:
-    federation.start_link()
-    for number, folder in enumerate(folders):
-        federation.start_node(number, folder)
-    paths = {"training": place / "training.toml", "out": here / "run"}
-    settings = [f"{key}={json.dumps(str(path))}" for key, path in paths.items()]
-    for line in followed(federation, federation.run(here, settings)):
-        print(line, file=sys.stderr)
-    if not (here / "run" / "summary.json").exists():
-        sys.exit(f"the training did not end; the logs are in {place}")
+run_app(e, sizes, here / "run", app=here, tell=lambda line: print(line, file=sys.stderr))
 print(f"record: {here / 'run'}\\nreport: share report {here / 'run'}")
 '''
 

@@ -15,18 +15,19 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from fl.config import LABEL_FLIP, NO_ATTACK, ConfigError, Experiment
 from fl.flower.client import FOLDER, SIMULATE
-from fl.flower.enrolment import Enrolment, Party, agree, write_enrolment
-from fl.flower.node import TRAINING, make_node
+from fl.flower.enrolment import TRAINING, Enrolment, Party, agree, write_enrolment
+from fl.flower.node import make_node
 from fl.secure import training_seed
 
 STARTING: Final = 60.0  # seconds for the SuperLink to listen
@@ -47,7 +48,7 @@ class Federation:
     port: int = 0
     nodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     certificates: Path | None = None  # a folder with ca.crt, server.pem and server.key: TLS
-    _link: subprocess.Popen[bytes] | None = None
+    _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _logs: list[IO[bytes]] = field(default_factory=list)
 
     def __enter__(self) -> Federation:
@@ -84,10 +85,10 @@ class Federation:
             command += ["--ssl-ca-certfile", str(self.certificates / "ca.crt")]
             command += ["--ssl-certfile", str(self.certificates / "server.pem")]
             command += ["--ssl-keyfile", str(self.certificates / "server.key")]
-        self._link = self._start([*command] if secure else [*command, "--insecure"], "superlink")
+        link = self._start([*command] if secure else [*command, "--insecure"], "superlink")
         end = time.monotonic() + STARTING
         while not _listening(self.port):
-            if self._link.poll() is not None or time.monotonic() > end:
+            if link.poll() is not None or time.monotonic() > end:
                 raise FlowerError(f"the SuperLink did not start; see {self.place / 'superlink.log'}")
             time.sleep(0.1)
 
@@ -121,8 +122,12 @@ class Federation:
         process.wait()
 
     def close(self) -> None:
-        """End every process that was started, and wait until it is gone."""
-        started = [*self.nodes.values(), *([self._link] if self._link else []), *self._others]
+        """End every process that was started, and wait until it is gone. Impatience does not stop this."""
+        with _deaf():
+            self._end_all()
+
+    def _end_all(self) -> None:
+        started = self._started
         for process in started:
             _signal(process, signal.SIGTERM)
         _wait_until(lambda: not any(map(_alive, started)))
@@ -135,8 +140,6 @@ class Federation:
         _wait_until(lambda: not self._strays())
         for log in self._logs:
             log.close()
-
-    _others: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
     def _strays(self) -> list[int]:
         """Processes of this federation that have left their groups: the SuperLink detaches one of its own."""
@@ -163,8 +166,7 @@ class Federation:
             )
         except FileNotFoundError:
             raise ConfigError("Flower is not installed; type: pip install 'share-secagg[flower]'") from None
-        if name not in ("superlink",) and not name.startswith("node-"):
-            self._others.append(process)
+        self._started.append(process)
         return process
 
 
@@ -215,28 +217,43 @@ def run_here(
     settings: Sequence[str] = (),
     tell: Callable[[str], None] = lambda text: None,
     keep: Path | None = None,
-) -> int:
-    """Train an experiment with one node process per client; returns Flower's exit code."""
-    from fl.records import RecordError
+) -> None:
+    """Train an experiment with one node process per client."""
     from fl.training import prepare
 
     check_simulable(e)
+    sizes = [int(size) for size in prepare(e).sizes]
+    run_app(e, sizes, out, settings=settings, tell=tell, keep=keep, simulate=True)
+
+
+def run_app(
+    e: Experiment,
+    sizes: Sequence[int],
+    out: Path,
+    *,
+    app: Path | None = None,
+    settings: Sequence[str] = (),
+    tell: Callable[[str], None] = lambda text: None,
+    keep: Path | None = None,
+    simulate: bool = False,
+) -> None:
+    """All parties of an app on this machine: keys, enrolment, SuperLink, a SuperNode per client, the run."""
+    from fl.records import RecordError
+
     if (out / "config.toml").exists():
         raise RecordError(f"{out} holds a run already: choose another --out")
-    sizes = [int(size) for size in prepare(e).sizes]
     with ExitStack() as stack:
         place = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="share-flower-")))
         place.mkdir(parents=True, exist_ok=True)
         stack.enter_context(_ending_politely())
-        enrolment, folders = enrol_here(e, sizes, place)
-        app = write_app(place / "app")
+        _, folders = enrol_here(e, sizes, place)
         federation = stack.enter_context(Federation(place))
         tell(f"starting a SuperLink and {len(folders)} SuperNodes")
         federation.start_link()
         for number, folder in enumerate(folders):
-            federation.start_node(number, folder, simulate=True)
+            federation.start_node(number, folder, simulate=simulate)
         told = [f"training={json.dumps(str(place / TRAINING))}", f"out={json.dumps(str(out.resolve()))}"]
-        process = federation.run(app, [*told, *settings])
+        process = federation.run(app or write_app(place / "app"), [*told, *settings])
         for text in followed(federation, process):
             tell(text)
         if not (out / "summary.json").exists():
@@ -245,8 +262,6 @@ def run_here(
             for log in place.glob("*.log"):
                 shutil.copy(log, logs)
             raise FlowerError(f"the training did not end; Flower's logs are in {logs}")
-        assert enrolment is not None
-    return 0
 
 
 def followed(federation: Federation, process: subprocess.Popen[bytes]) -> Iterator[str]:
@@ -299,17 +314,33 @@ def _alive(process: subprocess.Popen[bytes]) -> bool:
     return True
 
 
+STOPPING: Final = tuple(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP"))
+
+
 @contextmanager
 def _ending_politely() -> Iterator[None]:
-    """SIGTERM ends this command as Ctrl-C does: through the `finally` that stops what was started."""
+    """Any request to stop ends this command as Ctrl-C does: by the `with` that stops what was started."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, stop)
-    interrupt = signal.signal(signal.SIGINT, stop)
+    with _handling(stop):
+        yield
+
+
+def _deaf() -> AbstractContextManager[None]:
+    """While processes are being ended, requests to stop are not heard: there is nothing to stop."""
+    return _handling(signal.SIG_IGN)
+
+
+@contextmanager
+def _handling(handler: Any) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in STOPPING}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
-        signal.signal(signal.SIGINT, interrupt)
+        for number, old in before.items():
+            signal.signal(number, old)

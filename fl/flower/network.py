@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import httpx
 from flwr.app import Message
 
 from fl.flower import envelope
@@ -80,7 +81,6 @@ class Network:
         `next_round` is the round for which keys may come along, and for which newcomers are greeted.
         """
         self.exchanges += 1
-        end = time.monotonic() + seconds
         waiting: dict[str, int] = {}
         asked_at: dict[int, int] = {}
         for client, question in questions.items():
@@ -88,13 +88,15 @@ class Network:
             sent = None
             if node is not None:
                 sent = self._push(node, question.action, question.round, question.parts(), seconds)
-            if node is None or sent is None:
+            if node is None or not sent:
                 yield Answer(client, None, "its node is not connected")
             else:
                 waiting[sent], asked_at[client] = client, node
-        looked = 0.0
-        while waiting and time.monotonic() < end:
-            for number, reply in self._pull(waiting):
+        end = time.monotonic() + seconds  # sending is not the nodes' fault
+        looked, last_look = 0.0, False
+        while waiting and not last_look:
+            last_look = time.monotonic() >= end
+            for number, reply in self._pull(list(waiting)):
                 client = waiting.pop(number)
                 answer = self._opened(client, questions[client].round, reply)
                 self._take_next_keys(client, asked_at[client], next_round, answer)
@@ -117,48 +119,63 @@ class Network:
     def assemble(
         self,
         round: int,
-        wanted: set[int],
-        enough: int,
+        groups: Sequence[tuple[Collection[int], int]],
         *,
         seconds: float,
         patience: float,
         unseen: float = 0.0,
     ) -> None:
-        """Ask for keys until all of `wanted` have sent them, or nobody else is there to ask.
+        """Ask for keys until all of the groups' clients have sent them, or nobody else is there to ask.
 
-        Waits at most `seconds` for `enough` of them, and after that at most `patience` for nodes that were
-        asked, and `unseen` for nodes that are not connected. This is the exchange that opens a training;
-        later there is nobody to ask but nodes that came back, whose earlier keys are worth nothing.
+        A group is some clients, and how many of them are enough. Waits at most `seconds` for that, and after
+        it at most `patience` for nodes that were asked, and `unseen` for nodes that are not connected. This
+        is the exchange that opens a training; later there is nobody to ask but nodes that came back, whose
+        earlier keys are worth nothing.
         """
+        wanted = {client for clients, _ in groups for client in clients}
         begun = time.monotonic()
         ready = math.inf
         asked = False
         while time.monotonic() - begun < seconds:
             elsewhere = {node for client, node in self.seats.items() if client not in wanted}
+            settled = self._settled(round, wanted)
+            if settled:  # nobody is missing, so whoever was no member before is none now
+                elsewhere |= set(self.strangers)
             asked |= self._greet(round, self._connected() - elsewhere, seconds)
             for _ in self._pull(()):
                 raise AssertionError("nothing but hellos is out")
             pending = any(hello[0] == round for hello in self._hellos.values())
-            settled = all(self.has_keys(round, c) or (round, c) in self.declined for c in wanted)
-            if settled and not pending:
+            if self._settled(round, wanted) and not pending:
                 break
-            if sum(self.has_keys(round, c) for c in wanted) >= enough:
+            if all(sum(self.has_keys(round, c) for c in clients) >= enough for clients, enough in groups):
                 ready = min(ready, time.monotonic())
             if time.monotonic() - ready >= (patience if pending else unseen):
                 break
             time.sleep(POLL)
         self.exchanges += asked
 
-    def _pull(self, waiting: Collection[str]) -> Iterator[tuple[str, Message]]:
-        """Answers that have come. Hellos are taken here; the others are for the caller."""
-        numbers = [*waiting, *self._hellos]
-        for reply in self.grid.pull_messages(numbers) if numbers else ():
-            number = reply.metadata.reply_to_message_id
-            if number in self._hellos:
-                round, node = self._hellos.pop(number)
-                self._seat(node, round, reply)
-            elif number in waiting:
-                yield number, reply
+    def _settled(self, round: int, wanted: Collection[int]) -> bool:
+        return all(self.has_keys(round, c) or (round, c) in self.declined for c in wanted)
+
+    def _pull(self, waiting: Collection[str]) -> Iterator[tuple[str, Message | None]]:
+        """Answers that have come, None for one that cannot be read. Hellos are taken here.
+
+        One at a time: Flower decodes what nodes sent while it pulls, and a reply that does not decode must
+        cost its sender alone.
+        """
+        for number in (*waiting, *self._hellos):
+            try:
+                replies: list[Message | None] = [*self.grid.pull_messages([number])]
+            except (OSError, httpx.HTTPError):
+                raise  # the SuperLink is gone, which is nobody's answer
+            except Exception:
+                replies = [None]
+            for reply in replies:
+                if number in self._hellos:
+                    round, node = self._hellos.pop(number)
+                    self._seat(node, round, reply)
+                else:
+                    yield number, reply
 
     def _unseat(self, client: int, node: int) -> None:
         if self.seats.get(client) == node:
@@ -185,12 +202,12 @@ class Network:
         asked = False
         for node in sorted(nodes):
             client = seated.get(node)
-            if (round, node) in self._greeted or node in self.strangers:
+            if (round, node) in self._greeted:
                 continue
             if client is not None and (self.has_keys(round, client) or (round, client) in self.declined):
                 continue
             sent = self._push(node, envelope.HELLO, round, {}, seconds)
-            if sent is not None:
+            if sent:
                 self._greeted.add((round, node))
                 self._hellos[sent] = (round, node)
                 asked = True
@@ -202,7 +219,9 @@ class Network:
         (sent,) = self.grid.push_messages([message]) or (None,)
         return sent
 
-    def _opened(self, client: int, round: int, reply: Message) -> Answer:
+    def _opened(self, client: int, round: int, reply: Message | None) -> Answer:
+        if reply is None:
+            return Answer(client, None, "Flower cannot decode its answer")
         if reply.has_error():
             return Answer(client, None, f"Flower reports error {reply.error.code}")
         try:
@@ -215,9 +234,9 @@ class Network:
             return Answer(client, None, f"it answered for round {found.round + 1}")
         return Answer(client, found)
 
-    def _seat(self, node: int, round: int, reply: Message) -> None:
+    def _seat(self, node: int, round: int, reply: Message | None) -> None:
         """Learn who sits at a node, if it proves it, and take its keys."""
-        if reply.has_error():
+        if reply is None or reply.has_error():
             return
         try:
             found = envelope.unpack(reply.content)
@@ -245,6 +264,7 @@ class Network:
         statement = seat_statement(self.enrolment.training_id, self.run_id, node, client, data)
         verify(self.enrolment.members[client].identity, signature, statement, signer=client)
         self.seats[client] = node
+        self.strangers.pop(node, None)
         if not data:
             self.declined.add((round, client))
             return

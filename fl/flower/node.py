@@ -22,14 +22,17 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fl.config import ConfigError
-from fl.flower.enrolment import Enrolment, read_enrolment
+from fl.flower.enrolment import TRAINING, Enrolment, read_enrolment
 from secagg.journal import FileJournal
 from secagg.keys import Identity
 
 IDENTITY: Final = "identity.key"
 STATE_KEY: Final = "state.key"
-TRAINING: Final = "training.toml"
 NONCE_BYTES: Final = 12
+
+
+class Refused(Exception):  # noqa: N818 - it reads as the sentence it is
+    """This node does not do what it was asked; the words go to the server."""
 
 
 class KeyFileError(ConfigError):

@@ -21,9 +21,10 @@ from flwr.serverapp import ServerApp
 from numpy.typing import NDArray
 
 from fl.config import ConfigError, Experiment
+from fl.defence import worst_case
 from fl.draws import attackers, context
 from fl.flower import envelope
-from fl.flower.enrolment import Enrolment, read_enrolment
+from fl.flower.enrolment import TRAINING, Enrolment, read_enrolment, write_enrolment
 from fl.flower.network import Answer, Network, Question
 from fl.progress import Lines, Silent
 from fl.records import Folder, write
@@ -67,7 +68,7 @@ class Run:
     late: int = 0  # how often a stage after the signatures was asked again
     resumed: bool = False
     failed: str = ""
-    unheard: dict[int, str] = field(default_factory=dict)
+    unheard: dict[int, Dropout] = field(default_factory=dict)  # the last that was not heard of each
     cost: Cost = field(default_factory=Cost)
 
     @property
@@ -138,10 +139,8 @@ class Engine:
         unseen = 0.0 if self._met else self.deadlines.join / 2
         for fresh in (False, True):
             some = [run for run in runs if (run.server.stage is Stage.KEYS) is fresh and run.open]
-            wanted = {client for run in some for client in run.cell.clients}
-            enough = sum(run.server.plan.t for run in some)
             if some:  # keys for this round would replace what a client needs to resume; so: for the next
-                self._ask_for_keys(t if fresh else t + 1, wanted, enough, unseen)
+                self._ask_for_keys(t if fresh else t + 1, some, unseen)
         self._met = True
         for node, why in self.network.strangers.items():
             if node not in self._told:
@@ -151,11 +150,10 @@ class Engine:
             if run.open and run.server.stage is Stage.KEYS:
                 self._take_keys(t, run)
 
-    def _ask_for_keys(self, round: int, wanted: set[int], enough: int, unseen: float = 0.0) -> None:
+    def _ask_for_keys(self, round: int, runs: list[Run], unseen: float = 0.0) -> None:
         limits = self.deadlines
-        self.network.assemble(
-            round, wanted, enough, seconds=limits.join, patience=limits.stage, unseen=unseen
-        )
+        groups = [(run.cell.clients, run.server.plan.t) for run in runs]
+        self.network.assemble(round, groups, seconds=limits.join, patience=limits.stage, unseen=unseen)
 
     def _take_keys(self, t: int, run: Run) -> None:
         for client in run.cell.clients:
@@ -228,7 +226,7 @@ class Engine:
             _add(run.cost.client_seconds, stage, answer.envelope.seconds)
         if answer.problem or answer.envelope is None or "message" not in answer.envelope.parts:
             reason = answer.problem or "its answer has no message"
-            run.unheard[answer.client] = reason
+            run.unheard[answer.client] = Dropout(stage, reason)
             server.give_up(answer.client, reason)
             return
         server.receive(answer.client, answer.envelope.parts["message"])
@@ -257,8 +255,7 @@ class Engine:
         self.show.note(f"round {t + 1}: repeated with the same plan: {why}")
         run.server = Server(run.server.plan)
         self.network.forget(t)
-        wanted = set(run.cell.clients)
-        self._ask_for_keys(t, wanted, run.server.plan.t)
+        self._ask_for_keys(t, [run])
         self._take_keys(t, run)
 
     def _ask_again(self, run: Run, why: str) -> None:
@@ -278,11 +275,13 @@ class Engine:
         cohort, plan, cost = self.enrolment.cohort, run.server.plan, run.cost
         cost.clients = len(run.cell.clients)
         if run.failed:
-            gone = {client: Dropout(run.server.stage, why) for client, why in run.unheard.items()}
             why = run.failed + (" (a resumed run)" if run.resumed else "")
-            return cohort.failed(run.cell, plan, gone, why, cost)
+            return cohort.failed(run.cell, plan, run.unheard, why, cost)
         result = run.server.result()
-        return cohort.opened(run.cell, plan, result, dict(result.lost), cost)
+        opened = cohort.opened(run.cell, plan, result, dict(result.lost), cost)
+        for client in opened.dropouts.keys() & run.unheard.keys():
+            opened.dropouts[client] = run.unheard[client]  # the same stage, and the reason as well
+        return opened
 
 
 def _add(amounts: dict[str, Any], stage: Stage, amount: float) -> None:
@@ -335,14 +334,17 @@ def serve(
     from fl.flower.task import server_data, task_of
     from fl.local import Learner
     from fl.rounds import Clock, Played, Setting, conclude
-    from fl.training import train_rounds
+    from fl.training import exposing, train_rounds
 
     enrolment = network.enrolment
     e = enrolment.experiment
     e = replace(e, machine=replace(e.machine, checkpoint_every=1))  # an opened round cannot be played again
-    with opened_folder(out, e) as folder:
+    with opened_folder(out, enrolment, e) as folder:
         task = task_of(e, server_data(e, test, validation, classes))
         show = Log()
+        for warning in (exposing(e), worst_case(e, enrolment.cohort.layout.clusters)):
+            if warning:
+                show.note(f"{e.name}: {warning}")
         engine = Engine(network, enrolment, deadlines, out / "secure", show)
         with Learner(task) as learner:
             setting = Setting(e, learner, enrolment.cohort, attackers(e), show)
@@ -361,15 +363,15 @@ def serve(
             engine.settled(e.rounds - 1)
 
 
-def opened_folder(out: Path, e: Experiment) -> Folder:
+def opened_folder(out: Path, enrolment: Enrolment, e: Experiment) -> Folder:
     """The folder of the record: a new one, or the one to go on in, if it is of the same training."""
     if not (out / "config.toml").exists():
-        return Folder.create(out, e)
-    folder = Folder.resume(out, [f"rounds={e.rounds}"])
-    if folder.experiment.fingerprint != e.fingerprint:
-        folder.close()
+        folder = Folder.create(out, e)
+        write(out / TRAINING, write_enrolment(enrolment).encode())
+        return folder
+    if read_enrolment(out / TRAINING).training_id != enrolment.training_id:
         raise ConfigError(f"{out} holds another training; choose another `out`")
-    return folder
+    return Folder.resume(out)
 
 
 class Log(Lines):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fl.config import LABEL_FLIP, ConfigError, Experiment
 from fl.data import Examples, Federated, flip_labels
 from fl.draws import attackers
-from fl.flower.node import Node
+from fl.flower.node import Node, Refused
 from fl.local import Learner, LocalTraining, Task
 from fl.training import as_examples, prepare
 
@@ -32,7 +32,7 @@ def node_update(
         data = flip_labels(data, {node.client} & attackers(e))
     with Learner(task_of(e, data)) as learner:
         if learner.dimension != len(x):
-            raise ConfigError(f"the model has {len(x)} parameters, this node's has {learner.dimension}")
+            raise Refused(f"the model has {len(x)} parameters, this node's has {learner.dimension}")
         update: Vector = learner.train(x, [node.client], round_index=round)[0]
         return update
 

@@ -295,7 +295,7 @@ def test_a_copied_advert_does_not_steal_a_seat(tmp_path: Path) -> None:
 
     grid.after = after
     network = network_of(grid, enrolment)
-    network.assemble(0, set(range(NODES)), NODES, seconds=1.0, patience=1.0)
+    network.assemble(0, [(range(NODES), NODES)], seconds=1.0, patience=1.0)
     assert network.seats[0] == grid.node_of(0)
     assert 7 not in network.seats
 
@@ -331,3 +331,129 @@ def test_cryptography_alone_does_not_import_torch() -> None:
     code = "import sys, fl.flower.local_client; print('torch' in sys.modules)"
     done = run_process([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize("words", ["\U0001f600" * 300, "no " * 500])
+def test_a_long_refusal_stops_nobody(tmp_path: Path, words: str) -> None:
+    def after(client: int, action: str, reply: Message) -> Message | None:
+        if (client, action) != (2, "mask"):
+            return reply
+        content = envelope.pack(Envelope(0))
+        content["share"]["refused"] = words  # type: ignore[index, call-overload]
+        return Message(content, reply_to=reply)
+
+    _, out = flower(small(rounds=1), tmp_path, after=after)
+    (record,) = rounds_in(out)
+    assert [entry["client"] for entry in record["dropouts"]] == [2]
+    assert not record["skipped"]
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
+def test_a_duration_that_is_none_makes_a_dropout(tmp_path: Path, seconds: float) -> None:
+    def after(client: int, action: str, reply: Message) -> Message | None:
+        if (client, action) == (2, "deal"):
+            reply.content["share"]["seconds"] = seconds  # type: ignore[index, call-overload]
+        return reply
+
+    _, out = flower(small(rounds=1), tmp_path, after=after)
+    (record,) = rounds_in(out)
+    assert {entry["client"]: entry["why"] for entry in record["dropouts"]}.keys() == {2}
+
+
+def test_an_answer_that_flower_cannot_decode_costs_its_sender_alone(tmp_path: Path) -> None:
+    e = small(rounds=1)
+    enrolment, folders = enrolled(e, tmp_path / "parties")
+    poisoned: set[str] = set()
+
+    class Poisoned(InProcessGrid):
+        def pull_messages(self, message_ids: Any) -> list[Message]:
+            if poisoned & set(message_ids):
+                raise RuntimeError("DecodeError, as Flower raises it")
+            return super().pull_messages(message_ids)
+
+    def after(client: int, action: str, reply: Message) -> Message | None:
+        if (client, action) == (5, "deal"):
+            poisoned.add(reply.metadata.reply_to_message_id)
+        return reply
+
+    trained(Poisoned(folders, after=after), enrolment, tmp_path / "run")
+    (record,) = rounds_in(tmp_path / "run")
+    assert [(entry["client"], entry["why"]) for entry in record["dropouts"]] == [
+        (5, "Flower cannot decode its answer")
+    ]
+
+
+def test_a_message_that_could_not_be_sent_makes_a_dropout(tmp_path: Path) -> None:
+    e = small(rounds=1)
+    enrolment, folders = enrolled(e, tmp_path / "parties")
+
+    class Full(InProcessGrid):
+        def push_messages(self, messages: Any) -> list[str]:
+            (message,) = messages
+            if (
+                message.metadata.message_type == "query.deal"
+                and self.client_of[message.metadata.dst_node_id] == 1
+            ):
+                return [""]  # what Flower returns then
+            return super().push_messages([message])
+
+    trained(Full(folders), enrolment, tmp_path / "run")
+    assert [entry["client"] for entry in rounds_in(tmp_path / "run")[0]["dropouts"]] == [1]
+
+
+def test_shares_that_were_lost_on_the_way_are_sent_again(tmp_path: Path) -> None:
+    lost: dict[int, bytes] = {}
+    again: dict[int, bytes] = {}
+
+    def after(client: int, action: str, reply: Message) -> Message | None:
+        if action == "unmask" and client < 4:
+            message = envelope.unpack(reply.content).parts["message"]
+            if client not in lost:
+                lost[client] = message
+                return None
+            again[client] = message
+        return reply
+
+    e = small(rounds=2)
+    _, out = flower(e, tmp_path, after=after)
+    assert_same_model(out, e)
+    assert {client: again[client] for client in range(4)} == lost
+    assert [record["skipped"] for record in rounds_in(out)] == ["", ""]
+
+
+def test_a_late_reason_is_recorded_as_it_was(tmp_path: Path) -> None:
+    def after(client: int, action: str, reply: Message) -> Message | None:
+        return broken(reply) if (client, action) == (3, "sign") else reply
+
+    _, out = flower(small(rounds=1), tmp_path, after=after)
+    (entry,) = rounds_in(out)[0]["dropouts"]
+    assert (entry["client"], entry["stage"]) == (3, "consistency")
+    assert "Flower reports error" in entry["why"]
+
+
+def test_a_member_whose_papers_came_late_joins_in_the_next_round(tmp_path: Path) -> None:
+    e = small(rounds=2)
+    enrolment, folders = enrolled(e, tmp_path / "parties")
+    papers = (folders[3] / "training.toml").read_bytes()
+    (folders[3] / "training.toml").unlink()
+
+    def before(client: int, action: str, message: Message) -> Message | None:
+        if action == "deal":
+            (folders[3] / "training.toml").write_bytes(papers)
+        return message
+
+    trained(InProcessGrid(folders, before=before), enrolment, tmp_path / "run")
+    first, second = rounds_in(tmp_path / "run")
+    assert [entry["client"] for entry in first["dropouts"]] == [3]
+    assert second["dropouts"] == []
+
+
+def test_a_record_of_another_training_is_not_continued(tmp_path: Path) -> None:
+    from fl.config import ConfigError
+
+    e = small(rounds=1)
+    enrolment, folders = enrolled(e, tmp_path / "parties")
+    trained(InProcessGrid(folders), enrolment, tmp_path / "run")
+    other, others = enrolled(e, tmp_path / "others")  # the same experiment, other members
+    with pytest.raises(ConfigError, match="another training"):
+        trained(InProcessGrid(others), other, tmp_path / "run")

@@ -211,7 +211,7 @@ def test_simulated_faults_need_the_nodes_own_consent(tmp_path: Path) -> None:
     message = Message(envelope.pack(Envelope(0)), grid.node_of(0), "query.hello")
     (number,) = grid.push_messages([message])
     (reply,) = grid.pull_messages([number])
-    assert "for simulations" in envelope.unpack(reply.content).refused
+    assert "not set up" in envelope.unpack(reply.content).refused
     assert enrolment.experiment.byzantine == 1
 
 
@@ -225,3 +225,42 @@ def test_what_is_kept_between_messages_tells_nothing(liar: Liar) -> None:
         assert liar.enrolment.members[client].identity not in kept
         key = bytes.fromhex((liar.folders[client] / "identity.key").read_text())
         assert key not in kept
+
+
+@pytest.mark.parametrize("round", [2, 10**12, 2**63 - 1])
+def test_there_are_no_rounds_but_the_enrolled_ones(liar: Liar, round: int) -> None:
+    """A server that may name any round would look for one whose clusters suit it."""
+    answer = liar.ask(0, "hello", {}, round)
+    assert "advert" not in answer.parts
+    assert liar.enrolment.plan_of(0, round) is None
+    for action in ("deal", "mask", "sign", "unmask"):
+        refused = liar.ask(0, action, {"message": b"x", "model-hash": MODEL_HASH, "model": MODEL}, round)
+        assert refused.refused
+        assert not refused.parts
+
+
+def test_the_number_of_rounds_is_agreed_on(liar: Liar) -> None:
+    longer = replace(liar.enrolment, experiment=replace(liar.enrolment.experiment, rounds=3))
+    assert longer.training_id != liar.enrolment.training_id
+
+
+def test_a_refused_request_is_not_tried_again_with_a_better_lie(liar: Liar) -> None:
+    server = liar.masked()
+    honest = server.advance()[0]
+    assert isinstance(honest, Survivors)
+    lie = Survivors(honest.members[:-4], honest.rows)
+    assert liar.ask(0, "sign", {"message": encode(lie)}).refused
+    assert "no keys" in liar.ask(0, "sign", {"message": encode(honest)}).refused
+
+
+def test_a_refusal_tells_nothing_of_the_nodes_own_files(tmp_path: Path) -> None:
+    _, folders = enrolled(small(), tmp_path)
+    (folders[0] / "identity.key").chmod(0o644)
+    grid = InProcessGrid(folders)
+    message = Message(envelope.pack(Envelope(0)), grid.node_of(0), "query.hello")
+    (number,) = grid.push_messages([message])
+    (reply,) = grid.pull_messages([number])
+    told = envelope.unpack(reply.content).refused
+    assert told
+    assert str(tmp_path) not in told
+    assert "identity" not in told
