@@ -13,7 +13,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fl.config import Experiment
 from fl.flower import envelope
+from fl.flower.client import ANSWERED
 from fl.flower.envelope import Envelope
+from fl.flower.node import Node
 from fl.flower.server import Deadlines
 from tests.flower.grid import InProcessGrid, broken
 from tests.flower.runs import (
@@ -47,7 +49,13 @@ def test_the_same_model_as_the_local_engine_in_four_exchanges_a_round(tmp_path: 
     assert [record["exchanges"] for record in records] == [5, 4, 4]  # the first: everybody introduces itself
     expected = ["hello", *["deal", "mask", "sign", "unmask"] * 3]
     assert all(actions(grid, client) == expected for client in range(NODES))
-    assert not any(context.state.get("share") for context in grid.contexts.values())  # nothing is kept
+    for folder, context in zip(grid.folders, grid.contexts.values(), strict=True):
+        kept = context.state["share"]
+        assert isinstance(kept, ConfigRecord)
+        for key, sealed in kept.items():  # no secret is left: only answers that the server has
+            content = Node.open(folder).unseal(int(key), sealed)  # type: ignore[arg-type]
+            assert content is not None
+            assert content.startswith(ANSWERED)
     assert records[0]["exposure"]["exposed"] == []
     assert records[0]["cryptography"]["client_seconds"].keys() >= {"shares", "inputs", "unmasking"}
 

@@ -83,7 +83,7 @@ def test_members_from_lines(tmp_path: Path) -> None:
 
 def test_everybody_derives_the_same_plan() -> None:
     enrolment = some()
-    plans = {enrolment.plan_of(client, 3, 10, b"c" * 32) for client in range(8)}
+    plans = {enrolment.plan_of(client, 1, 10, b"c" * 32) for client in range(8)}
     assert len(plans) == 1
     (plan,) = plans
     assert plan is not None
