@@ -75,7 +75,7 @@ def test_rules_accept_what_they_are_said_to_withstand_and_no_more(rule: str) -> 
 
 
 SIZES = [*range(1, 31), 60, 200]
-QUICK = {"smea": [*range(1, 15), 20, 200]}  # the others take seconds each
+QUICK = {"smea": [*range(1, 13), 20]}  # the others take seconds each
 
 
 @pytest.mark.parametrize("rule", BUILT_IN)
