@@ -34,9 +34,14 @@ def test_package_imports_only_what_it_may(package: str) -> None:
         assert foreign <= (optional if path.name.startswith("bench") else set()), path
 
 
-def test_only_one_file_of_fl_imports_secagg() -> None:
-    using = {p.name for p in (ROOT / "fl").rglob("*.py") if "secagg" in imports_of(p)}
-    assert using <= {"secure.py", "planner.py"}
+def test_training_knows_secagg_through_one_file_and_only_the_engine_over_flower_speaks_it() -> None:
+    using = {p.relative_to(ROOT / "fl") for p in (ROOT / "fl").rglob("*.py") if "secagg" in imports_of(p)}
+    assert {str(p) for p in using if p.parts[0] != "flower"} <= {"secure.py", "planner.py"}
+
+
+def test_only_the_engine_over_flower_imports_flower() -> None:
+    using = {p.relative_to(ROOT / "fl") for p in (ROOT / "fl").rglob("*.py") if "flwr" in imports_of(p)}
+    assert {p.parts[0] for p in using} == {"flower"}
 
 
 def test_importing_secagg_loads_neither_torch_nor_numba_nor_the_other_packages() -> None:
