@@ -1,4 +1,4 @@
-"""Updates in, cluster means out, under secure aggregation. Beside `fl.flower`, nothing else in `fl` knows `secagg`.
+"""Updates in, cluster means out, under secure aggregation. Beside it only `fl.flower` knows `secagg`.
 
 A round's clients are cut into cells of at most a few hundred; each cell is one run of secure aggregation
 with its own roster and threshold, and the cluster sums of all cells go to one robust aggregation. So the
