@@ -18,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import box, client_state, codec, hashtree, labels, shamir, transcript
-from secagg.client_state import OPENING, HeldShares, Memory, Opening, State, nonce_of
+from secagg.client_state import OPENING, HeldShares, Memory, Opening, State, nonce_of, nonces_of
 from secagg.codec import BUFFERS, Buffer, Ring32
 from secagg.dealing import box_bytes, check_advert, read_proofs
 from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, TooFewSurvivors, UsageError
 from secagg.groupings import ClientId
+from secagg.hashing import Bytes
 from secagg.journal import Journal
 from secagg.keys import (
     HASH_BYTES,
@@ -227,22 +228,23 @@ class Client:
         shares = shamir.split(
             [memory.mask, *memory.seeds], plan.t, [plan.index[v] for v in holders], self._entropy
         )
-        hashes, boxes = [], []
+        dealt, boxes = [], []
         for place, holder in enumerate(holders):
             held = HeldShares(memory.me, self._entropy(HASH_BYTES), shares[:, place].tobytes())
-            hashes.append(self._share_hashes(held, holder))
+            dealt.append(held)
             if holder == memory.me:
                 memory.held = (held,)
             else:
                 boxes.append(self._seal(adverts[holder], held))
-        leaves = b"".join(hashtree.leaf(row) for row in hashes)
+        hashes = self._share_hashes(dealt, holders)
+        leaves = hashtree.leaves(hashes)
         commitments = tuple(
             transcript.seed_commitment(plan.hash, memory.me, r, seed) for r, seed in enumerate(memory.seeds)
         )
         dealer = Dealer(memory.me, commitments, hashtree.levels(leaves)[-1])
         memory.mine = (dealer,)
         signature = self._identity.sign(transcript.dealing_statement(plan.hash, adverts[memory.me], dealer))
-        return Dealing(memory.me, commitments, dealer.root, signature, b"".join(hashes), b"".join(boxes))
+        return Dealing(memory.me, commitments, dealer.root, signature, hashes.tobytes(), b"".join(boxes))
 
     def _accept(self, message: KeyList, context: bytes) -> Plan:
         """Take the plan if it is above the floors, and the only one ever for this update.
@@ -278,14 +280,18 @@ class Client:
             check_advert(plan, advert)
         return {advert.sender: advert for advert in adverts}
 
-    def _share_hashes(self, held: HeldShares, holder: ClientId) -> bytes:
-        plan_hash, dealer = self.plan.hash, held.dealer
-        return b"".join(
-            transcript.share_hash(
-                plan_hash, dealer, holder, secret, held.share(secret), nonce_of(held.nonce, secret)
-            )
-            for secret in range(len(self.plan.groupings) + 1)
-        )
+    def _share_hashes(self, dealt: Sequence[HeldShares], holders: Sequence[ClientId]) -> Bytes:
+        """The content of the leaf of each dealer and holder: the hashes of all shares between them."""
+        secrets = len(self.plan.groupings) + 1
+        nonces = np.frombuffer(b"".join(held.nonce for held in dealt), np.uint8).reshape(-1, HASH_BYTES)
+        shares = np.frombuffer(b"".join(held.shares for held in dealt), np.uint8)
+        entries = np.concatenate([shares.reshape(-1, shamir.SHARE_BYTES), nonces_of(nonces, secrets)], axis=1)
+        ids = np.empty((len(dealt), secrets, 3), np.uint32)
+        ids[:, :, 0] = np.array([held.dealer for held in dealt], np.uint32)[:, None]
+        ids[:, :, 1] = np.array(holders, np.uint32)[:, None]
+        ids[:, :, 2] = np.arange(secrets)
+        hashes = transcript.share_hashes(self.plan.hash, ids.reshape(-1, 3), entries)
+        return hashes.reshape(-1, secrets * HASH_BYTES)
 
     def _seal(self, advert: KeyAdvert, held: HeldShares) -> bytes:
         content = held.nonce + held.shares
@@ -348,6 +354,7 @@ class Client:
         proofs = read_proofs(message.proofs)
         if len(message.boxes) != len(others) * box_size or len(proofs) != len(others):
             raise PeerError("the bundle has not one box and one proof per dealer")
+        opened: list[tuple[HeldShares, Dealer, int, tuple[bytes, ...]]] = []
         held, disputes = list(self._memory.held), []
         for place, (dealer, (index, path)) in enumerate(zip(others, proofs, strict=True)):
             sealed = message.boxes[place * box_size : (place + 1) * box_size]
@@ -358,13 +365,18 @@ class Client:
             except PeerError:
                 disputes.append(dealer.id)
                 continue
-            shares = HeldShares(dealer.id, content[:HASH_BYTES], content[HASH_BYTES:])
-            leaf = hashtree.leaf(self._share_hashes(shares, self.me))
+            opened.append(
+                (HeldShares(dealer.id, content[:HASH_BYTES], content[HASH_BYTES:]), dealer, index, path)
+            )
+        contents = self._share_hashes([shares for shares, *_ in opened], [self.me] * len(opened))
+        leaves = hashtree.leaves(contents)
+        for place, (shares, dealer, index, path) in enumerate(opened):
+            leaf = leaves[place * HASH_BYTES : (place + 1) * HASH_BYTES]
             if shares.canonical and hashtree.root_from(leaf, index, path) == dealer.root:
                 held.append(shares)
             else:
                 disputes.append(dealer.id)
-        return tuple(sorted(held, key=lambda shares: shares.dealer)), tuple(disputes)
+        return tuple(sorted(held, key=lambda shares: shares.dealer)), tuple(sorted(disputes))
 
     def _masked(self, encoded: Ring32, members: Mapping[ClientId, KeyAdvert], out: Ring32 | None) -> Ring32:
         plan, memory = self.plan, self._memory

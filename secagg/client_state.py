@@ -10,10 +10,13 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Final
 
+import numpy as np
+
 from secagg import codec, labels, shamir, transcript
 from secagg.codec import U8, U32, U64, Blob, Fixed, Many, Struct
 from secagg.errors import SecAggError, UsageError
 from secagg.groupings import ClientId, Row
+from secagg.hashing import Bytes, sha256_each
 from secagg.keys import KEY_BYTES, digest
 from secagg.messages import Dealer, KeyAdvert
 from secagg.shamir import SHARE_BYTES
@@ -56,6 +59,13 @@ def is_canonical(share: bytes) -> bool:
 def nonce_of(pair_nonce: bytes, secret: int) -> bytes:
     """The nonce of one share: all of a pair's nonces come from one, and none tells another."""
     return digest(labels.SHARE_NONCE, pair_nonce, transcript.u32(secret))
+
+
+def nonces_of(pair_nonces: Bytes, secrets: int) -> Bytes:
+    """`nonce_of` for every row and every secret below `secrets`, a row's nonces one after the other."""
+    numbers = np.tile(np.arange(secrets, dtype="<u4").view(np.uint8).reshape(-1, 4), (len(pair_nonces), 1))
+    rows = np.concatenate([np.repeat(pair_nonces, secrets, axis=0), numbers], axis=1)
+    return sha256_each(labels.SHARE_NONCE, rows)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -214,7 +214,7 @@ def deal_again(
     hashes, boxes = [], []
     for place, holder in enumerate(holders):
         held = HeldShares(me, entropy(HASH_BYTES), shares[:, place].tobytes())
-        hashes.append(client._share_hashes(held, holder))
+        hashes.append(client._share_hashes([held], [holder]).tobytes())
         if holder == me:
             memory.held = (held,)
         else:

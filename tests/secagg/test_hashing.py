@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import UsageError, compiled, hashing, keys, masks, sha_kernels, transcript
+from secagg import UsageError, client_state, compiled, hashing, keys, masks, sha_kernels, transcript
 from secagg.hashing import MANY, Bytes, sha256_each
 
 has_instructions = compiled.target_features() >= sha_kernels.FEATURES
@@ -149,4 +149,13 @@ def test_the_hashes_of_many_shares_are_those_of_each(count: int) -> None:
     assert listed(transcript.share_hashes(plan_hash, ids, entries)) == [
         transcript.share_hash(plan_hash, *map(int, three), entry[:33].tobytes(), entry[33:].tobytes())
         for three, entry in zip(ids, entries, strict=True)
+    ]
+
+
+@COUNTS
+@pytest.mark.parametrize("secrets", [1, 2, 11])
+def test_the_nonces_of_many_pairs_are_those_of_each(count: int, secrets: int) -> None:
+    nonces = random_rows(count, 32)
+    assert listed(client_state.nonces_of(nonces, secrets)) == [
+        client_state.nonce_of(nonce.tobytes(), secret) for nonce in nonces for secret in range(secrets)
     ]
