@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, TextIO
 
-from secagg import bench_flower, bench_growth, bench_primitives, bench_round, bench_runs, prg
+from secagg import bench_flower, bench_growth, bench_primitives, bench_round, bench_runs, hashing, prg
 from secagg.bench_growth import Series, Slope
 from secagg.bench_primitives import Report
 from secagg.bench_progress import Progress
@@ -40,6 +40,7 @@ def measure(parts: Sequence[str], clients: Sequence[int], length: int, stream: T
         raise UsageError("a benchmark needs at least 3 clients and one number")
     with announce(lambda name: print(f"compiling {name} (once; it is kept)", file=stream, flush=True)):
         prg.prepare()
+        hashing.prepare()
         for size in WARM_UP:  # in this process, so that those forked from it find everything loaded
             bench_runs.measure_run(size, processes=1)
     return _Bench(clients, length, stream).measure(parts)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]  # one row per item
-MANY = 64  # rows from which the kernel is worth calling
+MANY = 16  # rows from which the kernel is worth calling
 
 
 def sha256_each(label: bytes, rows: Bytes) -> Bytes:
@@ -25,6 +25,11 @@ def sha256_each(label: bytes, rows: Bytes) -> Bytes:
     if len(rows) >= MANY and _has_kernel():
         return _by_kernel(label, rows)
     return _by_hashlib(label, rows)
+
+
+def prepare() -> None:
+    """Load or compile the kernel, and test it, before forked processes would each do it for themselves."""
+    _has_kernel()
 
 
 def _by_hashlib(label: bytes, rows: Bytes) -> Bytes:

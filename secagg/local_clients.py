@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg import wire
+from secagg import hashing, wire
 from secagg.client import Client
 from secagg.codec import Ring32
 from secagg.errors import SecAggError, UsageError
@@ -118,6 +118,7 @@ class ForkedClients:
     def __init__(self, cast: Cast, processes: int) -> None:
         self._plan = cast.plan
         self._workers: list[_Worker] = []
+        hashing.prepare()
         try:
             for _ in range(processes):
                 self._workers.append(_Worker(cast, self._workers))
