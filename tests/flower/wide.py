@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor, nn
 
 PARAMETERS = 2_156_490
@@ -10,11 +12,11 @@ PARAMETERS = 2_156_490
 class Wide(nn.Module):
     """A linear model, and parameters that ride along."""
 
-    def __init__(self, inputs: int, classes: int) -> None:
+    def __init__(self, inputs: int, classes: int, parameters: int) -> None:
         super().__init__()
         self.linear = nn.Linear(inputs, classes)
         used = inputs * classes + classes
-        self.extra = nn.Parameter(self.linear.weight.new_zeros(PARAMETERS - used))
+        self.extra = nn.Parameter(self.linear.weight.new_zeros(parameters - used))
 
     def forward(self, x: Tensor) -> Tensor:
         found: Tensor = self.linear(x.flatten(1)) + self.extra.sum()
@@ -22,7 +24,8 @@ class Wide(nn.Module):
 
 
 def wide(shape: tuple[int, ...], classes: int) -> nn.Module:
-    inputs = 1
-    for size in shape:
-        inputs *= size
-    return Wide(inputs, classes)
+    return Wide(math.prod(shape), classes, PARAMETERS)
+
+
+def hundred_thousand(shape: tuple[int, ...], classes: int) -> nn.Module:
+    return Wide(math.prod(shape), classes, 100_000)
