@@ -419,7 +419,7 @@ def test_shares_that_were_lost_on_the_way_are_sent_again(tmp_path: Path) -> None
             if client not in lost:
                 lost[client] = message
                 return None
-            again[client] = message
+            again.setdefault(client, message)
         return reply
 
     e = small(rounds=2)
