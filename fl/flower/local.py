@@ -134,10 +134,7 @@ class Federation:
         for process in started:
             _signal(process, signal.SIGKILL)
             process.wait()
-        for number in self._strays():
-            with suppress(ProcessLookupError):
-                os.kill(number, signal.SIGKILL)
-        _wait_until(lambda: not self._strays())
+        _wait_until(self._no_strays)
         for log in self._logs:
             log.close()
 
@@ -150,6 +147,14 @@ class Federation:
                 if mark in entry.read_bytes().split(b"\0"):
                     found.append(int(entry.parent.name))
         return [number for number in found if number != os.getpid()]
+
+    def _no_strays(self) -> bool:
+        """Kill them; they may have started others meanwhile, so once more until there are none."""
+        strays = self._strays()
+        for number in strays:
+            with suppress(ProcessLookupError):
+                os.kill(number, signal.SIGKILL)
+        return not strays
 
     def _start(self, command: list[str], name: str) -> subprocess.Popen[bytes]:
         log = (self.place / f"{name}.log").open("ab")
@@ -243,7 +248,11 @@ def run_app(
     if (out / "config.toml").exists():
         raise RecordError(f"{out} holds a run already: choose another --out")
     with ExitStack() as stack:
-        place = keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="share-flower-")))
+        place = keep or Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="share-flower-", ignore_cleanup_errors=True)
+            )
+        )
         place.mkdir(parents=True, exist_ok=True)
         stack.enter_context(_ending_politely())
         _, folders = enrol_here(e, sizes, place)
