@@ -134,7 +134,9 @@ def test_ctrl_c_stops_everything_that_was_started(tmp_path: Path) -> None:
     file.write_text(to_toml(small(rounds=50)))
     command = [sys.executable, "-m", "fl", "flower", "local", "--nodes", "8", str(file)]
     env = dict(os.environ) | {"TMPDIR": str(tmp_path)}
-    process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     end = time.monotonic() + 300
     while time.monotonic() < end and not list(tmp_path.glob("runs/*/run.json")):
         time.sleep(0.5)
