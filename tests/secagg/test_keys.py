@@ -6,6 +6,7 @@ import copy
 import pickle
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
@@ -80,6 +81,39 @@ def test_a_wrong_signature_names_its_signer() -> None:
         with pytest.raises(PeerError, match="client 7") as caught:
             verify(public, signed, message, signer=7)
         assert caught.value.culprit == 7
+
+
+def test_the_border_between_signature_and_message_is_fixed() -> None:
+    identity = Identity.generate()
+    good = identity.sign(b"message")
+    verify(identity.public, good, b"message", signer=7)
+    for border in (0, 1, 63, 65, 71):
+        joined = good + b"message"
+        with pytest.raises(PeerError, match="client 7"):
+            verify(identity.public, joined[:border], joined[border:], signer=7)
+
+
+@given(st.binary(max_size=100), st.sampled_from([b"\x01" + bytes(31), b"\xec" + b"\xff" * 30 + b"\x7f"]))
+def test_an_identity_of_small_order_signs_nothing(message: bytes, point: bytes) -> None:
+    """The points of order 1 and 2: with the first, one signature fits every message, as OpenSSL sees it."""
+    everything = (b"\x01" + bytes(31)) + bytes(32)  # R is the neutral element, S is 0
+    if point[0] == 1:
+        Ed25519PublicKey.from_public_bytes(point).verify(everything, message)
+    with pytest.raises(PeerError, match="client 3: wrong signature"):
+        verify(point, everything, message, signer=3)
+
+
+@given(st.binary(max_size=300), st.binary(min_size=32, max_size=32))
+def test_what_is_verified_is_what_openssl_verifies(message: bytes, private: bytes) -> None:
+    """Both ways on honest signatures; with one bit changed, neither accepts."""
+    identity = Identity.from_private(private)
+    signature = identity.sign(message)
+    verify(identity.public, signature, message, signer=0)
+    Ed25519PublicKey.from_public_bytes(identity.public).verify(signature, message)
+    for place in (0, 31, 32, 63):
+        bent = bytes(b ^ (i == place) for i, b in enumerate(signature))
+        with pytest.raises(PeerError):
+            verify(identity.public, bent, message, signer=0)
 
 
 def test_secrets_are_not_in_repr_and_keys_are_not_copied() -> None:

@@ -152,6 +152,7 @@ def bad_signatures() -> Case:
         (signer.public, bytes(64), message),
         (signer.public, good[:63], message),
         (b"\x02" + bytes(31), good, message),  # not a point of the curve
+        (b"\x01" + bytes(31), b"\x01" + bytes(63), message),  # of small order: it would fit every message
     ):
         values = {"public": public.hex(), "signature": signature.hex(), "message": signed.hex(), "signer": 4}
         case.do("ed25519.verify", values, "PeerError")
