@@ -43,10 +43,7 @@ class Flower:
     def client_seconds(self) -> float:
         peers = self.clients - 1
         return (
-            self.clients * self.mask
-            + self.split_key
-            + self.split_seed
-            + peers * (2 * self.agree + self.box)
+            self.clients * self.mask + self.split_key + self.split_seed + peers * (2 * self.agree + self.box)
         )
 
     @property

@@ -34,7 +34,7 @@ from secagg.keys import (
     digest,
     verify,
 )
-from secagg.masks import pairwise_key, pairwise_sign, self_key
+from secagg.masks import pairwise_keys, pairwise_sign, self_key
 from secagg.memo import Memo
 from secagg.messages import (
     Bundle,
@@ -383,18 +383,16 @@ class Client:
         rows = plan.rows_of[memory.me]
         shape = (len(rows), plan.length if rows else 0)
         vectors = np.empty(shape, np.uint32) if out is None else out[: shape[0], : shape[1]]
-        agreed: dict[ClientId, bytes] = {}
-        for vector, (r, g) in zip(vectors, rows, strict=True):
-            keys, signs = [self_key(memory.seeds[r], plan.hash, memory.me, r)], [1]
-            for peer in plan.groupings[r][g]:
-                if peer == memory.me or peer not in members:
-                    continue
-                if peer not in agreed:
-                    agreed[peer] = self._mask_key.agree(members[peer].mask)
-                keys.append(pairwise_key(agreed[peer], plan.hash, memory.me, peer, r))
-                signs.append(pairwise_sign(memory.me, peer))
+        peers = [[v for v in plan.groupings[r][g] if v != memory.me and v in members] for r, g in rows]
+        agreed = {v: self._mask_key.agree(members[v].mask) for v in set().union(*peers)}
+        pairs = [(memory.me, v, r) for (r, _), others in zip(rows, peers, strict=True) for v in others]
+        secrets = np.frombuffer(b"".join([agreed[v] for _, v, _ in pairs]), np.uint8).reshape(-1, KEY_BYTES)
+        keys = iter(pairwise_keys(secrets, plan.hash, np.array(pairs, np.uint32).reshape(-1, 3)))
+        for vector, (r, _), others in zip(vectors, rows, peers, strict=True):
+            own = self_key(memory.seeds[r], plan.hash, memory.me, r)
+            signs = [1, *(pairwise_sign(memory.me, v) for v in others)]
             vector[:] = encoded
-            add_masks(vector, keys, signs, threads=self._threads)
+            add_masks(vector, [own, *(next(keys).tobytes() for _ in others)], signs, threads=self._threads)
         return vectors
 
     @cached_property

@@ -328,8 +328,8 @@ TABLE: tuple[Mutation, ...] = (
     Mutation(
         "a vector carries the masks of its group in U2",
         "client.py",
-        "                if peer == memory.me or peer not in members:",
-        "                if True:",
+        "if v != memory.me and v in members] for r, g in rows]",
+        "if False] for r, g in rows]",
         "test_privacy_enumeration.py::test_equal_sums_give_the_same_view_count_for_count",
     ),
     Mutation(

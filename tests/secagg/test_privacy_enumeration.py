@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg import Plan, Schedule, Stage, reference
+from secagg import Plan, Schedule, Stage, masks, reference
 from secagg import client as client_module
 from secagg.keys import AgreementKey, Identity
 from secagg.masks import pairwise_key, self_key
@@ -61,8 +61,16 @@ class Masking:
         self.adverts = {v: p.find(KeyAdvert) for v, p in puppets.items()}
         self.values: dict[bytes, int] = {}
         monkeypatch.setattr(client_module, "add_masks", self._add)
-        for name in ("self_key", "pairwise_key"):
-            monkeypatch.setattr(client_module, name, cache(getattr(client_module, name)))
+        monkeypatch.setattr(client_module, "self_key", cache(client_module.self_key))
+        remembered: dict[tuple[bytes, ...], Any] = {}
+
+        def pairwise_keys(agreed: Any, plan_hash: bytes, pairs: Any) -> Any:
+            known = (agreed.tobytes(), plan_hash, pairs.tobytes())
+            if known not in remembered:
+                remembered[known] = masks.pairwise_keys(agreed, plan_hash, pairs)
+            return remembered[known]
+
+        monkeypatch.setattr(client_module, "pairwise_keys", pairwise_keys)
         self.keys = self._all_keys()
 
     def _add(self, vector: Any, keys: Sequence[bytes], signs: Sequence[int], **_: object) -> None:
