@@ -369,10 +369,10 @@ class Client:
                 (HeldShares(dealer.id, content[:HASH_BYTES], content[HASH_BYTES:]), dealer, index, path)
             )
         contents = self._share_hashes([shares for shares, *_ in opened], [self.me] * len(opened))
-        leaves = hashtree.leaves(contents)
-        for place, (shares, dealer, index, path) in enumerate(opened):
-            leaf = leaves[place * HASH_BYTES : (place + 1) * HASH_BYTES]
-            if shares.canonical and hashtree.root_from(leaf, index, path) == dealer.root:
+        leaves = np.frombuffer(hashtree.leaves(contents), np.uint8).reshape(-1, HASH_BYTES)
+        roots = hashtree.roots_from(leaves, [index for *_, index, _ in opened], [path for *_, path in opened])
+        for (shares, dealer, _, _), root in zip(opened, roots, strict=True):
+            if shares.canonical and root == dealer.root:
                 held.append(shares)
             else:
                 disputes.append(dealer.id)

@@ -77,3 +77,20 @@ def root_from(leaf_hash: bytes, place: int, path: Sequence[bytes]) -> bytes:
         leaf_hash = _node(sibling + leaf_hash if place % 2 else leaf_hash + sibling)
         place //= 2
     return leaf_hash
+
+
+def roots_from(leaf_hashes: Bytes, places: Sequence[int], paths: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """`root_from` of many, one leaf per row; paths of one length are followed together."""
+    if len({len(path) for path in paths}) != 1:
+        rows = zip(leaf_hashes, places, paths, strict=True)
+        return [root_from(leaf_hash.tobytes(), place, path) for leaf_hash, place, path in rows]
+    siblings = np.frombuffer(b"".join([node for path in paths for node in path]), np.uint8)
+    siblings = siblings.reshape(len(paths), -1, SIZE)
+    hashes, where = leaf_hashes, np.array(places)
+    for height in range(siblings.shape[1]):
+        pairs = np.stack([hashes, siblings[:, height]], axis=1)
+        right = where % 2 == 1  # this node is the right one of its pair
+        pairs[right] = pairs[right, ::-1]
+        where //= 2
+        hashes = sha256_each(labels.TREE_NODE, pairs.reshape(-1, 2 * SIZE))
+    return [row.tobytes() for row in hashes]

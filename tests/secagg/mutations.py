@@ -278,15 +278,15 @@ TABLE: tuple[Mutation, ...] = (
     Mutation(
         "a share matches its dealer's signed hash, or the pair is disputed",
         "client.py",
-        "            if shares.canonical and hashtree.root_from(leaf, index, path) == dealer.root:",
+        "            if shares.canonical and root == dealer.root:",
         "            if shares.canonical:",
         SERVER + "a_share_that_its_dealer_did_not_sign_is_a_disputed_pair",
     ),
     Mutation(
         "a share that is no field element is disputed",
         "client.py",
-        "            if shares.canonical and hashtree.root_from(leaf, index, path) == dealer.root:",
-        "            if hashtree.root_from(leaf, index, path) == dealer.root:",
+        "            if shares.canonical and root == dealer.root:",
+        "            if root == dealer.root:",
         HARM + "[shares not below the prime]",
     ),
     Mutation(

@@ -253,14 +253,22 @@ def test_what_cannot_be_watched_is_unknown(monkeypatch: pytest.MonkeyPatch) -> N
 # --- Flower -------------------------------------------------------------------------------------------------
 
 FLOWER = Flower(
-    version="1.42.0", clients=100, length=100_000, mask=1e-3, split_key=2.0, split_seed=0.4, combine_seed=1.0
+    version="1.42.0",
+    clients=100,
+    length=100_000,
+    mask=1e-3,
+    split_key=2.0,
+    split_seed=0.4,
+    combine_seed=1.0,
+    agree=1e-3,
+    box=1e-4,
 )
 
 
 def test_flowers_operations_add_up_as_its_protocol_does() -> None:
-    assert FLOWER.client_seconds == pytest.approx(0.1 + 2.4)
+    assert FLOWER.client_seconds == pytest.approx(0.1 + 2.4 + 2 * 0.099 + 0.0099)
     assert FLOWER.server_seconds == pytest.approx(100 * (1.0 + 1e-3))
-    assert FLOWER.total == pytest.approx(100 * 2.5 + 100.1)
+    assert FLOWER.total == pytest.approx(100 * FLOWER.client_seconds + 100.1)
 
 
 def test_flower_is_compared_as_measured_or_as_recorded_and_says_which() -> None:
