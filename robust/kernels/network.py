@@ -37,7 +37,12 @@ class Placed(NamedTuple):
 @lru_cache(maxsize=256)
 def selecting(n: int, low: int, high: int) -> NDArray[np.int64]:
     """Steps after which wires low..high-1 hold the values of ranks low..high-1, in no particular order."""
-    return _table(_without_dead(_without_shuffles(batcher(n), n, low, high), low, high), n)
+    return _table(_selection(n, low, high), n)
+
+
+def comparators(n: int, low: int, high: int) -> list[Comparator]:
+    """The same from unsorted wires, one pair after the other."""
+    return [placed.pair for placed in _selection(n, low, high)]
 
 
 @lru_cache(maxsize=256)
@@ -61,6 +66,10 @@ def batcher(n: int) -> list[Placed]:
             gap //= 2
         stage *= 2
     return found
+
+
+def _selection(n: int, low: int, high: int) -> list[Placed]:
+    return _without_dead(_without_shuffles(batcher(n), n, low, high), low, high)
 
 
 def _without_shuffles(net: list[Placed], n: int, low: int, high: int) -> list[Placed]:

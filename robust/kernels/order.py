@@ -21,20 +21,17 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from robust.kernels import network
+from robust.kernels import network, straight
 from robust.kernels.build import compiled
 from robust.kernels.network import RUN
 from robust.kernels.pieces import spread
+from robust.kernels.vectors import DOUBLE8, FLOAT8, INT64, double, exchanged, fetch_ahead, offset, vector
 
 LANES = 32  # columns in a tile: four vectors a row; 200 rows still fit the first-level cache
 ROW_BYTES = LANES * 4
 AHEAD = 4  # tiles between fetching a row's values and using them
 PIECE_BYTES = 1 << 21  # of the matrix, for one thread at a time
 
-_FLOAT8 = ir.VectorType(ir.FloatType(), 8)
-_DOUBLE8 = ir.VectorType(ir.DoubleType(), 8)
-_INT32 = ir.IntType(32)
-_INT64 = ir.IntType(64)
 _VECTORS = LANES // 8
 
 
@@ -42,6 +39,8 @@ def middle_mean(
     matrix: NDArray[np.float32], rows: NDArray[np.int64], low: int, high: int
 ) -> NDArray[np.float32] | None:
     """For every column, the mean of the values of rank low..high-1; None if a value is not finite."""
+    if len(rows) <= straight.MOST_ROWS and len(rows) * matrix.shape[1] >= straight.LEAST_VALUES:
+        return straight.middle_mean(matrix, rows, low, high)
     return _over_columns(matrix, rows, network.selecting(len(rows), low, high), low, high, 0)
 
 
@@ -79,40 +78,8 @@ def _over_columns(
     return result[:width] if finite.all() else None
 
 
-def _vector(builder: Any, address: Any, k: int) -> Any:
-    pointer = builder.inttoptr(address, _FLOAT8.as_pointer())
-    return builder.gep(pointer, [ir.Constant(_INT64, k)])
-
-
-def _double(builder: Any, address: Any, k: int) -> Any:
-    pointer = builder.inttoptr(address, _DOUBLE8.as_pointer())
-    return builder.gep(pointer, [ir.Constant(_INT64, k)])
-
-
 def _widened(builder: Any, row: Any, k: int) -> Any:
-    return builder.fpext(builder.load(_vector(builder, row, k), align=32), _DOUBLE8)
-
-
-def _offset(builder: Any, address: Any, size: int) -> Any:
-    return builder.add(address, ir.Constant(_INT64, size))
-
-
-def _declare(builder: Any, name: str, returns: Any, arguments: list[Any]) -> Any:
-    known = builder.module.globals.get(name)
-    return known or ir.Function(builder.module, ir.FunctionType(returns, arguments), name)
-
-
-def _exchanged(builder: Any, x: Any, y: Any) -> tuple[Any, Any]:
-    """The smaller and the larger of two vectors, lane by lane.
-
-    "nnan": with a NaN the outcome is arbitrary, which is harmless, as such a tile is reported and dropped.
-    """
-    least = _declare(builder, "llvm.minnum.v8f32", _FLOAT8, [_FLOAT8, _FLOAT8])
-    most = _declare(builder, "llvm.maxnum.v8f32", _FLOAT8, [_FLOAT8, _FLOAT8])
-    return (
-        builder.call(least, [x, y], fastmath=("nnan",)),
-        builder.call(most, [x, y], fastmath=("nnan",)),
-    )
+    return builder.fpext(builder.load(vector(builder, row, k), align=32), DOUBLE8)
 
 
 def _compare(wires: int, pairs: list[network.Comparator]) -> Any:
@@ -120,10 +87,10 @@ def _compare(wires: int, pairs: list[network.Comparator]) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, addresses: Any) -> Any:
         for k in range(_VECTORS):
-            places = [_vector(builder, address, k) for address in addresses]
+            places = [vector(builder, address, k) for address in addresses]
             values = [builder.load(place, align=32) for place in places]
             for i, j in pairs:
-                values[i], values[j] = _exchanged(builder, values[i], values[j])
+                values[i], values[j] = exchanged(builder, values[i], values[j])
             for place, value in zip(places, values, strict=True):
                 builder.store(value, place, align=32)
         return context.get_dummy_value()
@@ -148,38 +115,29 @@ def _load(count: int) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         numbers, column, stride, tile, flags = arguments
-        numbers = builder.inttoptr(numbers, _INT64.as_pointer())
+        numbers = builder.inttoptr(numbers, INT64.as_pointer())
         sources = []
         for i in range(count):
-            number = builder.load(builder.gep(numbers, [ir.Constant(_INT64, i)]))
+            number = builder.load(builder.gep(numbers, [ir.Constant(INT64, i)]))
             sources.append(builder.add(column, builder.mul(number, stride)))
         for source in sources:
-            _fetch_ahead(builder, source)
-        zero = ir.Constant(_FLOAT8, [0.0] * 8)
-        seen = [builder.load(_vector(builder, flags, 0), align=32), zero, zero, zero]
+            fetch_ahead(builder, source, AHEAD * ROW_BYTES, ROW_BYTES)
+        zero = ir.Constant(FLOAT8, [0.0] * 8)
+        seen = [builder.load(vector(builder, flags, 0), align=32), zero, zero, zero]
         for k in range(_VECTORS):
-            values = [builder.load(_vector(builder, source, k), align=4) for source in sources]
+            values = [builder.load(vector(builder, source, k), align=4) for source in sources]
             for i, value in enumerate(values):
                 nothing = builder.fmul(value, zero, flags=("contract",))
                 seen[i % 4] = builder.fadd(seen[i % 4], nothing, flags=("contract",))
             for i, j in pairs:
-                values[i], values[j] = _exchanged(builder, values[i], values[j])
+                values[i], values[j] = exchanged(builder, values[i], values[j])
             for i, value in enumerate(values):
-                builder.store(value, _vector(builder, _offset(builder, tile, i * ROW_BYTES), k), align=32)
+                builder.store(value, vector(builder, offset(builder, tile, i * ROW_BYTES), k), align=32)
         total = builder.fadd(builder.fadd(seen[0], seen[1]), builder.fadd(seen[2], seen[3]))
-        builder.store(total, _vector(builder, flags, 0), align=32)
+        builder.store(total, vector(builder, flags, 0), align=32)
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 5), emit
-
-
-def _fetch_ahead(builder: Any, source: Any) -> None:
-    byte = ir.IntType(8).as_pointer()
-    fetch = _declare(builder, "llvm.prefetch.p0", ir.VoidType(), [byte, _INT32, _INT32, _INT32])
-    read, second_level, data = (ir.Constant(_INT32, value) for value in (0, 2, 1))
-    for line in range(0, ROW_BYTES, 64):
-        place = builder.inttoptr(_offset(builder, source, AHEAD * ROW_BYTES + line), byte)
-        builder.call(fetch, [place, read, second_level, data])
 
 
 def _load_run(context: Any, numbers: Any, column: Any, stride: Any, tile: Any, flags: Any) -> Any:
@@ -200,7 +158,7 @@ def _add_row(context: Any, row: Any, sums: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         row, sums = arguments
         for k in range(_VECTORS):
-            place = _double(builder, sums, k)
+            place = double(builder, sums, k)
             total = builder.fadd(builder.load(place, align=64), _widened(builder, row, k))
             builder.store(total, place, align=64)
         return context.get_dummy_value()
@@ -213,10 +171,10 @@ def _middles(context: Any, below: Any, above: Any, median: Any) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         below, above, median = arguments
-        half = ir.Constant(_DOUBLE8, [0.5] * 8)
+        half = ir.Constant(DOUBLE8, [0.5] * 8)
         for k in range(_VECTORS):
             total = builder.fadd(_widened(builder, below, k), _widened(builder, above, k))
-            builder.store(builder.fmul(total, half), _double(builder, median, k), align=64)
+            builder.store(builder.fmul(total, half), double(builder, median, k), align=64)
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp), emit
@@ -233,14 +191,14 @@ def _add_if_near(context: Any, row: Any, under: Any, over: Any, median: Any, sum
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         row, under, over, median, sums = arguments
-        nothing = ir.Constant(_DOUBLE8, [0.0] * 8)
+        nothing = ir.Constant(DOUBLE8, [0.0] * 8)
         for k in range(_VECTORS):
-            middle = builder.load(_double(builder, median, k), align=64)
+            middle = builder.load(double(builder, median, k), align=64)
             value, below, above = (_widened(builder, place, k) for place in (row, under, over))
             stays = builder.fcmp_ordered(">=", builder.fsub(above, middle), builder.fsub(middle, value))
             enters = builder.fcmp_ordered("<", builder.fsub(value, middle), builder.fsub(middle, below))
             chosen = builder.select(builder.and_(stays, enters), value, nothing)
-            place = _double(builder, sums, k)
+            place = double(builder, sums, k)
             builder.store(builder.fadd(builder.load(place, align=64), chosen), place, align=64)
         return context.get_dummy_value()
 

@@ -1,0 +1,54 @@
+"""Eight columns side by side, as LLVM vectors: what kernels of order statistics are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+FLOAT8 = ir.VectorType(ir.FloatType(), 8)
+DOUBLE8 = ir.VectorType(ir.DoubleType(), 8)
+INT32 = ir.IntType(32)
+INT64 = ir.IntType(64)
+
+
+def vector(builder: Any, address: Any, k: int) -> Any:
+    pointer = builder.inttoptr(address, FLOAT8.as_pointer())
+    return builder.gep(pointer, [ir.Constant(INT64, k)])
+
+
+def double(builder: Any, address: Any, k: int) -> Any:
+    pointer = builder.inttoptr(address, DOUBLE8.as_pointer())
+    return builder.gep(pointer, [ir.Constant(INT64, k)])
+
+
+def offset(builder: Any, address: Any, size: int) -> Any:
+    return builder.add(address, ir.Constant(INT64, size))
+
+
+def declare(builder: Any, name: str, returns: Any, arguments: list[Any]) -> Any:
+    known = builder.module.globals.get(name)
+    return known or ir.Function(builder.module, ir.FunctionType(returns, arguments), name)
+
+
+def exchanged(builder: Any, x: Any, y: Any) -> tuple[Any, Any]:
+    """The smaller and the larger of two vectors, lane by lane.
+
+    "nnan": with a NaN the outcome is arbitrary, which is harmless, as such a tile is reported and dropped.
+    """
+    least = declare(builder, "llvm.minnum.v8f32", FLOAT8, [FLOAT8, FLOAT8])
+    most = declare(builder, "llvm.maxnum.v8f32", FLOAT8, [FLOAT8, FLOAT8])
+    return (
+        builder.call(least, [x, y], fastmath=("nnan",)),
+        builder.call(most, [x, y], fastmath=("nnan",)),
+    )
+
+
+def fetch_ahead(builder: Any, source: Any, ahead: int, size: int = 64) -> None:
+    """Fetch `size` bytes, `ahead` bytes after the source, into the second-level cache."""
+    byte = ir.IntType(8).as_pointer()
+    fetch = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [byte, INT32, INT32, INT32])
+    read, second_level, data = (ir.Constant(INT32, value) for value in (0, 2, 1))
+    for line in range(0, size, 64):
+        place = builder.inttoptr(offset(builder, source, ahead + line), byte)
+        builder.call(fetch, [place, read, second_level, data])

@@ -1,0 +1,66 @@
+"""Straight-line order statistics give what the table's kernel gives, and what sorting gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import robust
+from robust.kernels import network, order, pieces, straight
+
+SHAPES = [(1, 0, 1), (2, 0, 2), (5, 2, 3), (20, 9, 11), (straight.MOST_ROWS, 4, 20)]
+
+
+def values(n: int, width: int) -> np.ndarray:
+    return np.random.default_rng(n * width).standard_normal((n, width), dtype=np.float32)
+
+
+@pytest.mark.parametrize(("n", "low", "high"), SHAPES)
+@pytest.mark.parametrize("width", [16, 17, 31, 32, 4099])
+def test_means_of_ranks_are_those_of_sorted_columns(n: int, low: int, high: int, width: int) -> None:
+    x = values(n, width)
+    rows = np.arange(n)
+    expected = np.sort(x.astype(np.float64), axis=0)[low:high].mean(axis=0)
+    found = straight.middle_mean(x, rows, low, high)
+    assert found is not None
+    np.testing.assert_array_max_ulp(found, expected.astype(np.float32), maxulp=1)
+    if width >= order.LANES:
+        steps = network.selecting(n, low, high)
+        other = order._over_columns(x, rows, steps, low, high, 0)
+        assert other is not None
+        np.testing.assert_array_max_ulp(found, other, maxulp=1)
+
+
+def test_only_the_given_rows_count() -> None:
+    x = values(7, 100)
+    x[[0, 6]] = np.nan
+    found = straight.middle_mean(x, np.array([5, 1, 3, 2, 4]), 2, 3)
+    assert found is not None
+    assert np.array_equal(found, np.median(x[1:6], axis=0))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 15, 16, 98, 99])
+def test_a_value_that_is_not_finite_is_reported_wherever_it_is(bad: float, place: int) -> None:
+    x = values(5, 100)
+    x[3, place] = bad
+    assert straight.middle_mean(x, np.arange(5), 2, 3) is None
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_rules_use_it_for_large_matrices_and_give_the_same(
+    threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = values(20, 3001)
+    x[4] = np.inf
+    before = [robust.median(x, f=2), robust.trimmed_mean(x, f=2)]
+    used = []
+    real = straight.middle_mean
+    monkeypatch.setattr(straight, "LEAST_VALUES", 1)
+    monkeypatch.setattr(straight, "PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr(straight, "middle_mean", lambda *given: used.append(given[2:]) or real(*given))
+    monkeypatch.setattr(pieces, "_limit", threads)
+    after = [robust.median(x, f=2), robust.trimmed_mean(x, f=2)]
+    assert used
+    for one, two in zip(before, after, strict=True):
+        np.testing.assert_array_max_ulp(one, two, maxulp=1)
