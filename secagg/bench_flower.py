@@ -101,7 +101,13 @@ def _cpu(task: Callable[[], object], times: int) -> float:
 
 
 def flower_table(ours: Run, theirs: Flower | None) -> Table:
-    rows = [("secagg, measured: all clients and the server, best of three", f"{ours.cpu_seconds:.2f}", "")]
+    rows = [
+        (
+            "secagg, measured: all clients and the server, one process, best of three",
+            f"{ours.cpu_seconds:.2f}",
+            "",
+        )
+    ]
     notes = []
     if theirs is not None:
         rows.append(

@@ -228,6 +228,8 @@ class Client:
         shares = shamir.split(
             [memory.mask, *memory.seeds], plan.t, [plan.index[v] for v in holders], self._entropy
         )
+        others = [adverts[v] for v in holders if v != memory.me]
+        keys = iter(self._box_keys(others, [(memory.me, advert.sender) for advert in others]))
         dealt, boxes = [], []
         for place, holder in enumerate(holders):
             held = HeldShares(memory.me, self._entropy(HASH_BYTES), shares[:, place].tobytes())
@@ -235,7 +237,7 @@ class Client:
             if holder == memory.me:
                 memory.held = (held,)
             else:
-                boxes.append(self._seal(adverts[holder], held))
+                boxes.append(self._seal(next(keys), holder, held))
         hashes = self._share_hashes(dealt, holders)
         leaves = hashtree.leaves(hashes)
         commitments = tuple(
@@ -293,16 +295,15 @@ class Client:
         hashes = transcript.share_hashes(self.plan.hash, ids.reshape(-1, 3), entries)
         return hashes.reshape(-1, secrets * HASH_BYTES)
 
-    def _seal(self, advert: KeyAdvert, held: HeldShares) -> bytes:
+    def _seal(self, key: bytes, receiver: ClientId, held: HeldShares) -> bytes:
         content = held.nonce + held.shares
-        return box.seal(
-            self._channel_with(advert), self.plan.hash, self.me, advert.sender, content, self._entropy
-        )
+        return box.seal_under(key, self.plan.hash, self.me, receiver, content, self._entropy)
 
-    def _channel_with(self, advert: KeyAdvert) -> bytes:
-        if advert.sender not in self._agreed:
-            self._agreed[advert.sender] = self._channel_key.agree(advert.channel)
-        return self._agreed[advert.sender]
+    def _box_keys(self, peers: Sequence[KeyAdvert], ends: Sequence[tuple[ClientId, ClientId]]) -> list[bytes]:
+        for advert in peers:
+            if advert.sender not in self._agreed:
+                self._agreed[advert.sender] = self._channel_key.agree(advert.channel)
+        return box.keys([self._agreed[advert.sender] for advert in peers], self.plan.hash, ends)
 
     @cached_property
     def _channel_key(self) -> AgreementKey:
@@ -356,12 +357,11 @@ class Client:
             raise PeerError("the bundle has not one box and one proof per dealer")
         opened: list[tuple[HeldShares, Dealer, int, tuple[bytes, ...]]] = []
         held, disputes = list(self._memory.held), []
-        for place, (dealer, (index, path)) in enumerate(zip(others, proofs, strict=True)):
+        keys = self._box_keys([members[dealer.id] for dealer in others], [(v.id, self.me) for v in others])
+        for place, (dealer, key, (index, path)) in enumerate(zip(others, keys, proofs, strict=True)):
             sealed = message.boxes[place * box_size : (place + 1) * box_size]
             try:
-                content = box.unseal(
-                    self._channel_with(members[dealer.id]), plan.hash, dealer.id, self.me, sealed
-                )
+                content = box.unseal_under(key, plan.hash, dealer.id, self.me, sealed)
             except PeerError:
                 disputes.append(dealer.id)
                 continue

@@ -11,6 +11,7 @@ import gc
 import mmap
 import os
 import signal
+import warnings
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -54,8 +55,20 @@ def spread(
     return np.frombuffer(memory, np.uint8).reshape(count, width)
 
 
+def fork() -> int:
+    """os.fork without the warning, from Python 3.12 on, that this process has other threads.
+
+    Such a thread may hold a lock at that moment, which stays locked in the child for ever. Our children do
+    arithmetic, write to memory or to a pipe that is theirs, and end with os._exit; Python, OpenSSL and the
+    memory allocator mend their own locks.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
+        return os.fork()
+
+
 def _fork(fill: Callable[[int, int], None], start: int, stop: int) -> int:
-    child = os.fork()
+    child = fork()
     if child == 0:
         code = 1
         gc.disable()  # a collection would touch, and so copy, every page that is shared with the parent

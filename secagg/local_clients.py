@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg import hashing, wire
+from secagg import forks, hashing, wire
 from secagg.client import Client
 from secagg.codec import Ring32
 from secagg.errors import SecAggError, UsageError
@@ -174,7 +174,7 @@ class _Worker:
         self._last: ToClient | None = None
         self._size = 0  # of the last message
         self.pipe, theirs = Pipe()
-        self._child = os.fork()
+        self._child = forks.fork()
         if self._child == 0:
             try:
                 for worker in (*older, self):

@@ -367,12 +367,11 @@ class Server:
         """The public part of U2, and from each dealer this client's box and the proof of its hashes."""
         if self.plan.semi_honest_only:
             return self._sparse_bundle(client)
-        place, size, dealings = self._common_places[client], box_bytes(self.plan), self._dealings
+        place, size = self._common_places[client], box_bytes(self.plan)
         mine = bisect_left(self._common_ids, client)
-        before, after = self._common_ids[:mine], self._common_ids[mine + 1 :]
         start = place * size  # of the box, but where its dealer, who makes none for itself, comes before
-        boxes = [dealings[dealer].boxes[start - size : start] for dealer in before]
-        boxes += [dealings[dealer].boxes[start : start + size] for dealer in after]
+        boxes = [sealed[start - size : start] for sealed in self._common_boxes[:mine]]
+        boxes += [sealed[start : start + size] for sealed in self._common_boxes[mine + 1 :]]
         proofs = np.delete(write_proofs(place, self._forest), mine, axis=0)
         return Bundle(self._common_dealers, b"".join(boxes), proofs.tobytes())
 
@@ -390,6 +389,10 @@ class Server:
     @cached_property
     def _common_ids(self) -> list[ClientId]:
         return [dealer.id for dealer in self._common_dealers]
+
+    @cached_property
+    def _common_boxes(self) -> list[bytes]:
+        return [self._dealings[dealer].boxes for dealer in self._common_ids]
 
     @cached_property
     def _common_dealers(self) -> tuple[Dealer, ...]:

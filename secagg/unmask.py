@@ -125,12 +125,11 @@ class Shares:
         per_holder = (len(self.opened.plan.groupings) + 1) * HASH_BYTES
         published = []
         for places, hashes, offset in wanted.published:
-            place = places.get(sender)
-            if place is None:  # in the sparse mode not everybody holds a share; none is hashed to zeros
-                published.append(bytes(HASH_BYTES))
-            else:
-                start = place * per_holder + offset
+            if sender in places:
+                start = places[sender] * per_holder + offset
                 published.append(hashes[start : start + HASH_BYTES])
+            else:  # in the sparse mode not everybody holds a share; none is hashed to zeros
+                published.append(bytes(HASH_BYTES))
         ids = np.insert(wanted.table, 1, sender, axis=1)
         found = transcript.share_hashes(self.opened.plan.hash, ids, entries)
         expected = np.frombuffer(b"".join(published), np.uint8).reshape(-1, HASH_BYTES)

@@ -218,7 +218,8 @@ def deal_again(
         if holder == me:
             memory.held = (held,)
         else:
-            boxes.append(client._seal(adverts[holder], held))
+            (key,) = client._box_keys([adverts[holder]], [(me, holder)])
+            boxes.append(client._seal(key, holder, held))
     if hash_edit is not None:
         hash_edit(hashes, holders)
     root = hashtree.levels(b"".join(hashtree.leaf(row) for row in hashes))[-1]
