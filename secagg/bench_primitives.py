@@ -101,7 +101,7 @@ def measure(*, rounds: int = 15, progress: Callable[[str], None] = lambda step: 
     masks: list[MaskRate] = []
     for words, keys in MASK_SIZES:
         progress(f"masks: {keys} keys, {words:,} words")
-        masks += measure_masks(words, keys, 4 * rounds)  # a few milliseconds each, and noisy
+        masks += measure_masks(words, keys, 8 * rounds)  # a few milliseconds each, and noisy
     passes: list[PassRate] = []
     for values in UPDATE_SIZES:
         progress(f"fixed point: {values:,} values")

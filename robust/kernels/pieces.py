@@ -7,6 +7,7 @@ survive a fork half alive, or to clash with the caller's own threads. Kernels re
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 from collections.abc import Callable
@@ -45,11 +46,27 @@ def spread(work: Callable[[int, int, int], None], columns: int, step: int) -> No
         except BaseException as failure:  # handed to the caller below; never lost in a thread
             failures.append(failure)
 
-    helpers = [threading.Thread(target=labour, daemon=True) for _ in range(min(_limit, count) - 1)]
-    for helper in helpers:
-        helper.start()
+    helpers = [_begin(labour) for _ in range(min(_limit, count) - 1)]
     labour()
-    for helper in helpers:
-        helper.join()
+    for over in helpers:
+        over.acquire()
     if failures:
         raise failures[0]
+
+
+def _begin(work: Callable[[], None]) -> threading.Lock:
+    """Start a thread and return a lock that can be had when it is over.
+
+    threading.Thread would wait until the new thread runs; the caller had better work in the meantime.
+    """
+    over = threading.Lock()
+    over.acquire()
+
+    def then_release() -> None:
+        try:
+            work()
+        finally:
+            over.release()
+
+    _thread.start_new_thread(then_release, ())
+    return over

@@ -25,7 +25,7 @@ from robust.kernels.vectors import DOUBLE8, FLOAT8, INT64, exchanged, fetch_ahea
 MOST_ROWS = 24  # above, most values are in memory anyway, and compiling takes seconds
 LEAST_VALUES = 1 << 24  # of a matrix: below, the gain is a fraction of a millisecond
 COLUMNS = 16  # one cache line of every row
-PIECE_BYTES = 1 << 22  # of the matrix, for one thread at a time
+PIECE_BYTES = 1 << 21  # of the matrix, for one thread at a time
 AHEAD = 512  # bytes between fetching a row's values and using them
 
 Kernel = Callable[..., bool]
