@@ -223,7 +223,7 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, NDArray[Any
 def versions() -> dict[str, str]:
     """What the run was made with."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in ("share-secagg", "numpy", "numba", "torch", "cryptography", "safetensors"):
+    for package in ("share-secagg", "numpy", "numba", "torch", "cryptography", "pynacl", "safetensors"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

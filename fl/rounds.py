@@ -246,6 +246,7 @@ def described(
         },
         "cryptography": {
             "client_seconds": cost.client_seconds,
+            **({"client_clock": cost.client_clock} if cost.client_clock else {}),
             "server_seconds": cost.server_seconds,
             "bytes_up": cost.bytes_up,
             "bytes_down": cost.bytes_down,

@@ -294,6 +294,7 @@ class Cost:
 
     seconds: float = 0.0
     client_seconds: dict[str, float] = field(default_factory=dict)
+    client_clock: dict[str, float] = field(default_factory=dict)  # where clients are other machines
     server_seconds: dict[str, float] = field(default_factory=dict)
     bytes_up: dict[str, int] = field(default_factory=dict)
     bytes_down: dict[str, int] = field(default_factory=dict)
@@ -302,7 +303,7 @@ class Cost:
     def add(self, other: Cost) -> None:
         self.seconds += other.seconds
         self.clients += other.clients
-        for name in ("client_seconds", "server_seconds", "bytes_up", "bytes_down"):
+        for name in ("client_seconds", "client_clock", "server_seconds", "bytes_up", "bytes_down"):
             mine, theirs = getattr(self, name), getattr(other, name)
             for stage, amount in theirs.items():
                 mine[stage] = mine.get(stage, 0) + amount

@@ -300,7 +300,7 @@ def measure_flower(words: int, holders: int, threshold: int) -> dict[str, float]
 
 
 def bars(masks: Sequence[MaskRate], sharing: Sequence[SharingTime]) -> list[Bar]:
-    """The promises that concern primitives: each for the worst of the sizes measured."""
+    """The promises that concern primitives: for the worst of the sizes measured, or for each."""
     alone = {(m.words, m.maker): m.gb_per_core_s for m in masks if m.threads == 1}
     clock = {(m.words, m.maker, m.threads): m.gb_per_s for m in masks}
     sizes = sorted({m.words for m in masks})
@@ -330,7 +330,7 @@ def bars(masks: Sequence[MaskRate], sharing: Sequence[SharingTime]) -> list[Bar]
 def machine() -> dict[str, Any]:
     """What the numbers belong to."""
     versions = {}
-    for package in ("numpy", "numba", "llvmlite", "cryptography", "pycryptodome", "flwr"):
+    for package in ("numpy", "numba", "llvmlite", "cryptography", "pynacl", "pycryptodome", "flwr"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

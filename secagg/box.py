@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from secagg import labels
 from secagg.errors import PeerError
-from secagg.keys import Entropy, hkdf, hkdf_each
+from secagg.keys import KEY_BYTES, Entropy, hkdf, hkdf_each
 
 NONCE_BYTES: Final = 12
 OVERHEAD: Final = NONCE_BYTES + 16
@@ -29,10 +29,12 @@ def _address(plan_hash: bytes, sender: int, receiver: int) -> bytes:
 
 def keys(agreed: Sequence[bytes], plan_hash: bytes, ends: Sequence[tuple[int, int]]) -> list[bytes]:
     """The keys of many boxes: from the agreed secret of each, and its sender and receiver."""
-    addresses = b"".join([_address(plan_hash, sender, receiver) for sender, receiver in ends])
-    infos = np.frombuffer(addresses, np.uint8).reshape(len(ends), -1)
-    secrets = np.frombuffer(b"".join(agreed), np.uint8).reshape(len(ends), -1)
-    return [key.tobytes() for key in hkdf_each(secrets, infos)] if ends else []
+    if not ends:
+        return []
+    addresses = [_address(plan_hash, sender, receiver) for sender, receiver in ends]
+    infos = np.frombuffer(b"".join(addresses), np.uint8).reshape(len(ends), -1)
+    secrets = np.frombuffer(b"".join(agreed), np.uint8).reshape(-1, KEY_BYTES)
+    return [key.tobytes() for key in hkdf_each(secrets, infos)]
 
 
 def seal(

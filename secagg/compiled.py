@@ -33,6 +33,12 @@ def kernel(function: Function) -> Function:
     return cast(Function, compiled)
 
 
+def load() -> None:
+    """Let numba load now what it loads at the first kernel otherwise: a quarter of a second, as an import."""
+    cpu_target.typing_context.refresh()
+    cpu_target.target_context.refresh()
+
+
 def target_features() -> frozenset[str]:
     """Instruction sets that compiled code may use: what the processor has, less what was switched off."""
     _triple, _cpu, features = cpu_target.target_context.codegen().magic_tuple()

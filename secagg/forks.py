@@ -1,6 +1,6 @@
 """One range of work over forked processes, for Python code that holds the global lock.
 
-The counterpart of `parallel`, which is for kernels that run without it: X25519, Ed25519 and HKDF do not. A
+The counterpart of `parallel`, which is for kernels that run without it: X25519 and HKDF do not. A
 child inherits all it needs by the fork, writes its results into memory that it shares with its parent, and
 ends; nothing is pickled, and no process outlives the call.
 """
@@ -58,9 +58,9 @@ def spread(
 def fork() -> int:
     """os.fork without the warning, from Python 3.12 on, that this process has other threads.
 
-    Such a thread may hold a lock at that moment, which stays locked in the child for ever. Our children do
-    arithmetic, write to memory or to a pipe that is theirs, and end with os._exit; Python, OpenSSL and the
-    memory allocator mend their own locks.
+    A lock that such a thread holds at that moment stays locked in the child for ever. So fork while no other
+    thread is inside secagg, numba or an import; helpers of `parallel` are gone between its calls. Where that
+    cannot be promised, do not ask for several processes: one is the default.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)

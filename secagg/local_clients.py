@@ -1,6 +1,6 @@
 """The clients of a local run: in this process, or spread over forked ones.
 
-X25519 and Ed25519 hold Python's global lock, so many clients are simulated faster in several processes. A
+X25519 and HKDF hold Python's global lock, so many clients are simulated faster in several processes. A
 worker process owns its clients from beginning to end. Messages cross as the bytes of `secagg.wire`, masked
 vectors through shared memory, and nothing is pickled.
 """

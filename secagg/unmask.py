@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from secagg import forks, shamir, transcript
+from secagg import forks, hashing, shamir, transcript
 from secagg.codec import Ring32
 from secagg.errors import PeerError
 from secagg.groupings import ClientId, Row
@@ -302,4 +302,6 @@ def _pair_keys(opened: Opened, rebuilt: Rebuilt, pairs: Sequence[Pair], processe
         numbers = np.array([(gone, alive, r) for gone, alive, (r, _) in some], np.uint32)
         return pairwise_keys(secrets, plan.hash, numbers).tobytes()
 
+    if processes > 1:
+        hashing.prepare()  # here, and not in every child
     return forks.spread(derive, len(pairs), width=KEY_BYTES, processes=processes, least=256)

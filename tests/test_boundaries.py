@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ALLOWED = {
-    "secagg": {"secagg", "numpy", "numba", "llvmlite", "cryptography", "matplotlib"},
+    "secagg": {"secagg", "numpy", "numba", "llvmlite", "cryptography", "nacl", "matplotlib"},
     "robust": {"robust", "numpy", "numba", "llvmlite"},
 }
 

@@ -277,11 +277,12 @@ def client_app(data: str | None = None, *, classes: int | None = None) -> Client
 
 def answer(message: Message, context: Context, *, action: str, handler: Handler) -> Message:
     """Run one handler; whatever goes wrong becomes a refusal in words."""
-    with suppress(ImportError):  # before the clock; if something is missing, the handler will say so
-        import_module("numba")
+    with suppress(Exception):  # before the clock; if something is missing, the handler will say so
+        import_module("secagg.compiled").load()
         if action == envelope.MASK:
             import_module("fl.flower.task")
-    start, round, parts, refused, memory = time.process_time(), 0, {}, "", None
+    start, clock = time.process_time(), time.perf_counter()
+    round, parts, refused, memory = 0, {}, "", None
     try:
         asked = envelope.unpack(message.content)
         round = asked.round
@@ -302,7 +303,13 @@ def answer(message: Message, context: Context, *, action: str, handler: Handler)
         print(f"share: round {round + 1}, {action}: {refused}", file=sys.stderr)
         if memory is not None and action != envelope.HELLO:
             memory.wipe(round)  # one doubt ends the round: no second try with a better lie
-    reply = Envelope(round, parts, time.process_time() - start, refused)
+    reply = Envelope(
+        round,
+        parts,
+        seconds=time.process_time() - start,
+        clock=time.perf_counter() - clock,
+        refused=refused,
+    )
     return Message(envelope.pack(reply), reply_to=message)
 
 

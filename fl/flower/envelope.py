@@ -6,7 +6,6 @@ of any size passes. Nothing is unpickled and no array file is parsed: `secagg` d
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,6 +22,7 @@ ACTIONS: Final = (HELLO, DEAL, MASK, SIGN, UNMASK)
 
 _STYPE: Final = "share.bytes"
 MOST_TEXT: Final = 300
+MOST_SECONDS: Final = 1e6  # sums of them stay finite
 
 
 class MalformedError(Exception):
@@ -35,8 +35,9 @@ class Envelope:
 
     round: int
     parts: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    seconds: float = 0.0
+    seconds: float = 0.0  # of computing that the answer took
     refused: str = ""
+    clock: float = 0.0  # seconds that went by meanwhile
 
     @property
     def size(self) -> int:
@@ -46,7 +47,12 @@ class Envelope:
 def pack(envelope: Envelope) -> RecordDict:
     """An envelope as Flower carries it."""
     told = ConfigRecord(
-        {"round": envelope.round, "seconds": envelope.seconds, "refused": envelope.refused[:MOST_TEXT]}
+        {
+            "round": envelope.round,
+            "seconds": envelope.seconds,
+            "clock": envelope.clock,
+            "refused": envelope.refused[:MOST_TEXT],
+        }
     )
     arrays = {name: Array("uint8", (len(part),), _STYPE, part) for name, part in envelope.parts.items()}
     return RecordDict({"share": told, "parts": ArrayRecord(arrays)})
@@ -58,15 +64,18 @@ def unpack(content: RecordDict) -> Envelope:
         told, arrays = content["share"], content["parts"]
         if not isinstance(told, ConfigRecord) or not isinstance(arrays, ArrayRecord):
             raise TypeError("records of other kinds")
-        round, seconds, refused = told["round"], told["seconds"], told["refused"]
-        if type(round) is not int or type(seconds) is not float or type(refused) is not str:
+        round, seconds, clock = told["round"], told["seconds"], told["clock"]
+        refused = told["refused"]
+        if type(round) is not int or type(seconds) is not float or type(clock) is not float:
+            raise TypeError("values of other types")
+        if type(refused) is not str:
             raise TypeError("values of other types")
         if not 0 <= round < 2**63:
             raise ValueError("a round that does not exist")
         parts = {str(name): bytes(array.data) for name, array in arrays.items()}
-        if not 0 <= seconds < math.inf:
+        if not 0 <= seconds < MOST_SECONDS or not 0 <= clock < MOST_SECONDS:
             raise ValueError("a duration that does not exist")
-        return Envelope(round, parts, seconds, _printable(refused))
+        return Envelope(round, parts, seconds, _printable(refused), clock)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MalformedError(f"not a message of SHARE: {error}") from None
 

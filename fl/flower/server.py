@@ -224,6 +224,7 @@ class Engine:
         if answer.envelope is not None:
             _add(run.cost.bytes_up, stage, answer.envelope.size)
             _add(run.cost.client_seconds, stage, answer.envelope.seconds)
+            _add(run.cost.client_clock, stage, answer.envelope.clock)
         if answer.problem or answer.envelope is None or "message" not in answer.envelope.parts:
             reason = answer.problem or "its answer has no message"
             run.unheard[answer.client] = Dropout(stage, reason)

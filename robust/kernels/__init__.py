@@ -1,7 +1,7 @@
 """Compiled loops and nothing else: no rule, no check of f, no opinion on what a bad row is.
 
 `order` answers questions about single columns (order statistics; `straight` those about large matrices with
-few rows), `blocks` about whole rows (distances, norms, weighted sums). Importing any of them imports numba
-and loads or compiles its kernels, so the rest of the package imports them only when the first matrix
-arrives. `network` and `pieces` are plain Python.
+few rows), `blocks` about whole rows (distances, norms, weighted sums). Importing any of them, or `vectors`,
+imports numba, and kernels are loaded or compiled at their first call, so the rest of the package imports
+them only when the first matrix arrives. `network` and `pieces` are plain Python.
 """

@@ -13,6 +13,7 @@ import os
 import stat
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
@@ -95,8 +96,9 @@ def _cached(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     # Numba notices a change of the file that defines a kernel, but not of what that file imports.
     newest = max(file.stat().st_mtime for file in source.parent.glob("*.py"))
     for index in where.glob(f"{source.stem}.{function.__name__}-*.nbi"):
-        if index.stat().st_mtime < newest:
-            index.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process may do the same
+            if index.stat().st_mtime < newest:
+                index.unlink()
     return kernel
 
 

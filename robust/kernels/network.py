@@ -2,7 +2,8 @@
 
 A network compares fixed pairs whatever the values are, so one instruction can do it for many columns at
 once. Batcher's odd-even merge sort (1968) gives the pairs; those that cannot change the wanted ranks are
-left out. As the network is a table and not code, one compiled kernel serves every n and every rank.
+left out. As the network is a table and not code, one compiled kernel serves every n and every rank; only
+`straight` turns it into code.
 """
 
 from __future__ import annotations

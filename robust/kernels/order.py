@@ -39,7 +39,7 @@ def middle_mean(
     matrix: NDArray[np.float32], rows: NDArray[np.int64], low: int, high: int
 ) -> NDArray[np.float32] | None:
     """For every column, the mean of the values of rank low..high-1; None if a value is not finite."""
-    if len(rows) <= straight.MOST_ROWS and len(rows) * matrix.shape[1] >= straight.LEAST_VALUES:
+    if straight.serves(len(rows), matrix.shape[1]):
         return straight.middle_mean(matrix, rows, low, high)
     return _over_columns(matrix, rows, network.selecting(len(rows), low, high), low, high, 0)
 

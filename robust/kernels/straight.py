@@ -31,6 +31,11 @@ AHEAD = 512  # bytes between fetching a row's values and using them
 Kernel = Callable[..., bool]
 
 
+def serves(n: int, width: int) -> bool:
+    """Whether a matrix of this shape is worth a kernel of its own."""
+    return n <= MOST_ROWS and n * width >= LEAST_VALUES and width >= COLUMNS
+
+
 def middle_mean(
     matrix: NDArray[np.float32], rows: NDArray[np.int64], low: int, high: int
 ) -> NDArray[np.float32] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from pathlib import Path
 from subprocess import run as run_process
@@ -316,18 +317,43 @@ def test_deadlines_are_positive() -> None:
     assert FAST.tries == 2
 
 
-@pytest.mark.parametrize("spoil", ["nothing", "types", "round", "names"])
-def test_an_envelope_is_checked(spoil: str) -> None:
-    good = envelope.pack(Envelope(3, {"message": b"x"}, 0.5))
-    assert envelope.unpack(good) == Envelope(3, {"message": b"x"}, 0.5)
-    spoiled = {
-        "nothing": RecordDict(),
-        "types": RecordDict({"share": ConfigRecord({"round": "3", "seconds": 0.5, "refused": ""})}),
-        "round": envelope.pack(Envelope(-1)),
-        "names": RecordDict({"parts": ConfigRecord({"round": 3})}),
-    }[spoil]
+GOOD = Envelope(3, {"message": b"x"}, 0.5, "no", 0.75)
+
+
+def test_an_envelope_arrives_as_it_was_packed() -> None:
+    assert envelope.unpack(envelope.pack(GOOD)) == GOOD
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("round", "3"),
+        ("round", -1),
+        ("round", True),
+        ("seconds", 1),
+        ("seconds", -0.5),
+        ("seconds", math.nan),
+        ("clock", "soon"),
+        ("clock", math.inf),
+        ("clock", 1e308),
+        ("refused", 7),
+    ],
+)
+def test_an_envelope_is_checked(name: str, value: Any) -> None:
+    content = envelope.pack(GOOD)
+    content["share"][name] = value  # type: ignore[index, call-overload]
     with pytest.raises(envelope.MalformedError):
-        envelope.unpack(spoiled)
+        envelope.unpack(content)
+
+
+@pytest.mark.parametrize("missing", ["share", "parts"])
+def test_an_envelope_is_whole(missing: str) -> None:
+    content = envelope.pack(GOOD)
+    del content[missing]
+    with pytest.raises(envelope.MalformedError):
+        envelope.unpack(content)
+    with pytest.raises(envelope.MalformedError):
+        envelope.unpack(RecordDict({"parts": ConfigRecord({"round": 3})}))
 
 
 def test_a_peer_cannot_write_control_characters_into_records() -> None:

@@ -41,6 +41,7 @@ def test_bars_take_the_worst_size_and_the_right_clock() -> None:
     assert [(bar.value, bar.met) for bar in bars] == [
         (pytest.approx(2.0), True),
         (pytest.approx(0.8), False),
+        (pytest.approx(1.9), True),
         (pytest.approx(1.7), False),
         (pytest.approx(50.0), True),
     ]

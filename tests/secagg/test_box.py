@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from secagg import box
-from secagg.errors import PeerError
+from secagg.errors import PeerError, UsageError
+from secagg.hashing import MANY
 
 AGREED, PLAN = bytes(range(32)), b"p" * 32
 
@@ -52,3 +55,20 @@ def test_short_boxes_are_refused(sealed: bytes) -> None:
 
 def test_the_same_content_is_never_sealed_alike() -> None:
     assert box.seal(AGREED, PLAN, 1, 2, b"share") != box.seal(AGREED, PLAN, 1, 2, b"share")
+
+
+@pytest.mark.parametrize("count", [0, 1, MANY - 1, MANY, 40])
+def test_the_keys_of_many_boxes_are_those_of_each(count: int) -> None:
+    agreed, ends = [os.urandom(32) for _ in range(count)], [(i, 2 * i + 1) for i in range(count)]
+    made = box.keys(agreed, PLAN, ends)
+    assert len(made) == count
+    for key, secret, (sender, receiver) in zip(made, agreed, ends, strict=True):
+        sealed = box.seal_under(key, PLAN, sender, receiver, b"share")
+        assert box.unseal(secret, PLAN, sender, receiver, sealed) == b"share"
+        sealed = box.seal(secret, PLAN, sender, receiver, b"share")
+        assert box.unseal_under(key, PLAN, sender, receiver, sealed) == b"share"
+
+
+def test_every_box_has_an_agreed_secret() -> None:
+    with pytest.raises(UsageError):
+        box.keys([os.urandom(32)], PLAN, [(1, 2), (1, 3)])

@@ -6,15 +6,18 @@ import copy
 import pickle
 
 import pytest
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.errors import PeerError, UsageError
+from secagg import keys
+from secagg.errors import PeerError, SecAggError, UsageError
 from secagg.keys import LOW_ORDER_POINTS, AgreementKey, Identity, check_public_key, hkdf, verify
+from tests.secagg import edwards
 
 FIELD = 2**255 - 19
 
@@ -93,14 +96,61 @@ def test_the_border_between_signature_and_message_is_fixed() -> None:
             verify(identity.public, joined[:border], joined[border:], signer=7)
 
 
-@given(st.binary(max_size=100), st.sampled_from([b"\x01" + bytes(31), b"\xec" + b"\xff" * 30 + b"\x7f"]))
-def test_an_identity_of_small_order_signs_nothing(message: bytes, point: bytes) -> None:
-    """The points of order 1 and 2: with the first, one signature fits every message, as OpenSSL sees it."""
-    everything = (b"\x01" + bytes(31)) + bytes(32)  # R is the neutral element, S is 0
-    if point[0] == 1:
-        Ed25519PublicKey.from_public_bytes(point).verify(everything, message)
+SMALL = edwards.small_order()
+
+
+@pytest.mark.parametrize("point", SMALL)
+@given(message=st.binary(max_size=100), r=st.integers(1, edwards.ORDER - 1))
+@settings(max_examples=5, deadline=None)
+def test_an_identity_of_small_order_signs_nothing(point: edwards.Point, message: bytes, r: int) -> None:
+    """With the neutral element as identity, one signature fits every message, as OpenSSL sees it."""
+    commitment = edwards.times(r, edwards.BASE)
+    everything = edwards.signature(commitment, r)
+    if point == edwards.NEUTRAL:
+        Ed25519PublicKey.from_public_bytes(edwards.encode(point)).verify(everything, message)
     with pytest.raises(PeerError, match="client 3: wrong signature"):
-        verify(point, everything, message, signer=3)
+        verify(edwards.encode(point), everything, message, signer=3)
+
+
+@pytest.mark.parametrize("point", SMALL)
+@given(message=st.binary(max_size=100), a=st.integers(1, edwards.ORDER - 1))
+@settings(max_examples=5, deadline=None)
+def test_commitments_of_small_order_or_off_by_one_are_refused(
+    point: edwards.Point, message: bytes, a: int
+) -> None:
+    identity, public = edwards.times(a, edwards.BASE), edwards.encode(edwards.times(a, edwards.BASE))
+    small = edwards.signature(point, edwards.challenge(point, identity, message) * a)
+    with pytest.raises(PeerError, match="client 3"):
+        verify(public, small, message, signer=3)
+    shifted = edwards.add(edwards.times(7, edwards.BASE), point)
+    signed = edwards.signature(shifted, 7 + edwards.challenge(shifted, identity, message) * a)
+    if point == edwards.NEUTRAL:
+        verify(public, signed, message, signer=3)
+    else:
+        with pytest.raises(PeerError, match="client 3"):
+            verify(public, signed, message, signer=3)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33, 64])
+def test_an_identity_of_another_length_signs_nothing(size: int) -> None:
+    identity = Identity.generate()
+    public = (identity.public * 2)[:size]
+    with pytest.raises(PeerError, match="client 5"):
+        verify(public, identity.sign(b"message"), b"message", signer=5)
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_a_library_with_another_rule_is_not_used(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, accepted, public, signature = keys._RULE[place]
+    other = (*keys._RULE[:place], (name, not accepted, public, signature), *keys._RULE[place + 1 :])
+    monkeypatch.setattr(keys, "_RULE", other)
+    keys._know_the_rule.cache_clear()
+    identity = Identity.generate()
+    try:
+        with pytest.raises(SecAggError, match=name):
+            verify(identity.public, identity.sign(b""), b"", signer=0)
+    finally:
+        keys._know_the_rule.cache_clear()
 
 
 @given(st.binary(max_size=300), st.binary(min_size=32, max_size=32))
@@ -114,6 +164,8 @@ def test_what_is_verified_is_what_openssl_verifies(message: bytes, private: byte
         bent = bytes(b ^ (i == place) for i, b in enumerate(signature))
         with pytest.raises(PeerError):
             verify(identity.public, bent, message, signer=0)
+        with pytest.raises(InvalidSignature):
+            Ed25519PublicKey.from_public_bytes(identity.public).verify(bent, message)
 
 
 def test_secrets_are_not_in_repr_and_keys_are_not_copied() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from secagg import labels, shamir
+from secagg.keys import _RULE as RULE
 from secagg.keys import LOW_ORDER_POINTS, AgreementKey, Identity
 from secagg.vectors.session import doubles
 from tests.secagg.drbg import Drbg
@@ -152,10 +153,14 @@ def bad_signatures() -> Case:
         (signer.public, bytes(64), message),
         (signer.public, good[:63], message),
         (b"\x02" + bytes(31), good, message),  # not a point of the curve
-        (b"\x01" + bytes(31), b"\x01" + bytes(63), message),  # of small order: it would fit every message
+        (signer.public[:31], good, message),
+        (signer.public + b"\x00", good, message),
     ):
         values = {"public": public.hex(), "signature": signature.hex(), "message": signed.hex(), "signer": 4}
         case.do("ed25519.verify", values, "PeerError")
+    for _, accepted, by, made in RULE:  # small orders, and a verifier with cofactor
+        values = {"public": by, "signature": made, "message": b"which rule".hex(), "signer": 4}
+        case.do("ed25519.verify", values, *(() if accepted else ("PeerError",)))
     return case
 
 
