@@ -27,6 +27,7 @@ from tests.flower.certificates import make_certificates
 from tests.flower.runs import assert_same_model, small
 
 ROOT = Path(__file__).parents[2]
+STAGES = ("deal", "mask", "sign", "unmask")
 SETTINGS = ("stage-seconds=60.0", "training-seconds=120.0", "join-seconds=120.0")
 
 
@@ -158,14 +159,13 @@ def test_ctrl_c_stops_everything_that_was_started(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_node_killed_in_each_stage_is_a_dropout_and_comes_back(tmp_path: Path) -> None:
     """SIGKILL to one node in the first four rounds, each time in another stage; the fifth is undisturbed."""
-    stages = ["deal", "mask", "sign", "unmask"]
     e = small(rounds=6)
     with party(e, tmp_path) as here:
         for number, folder in enumerate(here.folders):
             here.federation.start_node(number, folder, simulate=True)
         here.begin()
-        for t, stage in enumerate(stages):
-            wait_for(here, t, rf"ROUND {t + 1}\](?s:.*)query.{stage} message", 900)
+        for t, stage in enumerate(STAGES):
+            wait_for_stage(here, t, stage, 900, node=t)
             here.federation.kill_node(t)
             here.federation.start_node(t, here.folders[t], simulate=True)
         here.end(1800)
@@ -179,10 +179,13 @@ def test_a_node_killed_in_each_stage_is_a_dropout_and_comes_back(tmp_path: Path)
     replay(e, records, here.out)
 
 
-def wait_for(here: Party, node: int, text: str, seconds: float) -> None:
+def wait_for_stage(here: Party, t: int, stage: str, seconds: float, node: int | None = None) -> None:
+    """Until this node, or any, is asked for this stage of round t."""
+    asked = re.compile(rf"ROUND {t + 1}\](?s:(?:(?!ROUND \d).)*)query.{stage} message")
+    numbers = range(len(here.folders)) if node is None else (node,)
     end = time.monotonic() + seconds
-    while not re.search(text, here.federation.log(f"node-{node}")):
-        assert time.monotonic() < end, here.federation.log(f"node-{node}")[-3000:]
+    while not any(asked.search(here.federation.log(f"node-{number}")) for number in numbers):
+        assert time.monotonic() < end, here.federation.log("run")[-3000:]
         time.sleep(0.05)
 
 
@@ -191,69 +194,60 @@ def test_two_of_eight_killed_at_random_moments_in_each_of_five_rounds(tmp_path: 
     """The bar: right sums, a resumed run or a skipped round; accuracy within 2 points of the quiet run."""
     e = small(rounds=5, data={"name": "digits"}, local={"epochs": 5, "batch_size": 8, "lr": 0.1})
     dice = random.Random(7)
-    killed: list[list[str]] = [[] for _ in range(5)]
+    killed: list[dict[int, str]] = [{} for _ in range(5)]
     with party(e, tmp_path) as here:
         for number, folder in enumerate(here.folders):
             here.federation.start_node(number, folder, simulate=True)
         here.begin()
         for t in range(5):
-            wait_for_round(here, t, 600)
-            for node in dice.sample(range(8), 2):
-                time.sleep(dice.uniform(0, 6))
+            for moment, node in zip(
+                sorted(dice.choices(range(4), k=2)), dice.sample(range(8), 2), strict=True
+            ):
+                wait_for_stage(here, t, STAGES[moment], 600)
+                time.sleep(dice.uniform(0, 3))
+                assert len(here.rounds()) == t, "too late for this round"
                 here.federation.kill_node(node)
-                killed[len(here.rounds())].append(f"{node} after {asked_last(here)}")
+                killed[t][node] = STAGES[moment]
                 here.federation.start_node(node, here.folders[node], simulate=True)
         here.end(1200)
     records = here.rounds()
     undisturbed = run(e)
     print(killed, [record["accuracy"] for record in records], undisturbed.accuracy)
-    print([record["skipped"] or sorted(d["client"] for d in record["dropouts"]) for record in records])
+    gone = [{entry["client"] for entry in record["dropouts"]} for record in records]
+    print([record["skipped"] or sorted(dropped) for record, dropped in zip(records, gone, strict=True)])
     assert len(records) == 5
     assert [len(nodes) for nodes in killed] == [2] * 5
+    assert sum(len(dropped & set(nodes)) for dropped, nodes in zip(gone, killed, strict=True)) >= 5
+    assert sum(bool(record["skipped"]) for record in records) <= 2
     assert abs(records[-1]["accuracy"] - undisturbed.accuracy) <= 0.02
     replay(e, records, here.out)
 
 
-def wait_for_round(here: Party, t: int, seconds: float) -> None:
-    """Until round t is on its way: all before it are recorded, and a node is asked to deal in it."""
-    end = time.monotonic() + seconds
-    while len(here.rounds()) < t or not any(
-        re.search(rf"ROUND {t + 1}\](?s:.*)query.deal message", log) for log in node_logs(here)
-    ):
-        assert time.monotonic() < end, here.federation.log("run")[-3000:]
-        time.sleep(0.1)
-
-
-def asked_last(here: Party) -> str:
-    """What nodes were asked last, as far as their logs tell."""
-    asked = [re.findall(r"query\.(\w+) message", log)[-1:] for log in node_logs(here)]
-    return "/".join(sorted({action for last in asked for action in last}))
-
-
-def node_logs(here: Party) -> list[str]:
-    return [here.federation.log(f"node-{number}") for number in range(len(here.folders))]
-
-
 @pytest.mark.long
-def test_a_server_that_is_killed_and_started_again_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    """SIGKILL to the ServerApp in the middle of the third round of four."""
+@pytest.mark.parametrize(("stage", "lost"), [("deal", False), ("sign", True)])
+def test_a_server_that_is_killed_and_started_again_goes_on_from_its_checkpoint(
+    stage: str, lost: bool, tmp_path: Path
+) -> None:
+    """SIGKILL in the third round of four. Nodes forget with the run: what reached signatures is lost."""
     e = small(rounds=4)
     with party(e, tmp_path) as here:
         for number, folder in enumerate(here.folders):
             here.federation.start_node(number, folder, simulate=True)
         here.begin()
-        wait_for_round(here, 2, 600)
-        early = here.rounds()
+        wait_for_stage(here, 2, stage, 600)
+        early = here.rounds()[:2]
         servers = [pid for pid, command in started(here.place) if "flwr-serverapp" in command]
         assert servers
         for pid in servers:
             os.kill(pid, signal.SIGKILL)
+        assert not (here.out / "summary.json").exists()
         here.begin()
         here.end(900)
     records = here.rounds()
     print([(record["round"], record["skipped"], record["dropouts"]) for record in records])
     assert records[:2] == early
     assert [record["round"] for record in records] == [1, 2, 3, 4]
+    assert bool(records[2]["skipped"]) == lost
     assert not records[3]["skipped"]
     replay(e, records, here.out)
 
