@@ -3,11 +3,15 @@
 RFC 7748 (X25519), RFC 8032 (Ed25519), RFC 5869 (HKDF). Keys travel as 32 raw bytes. A public key that
 could make an agreement predictable, or that has two encodings, is refused before it is used.
 
-Signatures are made by OpenSSL (`cryptography`) and verified by libsodium (`PyNaCl`): verification is most of
-a client's work, libsodium takes half the time, and it is stricter. It refuses identities and commitments of
-small order, which OpenSSL takes: with such an identity one signature fits every message. Everybody must
-verify by one rule, or a cheater could split them with a signature that only some accept; so there is no
-second verifier to fall back on, and a libsodium with another rule is found out before it is used.
+Key pairs and signatures are made by OpenSSL (`cryptography`). Agreements are computed by libsodium
+(`PyNaCl`), which takes as long but lets go of Python's global lock, so that a server's threads work side by
+side.
+
+Signatures are verified by libsodium too: verification is most of a client's work, libsodium takes half the
+time, and it is stricter. It refuses identities and commitments of small order, which OpenSSL takes: with such
+an identity one signature fits every message. Everybody must verify by one rule, or a cheater could split them
+with a signature that only some accept; so there is no second verifier to fall back on, and a libsodium with
+another rule is found out before it is used.
 """
 
 from __future__ import annotations
@@ -22,9 +26,9 @@ from typing import Final
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from nacl.bindings import crypto_sign_open
-from nacl.exceptions import BadSignatureError
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from nacl.bindings import crypto_scalarmult, crypto_sign_open
+from nacl.exceptions import BadSignatureError, CryptoError
 
 from secagg.errors import PeerError, SecAggError, UsageError
 from secagg.hashing import Bytes, sha256_each
@@ -78,6 +82,12 @@ def digest(label: bytes, *parts: bytes) -> bytes:
     return hashlib.sha256(b"".join((label, *parts))).digest()
 
 
+# Keys that passed are remembered: they are public, and the same for all clients of a process and for all
+# pairs of one client. What was refused is not remembered, so it is refused again.
+_REMEMBERED: Final = 4096
+
+
+@lru_cache(_REMEMBERED)
 def check_public_key(public: bytes) -> bytes:
     """Refuse low-order and non-canonical X25519 public keys, so that no agreement is all zeros."""
     if len(public) != KEY_BYTES:
@@ -89,33 +99,28 @@ def check_public_key(public: bytes) -> bytes:
     return public
 
 
-# Decoded public keys are remembered: they are public, and the same for all clients of a process and for all
-# pairs of one client. What was refused is not remembered, so it is refused again.
-_REMEMBERED: Final = 4096
-
-
-@lru_cache(_REMEMBERED)
-def _agreement_key(public: bytes) -> X25519PublicKey:
-    return X25519PublicKey.from_public_bytes(check_public_key(public))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class AgreementKey:
     """An X25519 key pair for one run. The private half is 32 bytes that Shamir shares as they are."""
 
     public: bytes
-    _key: X25519PrivateKey = field(repr=False)
+    _private: bytes = field(repr=False)
 
     @classmethod
     def from_private(cls, private: bytes) -> AgreementKey:
+        if len(private) != KEY_BYTES:
+            raise UsageError(f"an X25519 private key has 32 bytes, not {len(private)}")
         key = X25519PrivateKey.from_private_bytes(private)
-        return cls(key.public_key().public_bytes_raw(), key)
+        return cls(key.public_key().public_bytes_raw(), bytes(private))
+
+    def __reduce_ex__(self, protocol: object) -> str:
+        raise UsageError("an agreement key is not copied or pickled")
 
     def agree(self, public: bytes) -> bytes:
         """The raw shared secret. It goes into HKDF and nowhere else."""
         try:
-            return self._key.exchange(_agreement_key(public))
-        except ValueError:  # what OpenSSL says of an all-zero result; unreachable after the check above
+            return crypto_scalarmult(self._private, check_public_key(public))
+        except CryptoError:  # what PyNaCl says of an all-zero result; unreachable after the check above
             raise PeerError("X25519 agreement failed") from None
 
 

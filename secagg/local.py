@@ -125,7 +125,7 @@ def run(
         return Client(v, identities[v], floors, plan.round, records, entropy=draw, memo=memo, threads=threads)
 
     clients = forked(Cast(plan, make, inputs, tamper), processes)
-    server = Server(plan, processes=processes)
+    server = Server(plan)
     outbox: Mapping[ClientId, ToClient | None] = dict.fromkeys(plan.ids)
     try:
         while server.stage < Stage.DONE:

@@ -1,6 +1,6 @@
 """The clients of a local run: in this process, or spread over forked ones.
 
-X25519 and HKDF hold Python's global lock, so many clients are simulated faster in several processes. A
+Much of what a client does holds Python's global lock, so many are simulated faster in several processes. A
 worker process owns its clients from beginning to end. Messages cross as the bytes of `secagg.wire`, masked
 vectors through shared memory, and nothing is pickled.
 """
@@ -12,6 +12,7 @@ import os
 import struct
 import time
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg import forks, hashing, wire
+from secagg import hashing, wire
 from secagg.client import Client
 from secagg.codec import Ring32
 from secagg.errors import SecAggError, UsageError
@@ -174,7 +175,7 @@ class _Worker:
         self._last: ToClient | None = None
         self._size = 0  # of the last message
         self.pipe, theirs = Pipe()
-        self._child = forks.fork()
+        self._child = _fork()
         if self._child == 0:
             try:
                 for worker in (*older, self):
@@ -220,6 +221,18 @@ class _Worker:
     def close(self) -> None:
         self.pipe.close()  # the worker sees the end of its input, and ends
         os.waitpid(self._child, 0)
+
+
+def _fork() -> int:
+    """os.fork without the warning, from Python 3.12 on, that this process has other threads.
+
+    A lock that such a thread holds at that moment stays locked in the child for ever. So fork while no other
+    thread is inside secagg, numba or an import; helpers of `parallel` are gone between its calls. Where that
+    cannot be promised, do not ask for several processes: one is the default.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
+        return os.fork()
 
 
 def _serve(cast: Cast, pipe: Connection, vectors: Callable[[int], Ring32]) -> None:

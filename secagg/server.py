@@ -74,8 +74,7 @@ class Server:
     messages to send; `outbox()` is the same again for those who have not answered yet. After stage 3 has
     begun a run is resumed, never repeated: if `advance` raises TooFewSurvivors in CONSISTENCY or UNMASKING,
     the run stays open for late answers. `exclude` leaves clients out from the start: those whom an earlier
-    run of the same plan showed to deal bad shares (`doomed_rows`). With `processes` > 1 the last stage forks
-    helpers (`secagg.forks`) when many clients are gone, because X25519 uses one core only.
+    run of the same plan showed to deal bad shares (`doomed_rows`).
     """
 
     def __init__(
@@ -85,11 +84,9 @@ class Server:
         *,
         exclude: Collection[ClientId] = (),
         entropy: Entropy = os.urandom,
-        processes: int = 1,
     ) -> None:
         self._journal = journal if journal is not None else MemoryJournal()
         self.plan = plan
-        self._processes = processes
         self.stage = Stage.KEYS
         self._instance = entropy(16)  # names the records of this run of this server
         self._adverts: dict[ClientId, KeyAdvert] = {}
@@ -449,7 +446,7 @@ class Server:
         blamed.update(shares.add_all(self._unmaskings.values()))
         rebuilt = rebuild(shares)
         blamed.update(rebuilt.cheating_dealers)
-        lost = remove_masks(opened, rebuilt, self._sums, processes=self._processes)
+        lost = remove_masks(opened, rebuilt, self._sums)
         self._result = self._finish(lost, blamed)
 
     def _disputed(self) -> dict[ClientId, str]:
@@ -521,10 +518,10 @@ class Server:
         return data
 
     @classmethod
-    def restore(cls, data: bytes, journal: Journal | None = None, *, processes: int = 1) -> Server:
+    def restore(cls, data: bytes, journal: Journal | None = None) -> Server:
         """The server that `save` wrote, with the same journal."""
         ledger = server_state.restore(data)
-        server = cls(ledger.checked_plan, journal, processes=processes)
+        server = cls(ledger.checked_plan, journal)
         server.stage = ledger.stage
         server._dropouts = {left.id: left.dropout for left in ledger.dropouts}
         server._instance = ledger.instance

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
-from secagg import forks, hashing, shamir, transcript
+from secagg import parallel, shamir, transcript
 from secagg.codec import Ring32
 from secagg.errors import PeerError
 from secagg.groupings import ClientId, Row
@@ -29,7 +30,7 @@ from secagg.shamir import SHARE_BYTES
 Secret = tuple[ClientId, int]  # its owner, and which: KEY_SECRET or r + 1
 Pair = tuple[ClientId, ClientId, Row]  # one that is gone, one that is alive, and a row of both
 ENTRY = SHARE_BYTES + HASH_BYTES
-SOME = 4096  # pairs whose keys are derived at a time: what is in between stays in the cache
+SOME = 256  # pairs whose keys are derived at a time: few enough to share out, enough to hash at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,18 @@ class Opened:
             for client, rows in self.plan.rows_of.items()
         }
 
+    @cached_property
+    def hashes(self) -> Bytes:
+        """The hash of every share that was dealt, dealer by dealer; then one of none, which is zeros."""
+        published = [dealing.hashes for dealing in self.dealings.values()]
+        return np.frombuffer(b"".join([*published, bytes(HASH_BYTES)]), np.uint8).reshape(-1, HASH_BYTES)
+
+    @cached_property
+    def first_hash(self) -> Mapping[ClientId, int]:
+        """Where each dealer's begin."""
+        counts = [len(dealing.hashes) // HASH_BYTES for dealing in self.dealings.values()]
+        return dict(zip(self.dealings, accumulate(counts, initial=0), strict=False))
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wanted:
@@ -60,9 +73,10 @@ class Wanted:
     owners: tuple[Sequence[ClientId], Sequence[ClientId]]  # of seeds, of keys
     seeds: int  # how many of the secrets
     secrets: Sequence[Secret]
-    table: npt.NDArray[np.uint32]  # the same, one row each
-    published: Sequence[tuple[Mapping[ClientId, int], bytes, int]]  # per secret: who stands where in which
-    # hashes, and how far from there its own hash is
+    ids: npt.NDArray[np.uint32]  # the same, one row each: owner, room for a holder, secret
+    holders: Sequence[Mapping[ClientId, int]]  # who holds shares, and where each stands: all there are,
+    held_by: npt.NDArray[np.intp]  # and which of them for each secret
+    first: npt.NDArray[np.int64]  # where the hash of each secret's first share is
 
     @classmethod
     def of(
@@ -73,11 +87,18 @@ class Wanted:
         keys: Sequence[Secret],
     ) -> Wanted:
         secrets = [*seeds, *keys]
-        published = [
-            (opened.holders[owner], opened.dealings[owner].hashes, secret * HASH_BYTES)
-            for owner, secret in secrets
-        ]
-        return cls(owners, len(seeds), secrets, np.array(secrets, np.uint32).reshape(-1, 2), published)
+        held_by = [opened.holders[owner] for owner, _ in secrets]
+        different = {id(holders): holders for holders in held_by}  # most often one and the same
+        number = {key: k for k, key in enumerate(different)}
+        return cls(
+            owners,
+            len(seeds),
+            secrets,
+            np.array([(owner, 0, secret) for owner, secret in secrets], np.uint32).reshape(-1, 3),
+            list(different.values()),
+            np.array([number[id(holders)] for holders in held_by], np.intp),
+            np.array([opened.first_hash[owner] + secret for owner, secret in secrets], np.int64),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,18 +143,15 @@ class Shares:
 
     def _matches(self, sender: ClientId, wanted: Wanted, entries: Bytes) -> npt.NDArray[np.bool_]:
         """Whether each share is a field element, and the one that its dealer published the hash of."""
-        per_holder = (len(self.opened.plan.groupings) + 1) * HASH_BYTES
-        published = []
-        for places, hashes, offset in wanted.published:
-            if sender in places:
-                start = places[sender] * per_holder + offset
-                published.append(hashes[start : start + HASH_BYTES])
-            else:  # in the sparse mode not everybody holds a share; none is hashed to zeros
-                published.append(bytes(HASH_BYTES))
-        ids = np.insert(wanted.table, 1, sender, axis=1)
-        found = transcript.share_hashes(self.opened.plan.hash, ids, entries)
-        expected = np.frombuffer(b"".join(published), np.uint8).reshape(-1, HASH_BYTES)
-        matches: npt.NDArray[np.bool_] = (found == expected).all(axis=1)
+        opened = self.opened
+        per_holder = len(opened.plan.groupings) + 1
+        places = np.array([holders.get(sender, -1) for holders in wanted.holders], np.int64)[wanted.held_by]
+        # In the sparse mode not everybody holds a share; none is hashed to zeros, which come last.
+        expected = opened.hashes[np.where(places < 0, -1, wanted.first + places * per_holder)]
+        ids = wanted.ids.copy()
+        ids[:, 1] = sender
+        found = transcript.share_hashes(opened.plan.hash, ids, entries)
+        matches: npt.NDArray[np.bool_] = (found.view(np.uint64) == expected.view(np.uint64)).all(axis=1)
         matches &= shamir.canonical(entries[:, :SHARE_BYTES])
         return matches
 
@@ -230,13 +248,11 @@ def _is_right(opened: Opened, secret: Secret, value: bytes) -> bool:
     return transcript.seed_commitment(opened.plan.hash, owner, which - 1, value) == commitment
 
 
-def remove_masks(
-    opened: Opened, rebuilt: Rebuilt, totals: Mapping[Row, Ring32], *, processes: int = 1
-) -> dict[Row, str]:
+def remove_masks(opened: Opened, rebuilt: Rebuilt, totals: Mapping[Row, Ring32]) -> dict[Row, str]:
     """Take the masks off each opened row, in place. Rows that stay masked come back with the reason.
 
-    The keys of dropped clients' pairs are derived first, in so many processes, because X25519 holds Python's
-    global lock; then each row is gone over once for all its keys, on all cores.
+    The keys of dropped clients' pairs are derived first; then each row is gone over once for all its keys.
+    Both on all cores.
     """
     lost: dict[Row, str] = {}
     for row in opened.rows:
@@ -244,7 +260,7 @@ def remove_masks(
         if gaps:
             lost[row] = gaps[0]
     pairs = sorted(pair for row in opened.rows if row not in lost for pair in _pairs_of(opened, row))
-    pair_keys = _pair_keys(opened, rebuilt, pairs, processes)
+    pair_keys = _pair_keys(opened, rebuilt, pairs)
     of_row: dict[Row, list[int]] = {row: [] for row in opened.rows if row not in lost}
     for number, (_, _, row) in enumerate(pairs):
         of_row[row].append(number)
@@ -281,7 +297,7 @@ def _pairs_of(opened: Opened, row: Row) -> Iterable[Pair]:
             yield from ((gone, client, row) for client in alive if client in partners)
 
 
-def _pair_keys(opened: Opened, rebuilt: Rebuilt, pairs: Sequence[Pair], processes: int) -> Bytes:
+def _pair_keys(opened: Opened, rebuilt: Rebuilt, pairs: Sequence[Pair]) -> Bytes:
     """One key per pair. They are sorted, so that two clients agree once for all their groupings."""
     plan, adverts = opened.plan, opened.adverts
     private = {
@@ -289,19 +305,17 @@ def _pair_keys(opened: Opened, rebuilt: Rebuilt, pairs: Sequence[Pair], processe
         for gone in {gone for gone, _, _ in pairs}
     }
 
-    def derive(start: int, stop: int) -> bytes:
-        return b"".join([derive_some(pairs[k : min(k + SOME, stop)]) for k in range(start, stop, SOME)])
+    keys = np.empty((len(pairs), KEY_BYTES), np.uint8)
 
-    def derive_some(some: Sequence[Pair]) -> bytes:
-        agreed, before, secret = [], None, b""
+    def derive(start: int, stop: int) -> None:
+        some, agreed, before, secret = pairs[start:stop], [], None, b""
         for gone, alive, _ in some:
             if (gone, alive) != before:
                 secret, before = private[gone].agree(adverts[alive].mask), (gone, alive)
             agreed.append(secret)
         secrets = np.frombuffer(b"".join(agreed), np.uint8).reshape(len(some), -1)
         numbers = np.array([(gone, alive, r) for gone, alive, (r, _) in some], np.uint32)
-        return pairwise_keys(secrets, plan.hash, numbers).tobytes()
+        keys[start:stop] = pairwise_keys(secrets, plan.hash, numbers)
 
-    if processes > 1:
-        hashing.prepare()  # here, and not in every child
-    return forks.spread(derive, len(pairs), width=KEY_BYTES, processes=processes, least=256)
+    parallel.spread(derive, 0, len(pairs), step=SOME, threads=parallel.cores())
+    return keys

@@ -226,6 +226,20 @@ TABLE: tuple[Mutation, ...] = (
         "test_keys.py::test_the_border_between_signature_and_message_is_fixed",
     ),
     Mutation(
+        "an agreement key has 32 bytes",
+        "keys.py",
+        '            raise UsageError(f"an X25519 private key has 32 bytes, not {len(private)}")',
+        "            pass",
+        "test_keys.py::test_private_keys_of_another_length_are_refused",
+    ),
+    Mutation(
+        "an agreement key is not copied or pickled",
+        "keys.py",
+        '        raise UsageError("an agreement key is not copied or pickled")',
+        "        return super().__reduce_ex__(protocol)",
+        "test_keys.py::test_secrets_are_not_in_repr_and_keys_are_not_copied",
+    ),
+    Mutation(
         "an identity has 32 bytes",
         "keys.py",
         "    if len(public) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:",
@@ -835,7 +849,7 @@ TABLE: tuple[Mutation, ...] = (
     Mutation(
         "a share counts only if it matches its dealer's hash",
         "unmask.py",
-        "(found == expected).all(axis=1)",
+        "(found.view(np.uint64) == expected.view(np.uint64)).all(axis=1)",
         "np.ones(len(found), np.bool_)",
         HARM + "[a wrong seed share]",
     ),
@@ -1079,6 +1093,13 @@ TABLE: tuple[Mutation, ...] = (
         )
     ),
     # --- secrets
+    Mutation(
+        "no repr shows agreement keys",
+        "keys.py",
+        "    _private: bytes = field(repr=False)",
+        "    _private: bytes",
+        "test_keys.py::test_secrets_are_not_in_repr_and_keys_are_not_copied",
+    ),
     *(
         Mutation(f"no repr shows {what}", file, before, after, SHOWN)
         for what, file, before, after in (

@@ -42,6 +42,13 @@ def test_agreement_is_rfc_7748() -> None:
     assert AgreementKey.from_private(scalar).agree(point).hex() == shared
 
 
+@given(st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32))
+def test_agreements_by_libsodium_are_those_of_openssl(one: bytes, other: bytes) -> None:
+    public = AgreementKey.from_private(other).public
+    agreed = X25519PrivateKey.from_private_bytes(one).exchange(X25519PublicKey.from_public_bytes(public))
+    assert AgreementKey.from_private(one).agree(public) == agreed
+
+
 @pytest.mark.parametrize("point", sorted(LOW_ORDER_POINTS), ids=lambda point: point.hex()[:8])
 def test_low_order_points_are_refused(point: bytes) -> None:
     with pytest.raises(PeerError, match="low-order"):
@@ -173,12 +180,16 @@ def test_secrets_are_not_in_repr_and_keys_are_not_copied() -> None:
     assert identity.private.hex() not in repr(identity)
     assert repr(identity.private) not in repr(identity)
     assert bytes(range(32)).hex() not in repr(key)
+    assert repr(bytes(range(32))) not in repr(key)
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(UsageError):
-            duplicate(identity)
+        for secret in (identity, key):
+            with pytest.raises(UsageError, match="not copied or pickled"):
+                duplicate(secret)
 
 
 @pytest.mark.parametrize("size", [0, 31, 33, 64])
-def test_identity_of_another_length_is_refused(size: int) -> None:
+def test_private_keys_of_another_length_are_refused(size: int) -> None:
     with pytest.raises(UsageError, match="32 bytes"):
         Identity.from_private(bytes(size))
+    with pytest.raises(UsageError, match="32 bytes"):
+        AgreementKey.from_private(bytes(size))
