@@ -5,7 +5,7 @@ consecutive blocks whose counters differ only in the last byte. Byte 15 of a blo
 together with bytes 0, 5 and 10; each column of round 2 takes exactly one byte of column 0; and mixing columns
 is linear. So the state after two rounds is A(bytes 0, 5, 10, 15) xor B(the other bytes), and bytes 0, 5 and
 10 of a counter below 2^64 change only every 2^40 blocks. We tabulate the states of the first page once per
-key and tile, and every further page starts from table[b] xor (its own first state xor the table's): eight
+key and piece, and every further page starts from table[b] xor (its own first state xor the table's): eight
 rounds are left of ten. The table is indexed by the public counter, never by a secret; the key schedule takes
 its S-box from `aeskeygenassist`. The kernel's time depends on lengths alone.
 
@@ -39,6 +39,9 @@ FEATURES = {"vaes": frozenset({"vaes", "avx2", "aes"}), "aesni": frozenset({"aes
 ROUNDS = 10
 PAGE = 1024  # words: 256 blocks of four
 TILE = 32768  # words: 128 KiB stay in the second-level cache while all keys pass over them
+SAME_TABLE = 2**42  # words: 2^40 blocks, whose counters have the same bytes 0, 5 and 10
+LEAST = 2**16  # words of keystream that a thread takes at a time
+KEPT = 1024  # key schedules that a thread keeps, 180 KB; of more keys they are made again for every piece
 UNROLL = 4  # registers in flight; with the eight round keys they fill the sixteen there are
 
 _BYTE, _WORD, _LONG = ir.IntType(8), ir.IntType(32), ir.IntType(64)
@@ -206,30 +209,80 @@ def _add_page(
     return types.void(schedule, table, types.uint64, vector, types.int64, types.int64, lanes), generate
 
 
+@intrinsic
+def _swap(typing: Any, cell: Any, old: Any, new: Any) -> Any:
+    """Write `new` where cell[0] is `old`, at one blow; what was there before comes back."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        pointer = _data(context, builder, signature.args[0], args[0])
+        found = builder.cmpxchg(pointer, args[1], args[2], ordering="monotonic", failordering="monotonic")
+        return builder.extract_value(found, 0)
+
+    return types.int64(cell, types.int64, types.int64), generate
+
+
 @kernel
-def add_masks(keys: Any, signs: Any, vector: Any, offset: int, start: int, stop: int, lanes: Any) -> None:
-    """Words [start, stop) of every key's stream to the vector, whose first element is word `offset`.
+def _take(taken: Any, stop: int, keys: int, threads: int) -> Any:
+    """The next words [start, end) for this thread: short ones at last, so that all threads end together."""
+    start = taken[0]
+    while start < stop:
+        size = TILE if threads == 1 else max(LEAST // keys, (stop - start) // (2 * threads))
+        end = max(start // PAGE + 1, (start + min(size, TILE)) // PAGE) * PAGE
+        end = min(end, stop, (start // SAME_TABLE + 1) * SAME_TABLE)
+        found = _swap(taken, start, end)
+        if found == start:
+            return start, end
+        start = found
+    return stop, stop
+
+
+@kernel
+def add_masks(keys: Any, signs: Any, vector: Any, offset: int, taken: Any, threads: int, lanes: Any) -> None:
+    """Every key's stream to the vector, whose first element is word `offset`.
 
     keys (k, 16) uint8, signs (k,) int64 of +1 and -1, vector uint32; all contiguous, nothing is checked here.
+    So many threads are in this function at a time; taken[0], `offset` at first, is the word that nobody has
+    taken yet.
     """
-    schedule = np.empty(4 * (ROUNDS + 1), np.uint32)
+    count = keys.shape[0]
+    schedules = np.empty((min(count, KEPT), 4 * (ROUNDS + 1)), np.uint32)
+    known = 0
     table = np.empty(PAGE, np.uint32)
-    edge = np.empty(PAGE, np.uint32)
-    while start < stop:
-        end = min(stop, (start // TILE + 1) * TILE)
+    edges = np.empty(2 * PAGE, np.uint32)  # pages that begin before, or end after, this piece
+    stop = offset + vector.shape[0]
+    while True:
+        start, end = _take(taken, stop, count, threads)
+        if start == end:
+            return
+        if count > KEPT:
+            known = 0
         first, last = start // PAGE, (end - 1) // PAGE
-        for j in range(keys.shape[0]):
-            _schedule(keys, j, schedule)
+        whole_first = first + (start > first * PAGE or end < (first + 1) * PAGE)
+        whole_last = last - (first < last and end < (last + 1) * PAGE)
+        edges[:] = 0
+        for j in range(count):
+            schedule = schedules[j % KEPT]
+            if j >= known:
+                _schedule(keys, j, schedule)
+                known = j + 1
             _tabulate(schedule, np.uint64(first * 256), table, lanes)
-            for page in range(first, last + 1):
-                at = page * PAGE
-                if at >= start and at + PAGE <= end:
-                    _add_page(schedule, table, np.uint64(page * 256), vector, at - offset, signs[j], lanes)
-                else:
-                    edge[:] = 0
-                    _add_page(schedule, table, np.uint64(page * 256), edge, 0, signs[j], lanes)
-                    head, tail = max(at, start), min(at + PAGE, end)
-                    part, source = vector[head - offset : tail - offset], edge[head - at : tail - at]
-                    for i in range(part.shape[0]):
-                        part[i] += source[i]
-        start = end
+            if first < whole_first:
+                _add_page(schedule, table, np.uint64(first * 256), edges, 0, signs[j], lanes)
+            for page in range(whole_first, whole_last + 1):
+                at = page * PAGE - offset
+                _add_page(schedule, table, np.uint64(page * 256), vector, at, signs[j], lanes)
+            if whole_last < last:
+                _add_page(schedule, table, np.uint64(last * 256), edges, PAGE, signs[j], lanes)
+        if first < whole_first:
+            _add_part(vector, offset, edges[:PAGE], first * PAGE, start, end)
+        if whole_last < last:
+            _add_part(vector, offset, edges[PAGE:], last * PAGE, start, end)
+
+
+@kernel
+def _add_part(vector: Any, offset: int, page: Any, at: int, start: int, end: int) -> None:
+    """Of a page that begins at word `at`, the words in [start, end) to the vector."""
+    start, end = max(at, start), min(at + PAGE, end)
+    part, source = vector[start - offset : end - offset], page[start - at : end - at]
+    for i in range(part.shape[0]):
+        part[i] += source[i]

@@ -48,7 +48,7 @@ def spread(
         return [work(a, b) for a, b in _steps(start, stop, step)]
     take = threading.Lock()
     results: list[Result] = []
-    failures: list[BaseException] = []
+    failed = False
     done = start
 
     def next_piece() -> tuple[int, int] | None:
@@ -60,19 +60,37 @@ def spread(
             return (first, done) if first < stop else None
 
     def drain() -> None:
+        nonlocal failed
         try:
-            while not failures and (piece := next_piece()) is not None:
+            while not failed and (piece := next_piece()) is not None:
                 results.append(work(*piece))
+        except BaseException:
+            failed = True  # the others need not go on
+            raise
+
+    together(drain, min(threads, -(-(stop - start) // step)))
+    return results
+
+
+def together(work: Callable[[], None], threads: int) -> None:
+    """Call `work` once in each of so many threads, this one among them.
+
+    The first exception of any is raised here, after all have ended.
+    """
+    failures: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            work()
         except BaseException as failure:  # raised again below, by the caller's thread
             failures.append(failure)
 
-    helpers = [_begin(drain) for _ in range(min(threads, -(-(stop - start) // step)) - 1)]
-    drain()
+    helpers = [_begin(attempt) for _ in range(threads - 1)]
+    attempt()
     for over in helpers:
         over.acquire()
     if failures:
         raise failures[0]
-    return results
 
 
 def _steps(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:

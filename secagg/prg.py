@@ -22,7 +22,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from secagg.errors import SecAggError, UsageError
-from secagg.parallel import spread, thread_count
+from secagg.parallel import spread, thread_count, together
 
 Ring32: TypeAlias = npt.NDArray[np.uint32]
 Entropy: TypeAlias = Callable[[int], bytes]
@@ -32,9 +32,8 @@ MAX_WORDS = 2**62  # of one stream: far beyond any vector, and no counter overfl
 BACKENDS = ("vaes", "aesni", "openssl")  # fastest first
 ENVIRONMENT = "SECAGG_BACKEND"
 
-_PAGE, _TILE = 1024, 32768  # words, as in the kernels, which are imported only when they are used
+_PAGE = 1024  # words: pieces of OpenSSL's begin at multiples
 _LEAST_WORK = 2**19  # words of keystream (2 MiB) below which another thread costs more than it gives
-_LEAST_PIECE = 2**17  # words of keystream that a thread is given at a time
 _CHUNK = 32768  # words that OpenSSL makes at a time: long enough to hide a call, short enough for the cache
 _GROUP = 4  # streams that are added in one pass
 
@@ -67,17 +66,14 @@ def add_masks(
         raise UsageError("masks are added to a writable, contiguous, aligned uint32 vector")
     if not 0 <= offset <= MAX_WORDS - len(vector):
         raise UsageError(f"offset {offset} is outside the stream")
-    key_bytes = _key_array(keys)
-    directions = np.asarray(signs)
-    if directions.shape != (len(key_bytes),):
-        raise UsageError(f"{len(key_bytes)} keys but {directions.size} signs")
-    if (np.abs(directions) != 1).any():
-        raise UsageError("a sign is +1 or -1")
+    key_bytes, directions = _key_array(keys), _sign_array(signs)
+    if len(directions) != len(key_bytes):
+        raise UsageError(f"{len(key_bytes)} keys but {len(directions)} signs")
     chosen = backend()
     workers = thread_count(threads)
     if len(vector) == 0 or len(key_bytes) == 0:
         return
-    _add_masks(chosen, vector, key_bytes, directions.astype(np.int64), offset, workers)
+    _add_masks(chosen, vector, key_bytes, directions, offset, workers)
 
 
 def _key_array(keys: Sequence[bytes] | npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -85,9 +81,19 @@ def _key_array(keys: Sequence[bytes] | npt.NDArray[np.uint8]) -> npt.NDArray[np.
         if keys.dtype != np.uint8 or keys.ndim != 2 or keys.shape[1] != KEY_BYTES:
             raise UsageError(f"keys are an array of uint8 with {KEY_BYTES} columns")
         return np.array(keys, order="C")
-    if any(len(key) != KEY_BYTES for key in keys):
+    if {*map(len, keys)} - {KEY_BYTES}:
         raise UsageError(f"a mask key has {KEY_BYTES} bytes")
     return np.frombuffer(bytearray().join(keys), np.uint8).reshape(-1, KEY_BYTES)
+
+
+def _sign_array(signs: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+    if isinstance(signs, np.ndarray):
+        right = signs.ndim == 1 and bool((np.abs(signs) == 1).all())
+    else:
+        right = not {*signs} - {1, -1}
+    if not right:
+        raise UsageError("a sign is +1 or -1")
+    return np.array(signs, np.int64)
 
 
 def _add_masks(
@@ -98,28 +104,20 @@ def _add_masks(
     offset: int,
     workers: int,
 ) -> None:
-    """With checked arguments: cut the vector into pieces, and give each thread one at a time."""
+    """With checked arguments, on as many threads as are worth starting."""
+    workers = max(1, min(workers, len(vector) * len(keys) // _LEAST_WORK))
     if chosen == "openssl":
 
         def work(start: int, stop: int) -> None:
             _add_openssl(vector[start - offset : stop - offset], keys, signs, start)
+
+        piece = -(-len(vector) // workers)  # one a thread: setting a key up costs as much as 35 kB of stream
+        spread(work, offset, offset + len(vector), step=-(-piece // _PAGE) * _PAGE, threads=workers)
     else:
         from secagg import aes_kernels
 
-        lanes = aes_kernels.LANES[chosen]
-
-        def work(start: int, stop: int) -> None:
-            aes_kernels.add_masks(keys, signs, vector, offset, start, stop, lanes)
-
-    length = len(vector)
-    workers = max(1, min(workers, length * len(keys) // _LEAST_WORK))
-    if workers == 1:
-        step = length
-    elif chosen == "openssl":  # one piece a thread: setting a key up costs as much as 35 kB of its stream
-        step = -(-length // workers)
-    else:  # the last pieces: so short that threads end together, so long that handing one out is cheap
-        step = max(_TILE // 4, _LEAST_PIECE // len(keys))
-    spread(work, offset, offset + length, step=-(-step // _PAGE) * _PAGE, threads=workers)
+        taken, lanes = np.array([offset], np.int64), aes_kernels.LANES[chosen]
+        together(lambda: aes_kernels.add_masks(keys, signs, vector, offset, taken, workers, lanes), workers)
 
 
 def _add_openssl(

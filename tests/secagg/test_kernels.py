@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import aes_kernels, compiled, kernels, prg
+from secagg import aes_kernels, compiled, kernels, parallel, prg
 
 
 @settings(deadline=None, max_examples=60)
@@ -54,12 +54,39 @@ def test_a_kernel_asks_for_instructions_that_numba_may_use() -> None:
         assert (name in prg.available_backends()) == (features >= aes_kernels.FEATURES[name])
 
 
-def test_tiles_hold_whole_pages_and_never_cross_a_change_of_the_table() -> None:
-    # the table of two rounds serves a tile; it changes every 2^40 blocks of four words
-    assert aes_kernels.TILE % aes_kernels.PAGE == 0
-    assert aes_kernels.PAGE == 4 * 256
-    assert 2**42 % aes_kernels.TILE == 0
-    assert (prg._PAGE, prg._TILE) == (aes_kernels.PAGE, aes_kernels.TILE)
+@settings(deadline=None)
+@given(
+    offset=st.one_of(st.integers(0, 5000), st.integers(2**42 - 5000, 2**42 + 5000)),
+    length=st.integers(1, 300_000),
+    keys=st.sampled_from([1, 3, 10, 100, 10_000]),
+    threads=st.integers(1, 9),
+)
+def test_pieces_cover_every_word_once_and_never_cross_a_change_of_the_table(
+    offset: int, length: int, keys: int, threads: int
+) -> None:
+    taken, stop, before = np.array([offset], np.int64), offset + length, offset
+    while (piece := aes_kernels._take(taken, stop, keys, threads))[0] < stop:
+        start, end = piece
+        assert start == before < end <= stop
+        assert end == stop or end % aes_kernels.PAGE == 0  # so that pages are cut at the ends only
+        assert end - start <= aes_kernels.TILE
+        assert start // 2**42 == (end - 1) // 2**42  # the table of two rounds changes every 2^40 blocks
+        before = end
+    assert before == stop
+
+
+def test_a_piece_is_taken_by_one_thread_only() -> None:
+    stop, threads = 20_000_000, 4
+    taken, pieces = np.zeros(1, np.int64), []
+
+    def work() -> None:
+        while (piece := aes_kernels._take(taken, stop, 1, threads))[0] < stop:
+            pieces.append(piece)
+
+    parallel.together(work, threads)
+    ends = [0, *(end for _, end in sorted(pieces))]
+    assert [start for start, _ in sorted(pieces)] == ends[:-1]
+    assert ends[-1] == stop
 
 
 def test_only_kernels_of_secagg_are_announced() -> None:

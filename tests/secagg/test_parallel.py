@@ -49,6 +49,24 @@ def test_no_thread_outlives_its_call() -> None:
     assert threading.active_count() == before
 
 
+def test_together_is_once_in_every_thread_and_the_first_error_reaches_the_caller() -> None:
+    meeting, seen = threading.Barrier(3), []
+
+    def work() -> None:
+        meeting.wait(timeout=20)
+        seen.append(threading.get_ident())
+
+    parallel.together(work, 3)
+    assert len(set(seen)) == 3
+    assert threading.get_ident() in seen
+
+    def fail() -> None:
+        raise ZeroDivisionError("in any of them")
+
+    with pytest.raises(ZeroDivisionError, match="in any"):
+        parallel.together(fail, 3)
+
+
 def test_thread_counts() -> None:
     assert parallel.thread_count(None) == parallel.cores() >= 1
     assert parallel.thread_count(3) == 3

@@ -129,6 +129,19 @@ def test_masking_in_parts_is_masking_at_once(backend: str) -> None:
     np.testing.assert_array_equal(parts, whole)
 
 
+@pytest.mark.parametrize("count", [aes_kernels.KEPT, aes_kernels.KEPT + 1, 2 * aes_kernels.KEPT + 7])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_more_keys_than_a_thread_keeps_schedules_of(backend: str, count: int, threads: int) -> None:
+    keys = np.arange(4 * count, dtype=np.uint32).view(np.uint8).reshape(-1, 16)
+    expected = np.zeros(5000, np.uint32)
+    for key in keys:
+        cipher = Cipher(algorithms.AES(key.tobytes()), modes.CTR(bytes(16))).encryptor()
+        expected += np.frombuffer(cipher.update(bytes(4 * len(expected))), "<u4")
+    vector = np.zeros(5000, np.uint32)
+    prg.add_masks(vector, keys, np.ones(count, np.int64), threads=threads)
+    np.testing.assert_array_equal(vector, expected)
+
+
 def test_keys_may_be_rows_of_an_array(backend: str) -> None:
     table = np.frombuffer(b"".join(KEYS), np.uint8).reshape(-1, 16)
     signs = np.array([1, -1] * 20)
@@ -153,6 +166,8 @@ def test_keys_may_be_rows_of_an_array(backend: str) -> None:
         ({"signs": [2]}, r"\+1 or -1"),
         ({"signs": [1.5]}, r"\+1 or -1"),
         ({"signs": [2**32 + 1]}, r"\+1 or -1"),
+        ({"signs": np.array([3])}, r"\+1 or -1"),
+        ({"signs": np.array([[1]])}, r"\+1 or -1"),
         ({"signs": [1, 1]}, "1 keys but 2 signs"),
         ({"signs": []}, "1 keys but 0 signs"),
         ({"offset": -1}, "outside the stream"),
