@@ -3,7 +3,7 @@
 A network compares fixed pairs whatever the values are, so one instruction can do it for many columns at
 once. Batcher's odd-even merge sort (1968) gives the pairs; those that cannot change the wanted ranks are
 left out. As the network is a table and not code, one compiled kernel serves every n and every rank; only
-`straight` turns it into code.
+`straight` turns networks into code, shorter ones where `medians` knows them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def selecting(n: int, low: int, high: int) -> NDArray[np.int64]:
     return _table(_selection(n, low, high), n)
 
 
-def comparators(n: int, low: int, high: int) -> list[Comparator]:
+def pruned(n: int, low: int, high: int) -> list[Comparator]:
     """The same from unsorted wires, one pair after the other."""
     return [placed.pair for placed in _selection(n, low, high)]
 

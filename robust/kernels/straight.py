@@ -17,7 +17,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from robust.kernels import network
+from robust.kernels import medians
 from robust.kernels.build import compiled
 from robust.kernels.pieces import spread
 from robust.kernels.vectors import DOUBLE8, FLOAT8, INT64, exchanged, fetch_ahead, vector
@@ -72,10 +72,15 @@ def shape(n: int, low: int, high: int) -> tuple[tuple[int, ...], ...]:
 def _select(
     context: Any, column: Any, offsets: Any, into: Any, flags: Any, wires: Any, below: Any, chosen: Any
 ) -> Any:
-    """Code for COLUMNS columns: load all rows, exchange, and write the mean of the chosen ranks."""
+    """Code for COLUMNS columns: load a row when it is first needed, exchange, write the mean of the ranks.
+
+    Zero times a value is zero, or NaN if the value is not finite, and so is zero times two values.
+    """
     n, low = wires.count, below.count - 1
     high = low + chosen.count
-    pairs = network.comparators(n, low, high)
+    pairs = medians.comparators(n, low, high)
+    used = {wire for pair in pairs for wire in pair}
+    steps = [*pairs, *((wire,) for wire in range(n) if wire not in used)]
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         column, offsets, into, flags = arguments[:4]
@@ -87,20 +92,26 @@ def _select(
             fetch_ahead(builder, row, AHEAD)
         zero = ir.Constant(FLOAT8, [0.0] * 8)
         share = ir.Constant(DOUBLE8, [1.0 / (high - low)] * 8)
-        seen = [builder.load(vector(builder, flags, 0), align=4), zero]
+        seen = builder.load(vector(builder, flags, 0), align=4)
         for k in range(COLUMNS // 8):
-            values = [builder.load(vector(builder, row, k), align=4) for row in rows]
-            for i, value in enumerate(values):
-                nothing = builder.fmul(value, zero, flags=("contract",))
-                seen[i % 2] = builder.fadd(seen[i % 2], nothing, flags=("contract",))
-            for i, j in pairs:
-                values[i], values[j] = exchanged(builder, values[i], values[j])
+            values: dict[int, Any] = {}
+            for step in steps:
+                nothing = zero
+                for wire in step:
+                    if wire not in values:
+                        values[wire] = builder.load(vector(builder, rows[wire], k), align=4)
+                        nothing = builder.fmul(nothing, values[wire])
+                if nothing is not zero:
+                    seen = builder.fadd(seen, nothing)
+                if len(step) == 2:
+                    i, j = step
+                    values[i], values[j] = exchanged(builder, values[i], values[j])
             total = builder.fpext(values[low], DOUBLE8)
-            for value in values[low + 1 : high]:
-                total = builder.fadd(total, builder.fpext(value, DOUBLE8))
+            for wire in range(low + 1, high):
+                total = builder.fadd(total, builder.fpext(values[wire], DOUBLE8))
             mean = builder.fptrunc(builder.fmul(total, share), FLOAT8)
             builder.store(mean, vector(builder, into, k), align=4)
-        builder.store(builder.fadd(seen[0], seen[1]), vector(builder, flags, 0), align=4)
+        builder.store(seen, vector(builder, flags, 0), align=4)
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 4, wires, below, chosen), emit
