@@ -64,6 +64,9 @@ def add_masks(
     """
     if vector.dtype != np.uint32 or vector.ndim != 1 or not vector.flags.carray:
         raise UsageError("masks are added to a writable, contiguous, aligned uint32 vector")
+    if not isinstance(offset, (int, np.integer)):
+        raise UsageError(f"an offset is a whole number, not {type(offset).__name__}")
+    offset = int(offset)  # kernels compute in 64 bits with a sign
     if not 0 <= offset <= MAX_WORDS - len(vector):
         raise UsageError(f"offset {offset} is outside the stream")
     key_bytes, directions = _key_array(keys), _sign_array(signs)

@@ -129,6 +129,13 @@ def test_masking_in_parts_is_masking_at_once(backend: str) -> None:
     np.testing.assert_array_equal(parts, whole)
 
 
+@pytest.mark.parametrize("offset", [np.uint64(2**61 + 1001), np.uint8(250), np.int32(2**31 - 1)], ids=repr)
+def test_an_offset_may_be_any_kind_of_integer(backend: str, offset: np.integer) -> None:
+    vector = np.zeros(3000, np.uint32)
+    prg.add_masks(vector, KEYS[:1], [1], offset=offset)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(vector, stream(KEYS[0], int(offset), 3000))
+
+
 @pytest.mark.parametrize("count", [aes_kernels.KEPT, aes_kernels.KEPT + 1, 2 * aes_kernels.KEPT + 7])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_more_keys_than_a_thread_keeps_schedules_of(backend: str, count: int, threads: int) -> None:
@@ -171,6 +178,8 @@ def test_keys_may_be_rows_of_an_array(backend: str) -> None:
         ({"signs": [1, 1]}, "1 keys but 2 signs"),
         ({"signs": []}, "1 keys but 0 signs"),
         ({"offset": -1}, "outside the stream"),
+        ({"offset": 1.0}, "whole number, not float"),
+        ({"offset": np.float32(3)}, "whole number, not float32"),
         ({"offset": prg.MAX_WORDS - 7}, "outside the stream"),
         ({"threads": 0}, "at least 1"),
         ({"vector": np.zeros(8, np.int32)}, "uint32 vector"),
