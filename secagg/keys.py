@@ -21,7 +21,7 @@ import hmac
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from typing import Final
 
 import numpy as np
@@ -82,12 +82,6 @@ def digest(label: bytes, *parts: bytes) -> bytes:
     return hashlib.sha256(b"".join((label, *parts))).digest()
 
 
-# Keys that passed are remembered: they are public, and the same for all clients of a process and for all
-# pairs of one client. What was refused is not remembered, so it is refused again.
-_REMEMBERED: Final = 4096
-
-
-@lru_cache(_REMEMBERED)
 def check_public_key(public: bytes) -> bytes:
     """Refuse low-order and non-canonical X25519 public keys, so that no agreement is all zeros."""
     if len(public) != KEY_BYTES:

@@ -1,4 +1,4 @@
-"""One range of work over several threads, for kernels that run without the GIL.
+"""One range of work over several threads, for kernels and libraries that let go of the GIL.
 
 The threads live for one call. Starting one costs less than 0.1 ms, and in return nothing has to survive a
 fork, nothing is shared between callers, and callers in several threads cannot get into each other's way
@@ -12,6 +12,7 @@ import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import TypeVar
 
 from secagg.errors import UsageError
@@ -73,9 +74,10 @@ def spread(
 
 
 def together(work: Callable[[], None], threads: int) -> None:
-    """Call `work` once in each of so many threads, this one among them.
+    """Call `work` once in each of at most so many threads, this one among them.
 
-    The first exception of any is raised here, after all have ended.
+    Fewer if the system gives no more: `work` takes what is left to do, so this thread alone could do it all.
+    The first exception is raised here, of any of them or of waiting for them, when all have ended.
     """
     failures: list[BaseException] = []
 
@@ -85,10 +87,17 @@ def together(work: Callable[[], None], threads: int) -> None:
         except BaseException as failure:  # raised again below, by the caller's thread
             failures.append(failure)
 
-    helpers = [_begin(attempt) for _ in range(threads - 1)]
+    helpers: list[threading.Lock] = []
+    with suppress(RuntimeError):  # no thread could be started
+        while len(helpers) < threads - 1:
+            helpers.append(_begin(attempt))
     attempt()
-    for over in helpers:
-        over.acquire()
+    while helpers:
+        try:
+            helpers[-1].acquire()
+            helpers.pop()
+        except BaseException as interruption:  # they are still at work on what the caller gave them
+            failures.append(interruption)
     if failures:
         raise failures[0]
 

@@ -32,7 +32,7 @@ MAX_WORDS = 2**62  # of one stream: far beyond any vector, and no counter overfl
 BACKENDS = ("vaes", "aesni", "openssl")  # fastest first
 ENVIRONMENT = "SECAGG_BACKEND"
 
-_PAGE = 1024  # words: pieces of OpenSSL's begin at multiples
+_PAGE = 1024  # words: no piece that a thread takes is shorter
 _LEAST_WORK = 2**19  # words of keystream (2 MiB) below which another thread costs more than it gives
 _CHUNK = 32768  # words that OpenSSL makes at a time: long enough to hide a call, short enough for the cache
 _GROUP = 4  # streams that are added in one pass
@@ -91,9 +91,9 @@ def _key_array(keys: Sequence[bytes] | npt.NDArray[np.uint8]) -> npt.NDArray[np.
 
 def _sign_array(signs: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
     if isinstance(signs, np.ndarray):
-        right = signs.ndim == 1 and bool((np.abs(signs) == 1).all())
+        right = signs.ndim == 1 and signs.dtype.kind in "iu" and bool((np.abs(signs) == 1).all())
     else:
-        right = not {*signs} - {1, -1}
+        right = all(sign in (1, -1) for sign in signs)
     if not right:
         raise UsageError("a sign is +1 or -1")
     return np.array(signs, np.int64)
@@ -108,7 +108,8 @@ def _add_masks(
     workers: int,
 ) -> None:
     """With checked arguments, on as many threads as are worth starting."""
-    workers = max(1, min(workers, len(vector) * len(keys) // _LEAST_WORK))
+    pages = -(-len(vector) // _PAGE)
+    workers = max(1, min(workers, pages, len(vector) * len(keys) // _LEAST_WORK))
     if chosen == "openssl":
 
         def work(start: int, stop: int) -> None:
@@ -216,8 +217,8 @@ def _works(name: str) -> bool:
     return True
 
 
-# First word and length: inside one page; several pages and both edges; a tile's edge; past 2^32 blocks, and
-# across 2^40, where the kernels' tables change.
+# First word and length: inside one page; several pages and both edges; the same with edges of five and three
+# words; past 2^32 blocks, and across 2^40, where the kernels' tables change.
 _SELF_TEST = ((0, 4), (1021, 4103), (32768 - 5, 2050), (2**34 + 3, 1100), (2**42 - 1500, 3000))
 
 

@@ -74,7 +74,8 @@ class Server:
     messages to send; `outbox()` is the same again for those who have not answered yet. After stage 3 has
     begun a run is resumed, never repeated: if `advance` raises TooFewSurvivors in CONSISTENCY or UNMASKING,
     the run stays open for late answers. `exclude` leaves clients out from the start: those whom an earlier
-    run of the same plan showed to deal bad shares (`doomed_rows`).
+    run of the same plan showed to deal bad shares (`doomed_rows`). `threads` limits how many cores the last
+    stage uses.
     """
 
     def __init__(
@@ -84,9 +85,11 @@ class Server:
         *,
         exclude: Collection[ClientId] = (),
         entropy: Entropy = os.urandom,
+        threads: int | None = None,
     ) -> None:
         self._journal = journal if journal is not None else MemoryJournal()
         self.plan = plan
+        self._threads = threads
         self.stage = Stage.KEYS
         self._instance = entropy(16)  # names the records of this run of this server
         self._adverts: dict[ClientId, KeyAdvert] = {}
@@ -218,13 +221,17 @@ class Server:
             raise PeerError("it disputes the shares of someone who dealt none")
         statement = transcript.view_statement(plan.hash, sender, self._view(sender), message.disputes)
         verify(plan.identities[sender], message.signature, statement, signer=sender)
-        for (r, g), vector in zip(rows, message.vectors, strict=True):
-            unit = (r, self._unit_of.get(sender, g))
-            if unit in self._sums:
-                np.add(self._sums[unit], vector, out=self._sums[unit])
-            else:
-                self._sums[unit] = np.array(vector, dtype=np.uint32)
-        self._inputs[sender] = Survivor(sender, message.disputes, message.signature)
+        try:
+            for (r, g), vector in zip(rows, message.vectors, strict=True):
+                unit = (r, self._unit_of.get(sender, g))
+                if unit in self._sums:
+                    np.add(self._sums[unit], vector, out=self._sums[unit])
+                else:
+                    self._sums[unit] = np.array(vector, dtype=np.uint32)
+            self._inputs[sender] = Survivor(sender, message.disputes, message.signature)
+        except BaseException:  # no memory, or interrupted
+            self._fail()
+            raise
 
     @cached_property
     def _unit_of(self) -> Mapping[ClientId, int]:
@@ -280,23 +287,31 @@ class Server:
         TooFewSurvivors: in the first three stages the run has failed, and may be repeated with the same
         plan; in the last two it stays open, and `advance` may be called again after late answers.
         """
-        if self.stage not in CLOSE:
-            raise UsageError(f"this run is {self.stage.name}")
+        stage = self.stage
+        if stage not in CLOSE:
+            raise UsageError(f"this run is {stage.name}")
         try:
-            CLOSE[self.stage](self)
+            CLOSE[stage](self)
+            self._claim(Stage(stage + 1))
         except TooFewSurvivors:
-            if self.stage < Stage.CONSISTENCY:
+            if stage < Stage.CONSISTENCY:
                 self.stage = Stage.FAILED
             raise
-        self._claim(Stage(self.stage + 1))
-        self.stage = Stage(self.stage + 1)
+        except BaseException as failure:
+            if stage in _SUMS_CHANGE or isinstance(failure, AlreadyUsed):
+                self._fail()
+            raise
+        self.stage = Stage(stage + 1)
         return self.outbox()
+
+    def _fail(self) -> None:
+        """The sums may be half done: they must never be taken for whole."""
+        self.stage, self._result, self._sums = Stage.FAILED, None, {}
 
     def _claim(self, stage: Stage) -> None:
         """One process begins a stage: a second one, restored from the same bytes, must not."""
         name = digest(labels.STEP_RECORD, self._instance, transcript.u32(stage)).hex()
         if self._journal.create(name, b"") is not None:
-            self.stage, self._result = Stage.FAILED, None
             raise AlreadyUsed(f"another process has begun stage {stage.name} of this run")
 
     def doomed_rows(self) -> Mapping[Row, tuple[ClientId, ...]]:
@@ -446,7 +461,7 @@ class Server:
         blamed.update(shares.add_all(self._unmaskings.values()))
         rebuilt = rebuild(shares)
         blamed.update(rebuilt.cheating_dealers)
-        lost = remove_masks(opened, rebuilt, self._sums)
+        lost = remove_masks(opened, rebuilt, self._sums, threads=self._threads)
         self._result = self._finish(lost, blamed)
 
     def _disputed(self) -> dict[ClientId, str]:
@@ -518,10 +533,10 @@ class Server:
         return data
 
     @classmethod
-    def restore(cls, data: bytes, journal: Journal | None = None) -> Server:
+    def restore(cls, data: bytes, journal: Journal | None = None, *, threads: int | None = None) -> Server:
         """The server that `save` wrote, with the same journal."""
         ledger = server_state.restore(data)
-        server = cls(ledger.checked_plan, journal)
+        server = cls(ledger.checked_plan, journal, threads=threads)
         server.stage = ledger.stage
         server._dropouts = {left.id: left.dropout for left in ledger.dropouts}
         server._instance = ledger.instance
@@ -545,6 +560,7 @@ STEPS: Final[Mapping[tuple[Stage, type], Callable[..., None]]] = {
     (Stage.UNMASKING, Unmasking): Server._take_unmasking,  # Round 4
 }
 _STAGE_OF: Final = {message: stage for stage, message in STEPS}
+_SUMS_CHANGE: Final = frozenset({Stage.INPUTS, Stage.UNMASKING})  # when these are closed, in place
 CLOSE: Final[Mapping[Stage, Callable[[Server], None]]] = {
     Stage.KEYS: Server._close_keys,
     Stage.SHARES: Server._close_shares,

@@ -30,7 +30,7 @@ from secagg.shamir import SHARE_BYTES
 Secret = tuple[ClientId, int]  # its owner, and which: KEY_SECRET or r + 1
 Pair = tuple[ClientId, ClientId, Row]  # one that is gone, one that is alive, and a row of both
 ENTRY = SHARE_BYTES + HASH_BYTES
-SOME = 256  # pairs whose keys are derived at a time: few enough to share out, enough to hash at once
+SOME = 256  # the fewest pairs that a thread takes at a time: enough to be worth hashing at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,10 @@ class Opened:
 
     @cached_property
     def hashes(self) -> Bytes:
-        """The hash of every share that was dealt, dealer by dealer; then one of none, which is zeros."""
+        """The hash of every share that was dealt, dealer by dealer; then one of none, which is zeros.
+
+        A copy of what was published: 32 bytes for each dealer, holder and secret.
+        """
         published = [dealing.hashes for dealing in self.dealings.values()]
         return np.frombuffer(b"".join([*published, bytes(HASH_BYTES)]), np.uint8).reshape(-1, HASH_BYTES)
 
@@ -74,8 +77,8 @@ class Wanted:
     seeds: int  # how many of the secrets
     secrets: Sequence[Secret]
     ids: npt.NDArray[np.uint32]  # the same, one row each: owner, room for a holder, secret
-    holders: Sequence[Mapping[ClientId, int]]  # who holds shares, and where each stands: all there are,
-    held_by: npt.NDArray[np.intp]  # and which of them for each secret
+    holders: Sequence[Mapping[ClientId, int]]  # the different sets of holders, and where each holder stands
+    held_by: npt.NDArray[np.intp]  # the number of the set that holds each secret
     first: npt.NDArray[np.int64]  # where the hash of each secret's first share is
 
     @classmethod
@@ -248,11 +251,13 @@ def _is_right(opened: Opened, secret: Secret, value: bytes) -> bool:
     return transcript.seed_commitment(opened.plan.hash, owner, which - 1, value) == commitment
 
 
-def remove_masks(opened: Opened, rebuilt: Rebuilt, totals: Mapping[Row, Ring32]) -> dict[Row, str]:
+def remove_masks(
+    opened: Opened, rebuilt: Rebuilt, totals: Mapping[Row, Ring32], *, threads: int | None = None
+) -> dict[Row, str]:
     """Take the masks off each opened row, in place. Rows that stay masked come back with the reason.
 
     The keys of dropped clients' pairs are derived first; then each row is gone over once for all its keys.
-    Both on all cores.
+    Both on all cores, or on so many threads.
     """
     lost: dict[Row, str] = {}
     for row in opened.rows:
@@ -260,7 +265,7 @@ def remove_masks(opened: Opened, rebuilt: Rebuilt, totals: Mapping[Row, Ring32])
         if gaps:
             lost[row] = gaps[0]
     pairs = sorted(pair for row in opened.rows if row not in lost for pair in _pairs_of(opened, row))
-    pair_keys = _pair_keys(opened, rebuilt, pairs)
+    pair_keys = _pair_keys(opened, rebuilt, pairs, parallel.thread_count(threads))
     of_row: dict[Row, list[int]] = {row: [] for row in opened.rows if row not in lost}
     for number, (_, _, row) in enumerate(pairs):
         of_row[row].append(number)
@@ -268,7 +273,7 @@ def remove_masks(opened: Opened, rebuilt: Rebuilt, totals: Mapping[Row, Ring32])
         own = _self_keys(opened, rebuilt, row)
         signs = [-1] * len(own) + [-pairwise_sign(pairs[number][1], pairs[number][0]) for number in numbers]
         keys = np.frombuffer(b"".join(own), np.uint8).reshape(-1, KEY_BYTES)
-        add_masks(totals[row], np.concatenate([keys, pair_keys[numbers]]), signs)
+        add_masks(totals[row], np.concatenate([keys, pair_keys[numbers]]), signs, threads=threads)
     return lost
 
 
@@ -297,7 +302,7 @@ def _pairs_of(opened: Opened, row: Row) -> Iterable[Pair]:
             yield from ((gone, client, row) for client in alive if client in partners)
 
 
-def _pair_keys(opened: Opened, rebuilt: Rebuilt, pairs: Sequence[Pair]) -> Bytes:
+def _pair_keys(opened: Opened, rebuilt: Rebuilt, pairs: Sequence[Pair], threads: int) -> Bytes:
     """One key per pair. They are sorted, so that two clients agree once for all their groupings."""
     plan, adverts = opened.plan, opened.adverts
     private = {
@@ -317,5 +322,5 @@ def _pair_keys(opened: Opened, rebuilt: Rebuilt, pairs: Sequence[Pair]) -> Bytes
         numbers = np.array([(gone, alive, r) for gone, alive, (r, _) in some], np.uint32)
         keys[start:stop] = pairwise_keys(secrets, plan.hash, numbers)
 
-    parallel.spread(derive, 0, len(pairs), step=SOME, threads=parallel.cores())
+    parallel.spread(derive, 0, len(pairs), step=SOME, threads=threads)
     return keys

@@ -804,8 +804,8 @@ TABLE: tuple[Mutation, ...] = (
     Mutation(
         "a masked input is signed over the common view",
         "server.py",
-        "verify(plan.identities[sender], message.signature, statement, signer=sender)\n        for (r, g)",
-        "for (r, g)",
+        "verify(plan.identities[sender], message.signature, statement, signer=sender)\n        try:",
+        "try:",
         CHEAT + "[wrong signature at input]",
     ),
     Mutation(
@@ -834,7 +834,7 @@ TABLE: tuple[Mutation, ...] = (
     Mutation(
         "a run that reached stage 3 stays open",
         "server.py",
-        "            if self.stage < Stage.CONSISTENCY:",
+        "            if stage < Stage.CONSISTENCY:",
         "            if True:",
         STATE + "lost_requests_are_sent_again_and_the_run_ends",
     ),
@@ -844,6 +844,31 @@ TABLE: tuple[Mutation, ...] = (
         "            if len(peers) >= enough",
         "            if len(peers) >= 1",
         CLIENTS + "no_honest_dealer_is_blamed_on_the_word_of_as_many_liars_as_a_run_withstands",
+    ),
+    Mutation(
+        "sums that are half unmasked are never taken for whole",
+        "server.py",
+        "            if stage in _SUMS_CHANGE or isinstance(failure, AlreadyUsed):",
+        "            if isinstance(failure, AlreadyUsed):",
+        "test_server.py::test_sums_whose_masks_are_half_off_are_never_taken_for_whole",
+    ),
+    Mutation(
+        "a vector that is half added is never taken for whole",
+        "server.py",
+        "        except BaseException:  # no memory, or interrupted\n            self._fail()\n",
+        "        except BaseException:\n",
+        "test_server.py::test_a_vector_that_is_half_added_is_never_taken_for_whole",
+    ),
+    Mutation(
+        "a piece of a vector is taken by one thread only",
+        "aes_kernels.py",
+        "        found = builder.cmpxchg(pointer, args[1], args[2], *two_orderings)\n"
+        "        return builder.extract_value(found, 0)",
+        "        found = builder.load(pointer)\n"
+        '        same = builder.icmp_signed("==", found, args[1])\n'
+        "        builder.store(builder.select(same, args[2], found), pointer)\n"
+        "        return found",
+        "test_kernels.py::test_a_piece_is_taken_by_one_thread_only",
     ),
     # --- unmasking
     Mutation(

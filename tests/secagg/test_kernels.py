@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -76,17 +78,24 @@ def test_pieces_cover_every_word_once_and_never_cross_a_change_of_the_table(
 
 
 def test_a_piece_is_taken_by_one_thread_only() -> None:
-    stop, threads = 20_000_000, 4
-    taken, pieces = np.zeros(1, np.int64), []
+    """Many threads in a race for pages: as many as count in compiled code, without the GIL."""
+    import numba
 
-    def work() -> None:
-        while (piece := aes_kernels._take(taken, stop, 1, threads))[0] < stop:
-            pieces.append(piece)
+    take, page, many = aes_kernels._take, aes_kernels.PAGE, 10**9  # so many threads that pieces are pages
 
-    parallel.together(work, threads)
-    ends = [0, *(end for _, end in sorted(pieces))]
-    assert [start for start, _ in sorted(pieces)] == ends[:-1]
-    assert ends[-1] == stop
+    @numba.njit(nogil=True)
+    def count(taken: Any, stop: int, times: Any) -> None:
+        start, end = take(taken, stop, 2**20, many)
+        while start < end:
+            times[start // page] += 1
+            start, end = take(taken, stop, 2**20, many)
+
+    pages, threads = 200_000, 4
+    for _ in range(5):
+        taken, counts = np.zeros(1, np.int64), [np.zeros(pages, np.int64) for _ in range(threads)]
+        own = iter(counts)
+        parallel.together(lambda taken=taken, own=own: count(taken, pages * page, next(own)), threads)  # type: ignore[misc]
+        assert (np.sum(counts, axis=0) == 1).all()
 
 
 def test_only_kernels_of_secagg_are_announced() -> None:

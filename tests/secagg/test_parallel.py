@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
+import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -65,6 +68,46 @@ def test_together_is_once_in_every_thread_and_the_first_error_reaches_the_caller
 
     with pytest.raises(ZeroDivisionError, match="in any"):
         parallel.together(fail, 3)
+
+
+def test_fewer_threads_than_asked_for_do_all_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, begun = _thread.start_new_thread, []
+
+    def one_only(work: Callable[[], None], arguments: tuple[()]) -> int:
+        if begun:
+            raise RuntimeError("can't start new thread")
+        begun.append(work)
+        return real(work, arguments)
+
+    monkeypatch.setattr(_thread, "start_new_thread", one_only)
+    pieces = parallel.spread(lambda a, b: (a, b), 0, 100, step=1, threads=4)
+    assert sorted(x for a, b in pieces for x in range(a, b)) == list(range(100))
+    assert len(begun) == 1
+
+
+def test_an_interruption_waits_for_the_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the caller waits: helpers still write into what the caller gave them."""
+    caller, done, real = threading.get_ident(), [], parallel._begin
+
+    class Interrupted:
+        def __init__(self, over: threading.Lock) -> None:
+            self.over, self.times = over, 0
+
+        def acquire(self) -> None:
+            self.times += 1
+            if self.times == 1:
+                raise KeyboardInterrupt
+            self.over.acquire()
+
+    def work() -> None:
+        if threading.get_ident() != caller:
+            time.sleep(0.2)
+            done.append(True)
+
+    monkeypatch.setattr(parallel, "_begin", lambda work: Interrupted(real(work)))
+    with pytest.raises(KeyboardInterrupt):
+        parallel.together(work, 3)
+    assert len(done) == 2
 
 
 def test_thread_counts() -> None:

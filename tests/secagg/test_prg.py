@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from secagg import aes_kernels, prg
+from secagg import aes_kernels, parallel, prg
 from secagg.errors import UsageError
 
 HERE = prg.available_backends()
@@ -136,6 +136,16 @@ def test_an_offset_may_be_any_kind_of_integer(backend: str, offset: np.integer) 
     np.testing.assert_array_equal(vector, stream(KEYS[0], int(offset), 3000))
 
 
+@pytest.mark.parametrize(("words", "keys", "used"), [(900, 4000, 1), (3000, 4000, 3), (3000, 40, 1)])
+def test_no_thread_is_started_for_nothing(
+    backend: str, words: int, keys: int, used: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, real = [], parallel._begin
+    monkeypatch.setattr(parallel, "_begin", lambda work: begun.append(work) or real(work))
+    prg.add_masks(np.zeros(words, np.uint32), np.zeros((keys, 16), np.uint8), [1] * keys, threads=9)
+    assert len(begun) + 1 == used
+
+
 @pytest.mark.parametrize("count", [aes_kernels.KEPT, aes_kernels.KEPT + 1, 2 * aes_kernels.KEPT + 7])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_more_keys_than_a_thread_keeps_schedules_of(backend: str, count: int, threads: int) -> None:
@@ -175,6 +185,8 @@ def test_keys_may_be_rows_of_an_array(backend: str) -> None:
         ({"signs": [2**32 + 1]}, r"\+1 or -1"),
         ({"signs": np.array([3])}, r"\+1 or -1"),
         ({"signs": np.array([[1]])}, r"\+1 or -1"),
+        ({"signs": [[1]]}, r"\+1 or -1"),
+        ({"signs": np.array([1j])}, r"\+1 or -1"),
         ({"signs": [1, 1]}, "1 keys but 2 signs"),
         ({"signs": []}, "1 keys but 0 signs"),
         ({"offset": -1}, "outside the stream"),

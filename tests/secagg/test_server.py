@@ -7,10 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg import Client, MemoryJournal, Plan, Policy, Schedule, Server, Stage, UsageError, encode
+from secagg import (
+    Client,
+    MemoryJournal,
+    Plan,
+    Policy,
+    Schedule,
+    Server,
+    Stage,
+    UsageError,
+    encode,
+    parallel,
+    unmask,
+)
 from secagg.local import floors_for, make_identities, make_roster, run
 from secagg.messages import Dealing, ToServer
 from secagg.server import CLOSE, STEPS
+from tests.secagg.cluster import Cluster, expected_rows, make_inputs, make_plan
 from tests.secagg.drbg import Drbg
 
 N = 10
@@ -98,3 +111,105 @@ def test_a_journal_that_fails_leaves_the_stage_where_it_was() -> None:
     with pytest.raises(OSError, match="disk full"):
         server.advance()
     assert server.stage is Stage.KEYS
+
+
+class OnceFull(MemoryJournal):
+    """A disk that is full when a stage is to begin, and not any more when it is tried again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+
+    def create(self, name: str, content: bytes) -> bytes | None:
+        if self.full:
+            self.full = False
+            raise OSError("no space left on device")
+        return super().create(name, content)
+
+
+def delivered(stage: Stage) -> tuple[Cluster, OnceFull]:
+    """A run whose clients have answered in this stage, one of ten having left; and its server's journal."""
+    plan = make_plan(10, length=20)
+    cluster, journal = Cluster(plan, make_inputs(plan)), OnceFull()
+    cluster.server = Server(plan, journal)
+    cluster.start()
+    while cluster.server.stage < stage:
+        cluster.deliver_all()
+        cluster.advance()
+        if cluster.server.stage is Stage.INPUTS:
+            cluster.drop(0)
+    cluster.deliver_all()
+    return cluster, journal
+
+
+def assert_lost_for_good(server: Server) -> None:
+    assert server.stage is Stage.FAILED
+    for use in (server.advance, server.result, server.save):
+        with pytest.raises(UsageError):
+            use()
+
+
+def test_sums_whose_masks_are_half_off_are_never_taken_for_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, _ = delivered(Stage.UNMASKING)
+    real = unmask.add_masks
+
+    def interrupted(*args: object, **options: object) -> None:
+        real(*args, **options)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(unmask, "add_masks", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cluster.server.advance()
+    monkeypatch.undo()
+    assert_lost_for_good(cluster.server)
+
+
+def test_a_vector_that_is_half_added_is_never_taken_for_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, _ = delivered(Stage.SHARES)
+    cluster.advance()
+    while not (cluster.flying[0].up and cluster.flying[0].client == 3):
+        cluster.deliver()
+    monkeypatch.setattr("secagg.server.Survivor", lambda *_: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        cluster.deliver()
+    monkeypatch.undo()
+    assert_lost_for_good(cluster.server)
+
+
+@pytest.mark.parametrize("stage", [Stage.INPUTS, Stage.UNMASKING])
+def test_a_stage_that_changed_the_sums_is_not_closed_twice(stage: Stage) -> None:
+    cluster, journal = delivered(stage)
+    journal.full = True
+    with pytest.raises(OSError, match="no space"):
+        cluster.server.advance()
+    assert_lost_for_good(cluster.server)
+
+
+@pytest.mark.parametrize("stage", [Stage.KEYS, Stage.SHARES, Stage.CONSISTENCY])
+def test_another_stage_may_be_closed_again_when_there_is_space(stage: Stage) -> None:
+    cluster, journal = delivered(stage)
+    journal.full = True
+    with pytest.raises(OSError, match="no space"):
+        cluster.server.advance()
+    result = cluster.finish()
+    assert result.lost == {}
+    for row, total in expected_rows(cluster.plan, cluster.inputs, result.survivors).items():
+        assert np.array_equal(result.rows[row].total, total)
+
+
+def test_the_last_stage_uses_as_many_threads_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, _ = delivered(Stage.UNMASKING)
+    used = []
+    monkeypatch.setattr(cluster.server, "_threads", 3)
+    real_masks, real_spread = unmask.add_masks, parallel.spread
+    monkeypatch.setattr(
+        unmask, "add_masks", lambda *a, threads: used.append(threads) or real_masks(*a, threads=threads)
+    )
+    monkeypatch.setattr(
+        parallel,
+        "spread",
+        lambda *a, step, threads: used.append(threads) or real_spread(*a, step=step, threads=threads),
+    )
+    cluster.server.advance()
+    assert used == [3, 3]
+    assert Server(cluster.plan, threads=2)._threads == 2

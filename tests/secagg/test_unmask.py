@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from secagg import parallel, transcript, unmask
+from secagg import transcript, unmask
 from secagg.groupings import Schedule
 from secagg.keys import AgreementKey
 from secagg.masks import pairwise_key, pairwise_sign, self_key
@@ -49,8 +49,7 @@ def test_all_masks_come_off_on_however_many_threads(
     )
     secrets = seeds | {(v, transcript.KEY_SECRET): private[v] for v in gone}
     monkeypatch.setattr(unmask, "SOME", 4)  # several pieces
-    monkeypatch.setattr(parallel, "cores", lambda: threads)
-    lost = unmask.remove_masks(opened, unmask.Rebuilt(secrets, {}, {}), totals)
+    lost = unmask.remove_masks(opened, unmask.Rebuilt(secrets, {}, {}), totals, threads=threads)
     assert lost == {}
     for (r, g), total in totals.items():
         assert set(total.tolist()) == {sum(set(plan.groupings[r][g]) & alive)}
