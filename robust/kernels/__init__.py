@@ -3,5 +3,5 @@
 `order` answers questions about single columns (order statistics; `straight` those about large matrices with
 few rows), `blocks` about whole rows (distances, norms, weighted sums). Importing any of them, or `vectors`,
 imports numba, and kernels are loaded or compiled at their first call, so the rest of the package imports
-them only when the first matrix arrives. `network` and `pieces` are plain Python.
+them only when the first matrix arrives. `network`, `medians` and `pieces` are plain Python.
 """

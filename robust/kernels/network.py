@@ -52,6 +52,16 @@ def sorting(n: int) -> NDArray[np.int64]:
     return _table(batcher(n), n)
 
 
+def needed(pairs: list[Comparator], wanted: range) -> int:
+    """How many minima and maxima have to be computed so that the wanted wires get their values."""
+    live, count = set(wanted), 0
+    for pair in reversed(pairs):
+        if used := live.intersection(pair):
+            count += len(used)
+            live.update(pair)
+    return count
+
+
 def batcher(n: int) -> list[Placed]:
     """Comparators that sort n wires; those of stages below 2^k sort every aligned run of 2^k wires."""
     found = []

@@ -11,6 +11,7 @@ import _thread
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 _limit = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -46,10 +47,17 @@ def spread(work: Callable[[int, int, int], None], columns: int, step: int) -> No
         except BaseException as failure:  # handed to the caller below; never lost in a thread
             failures.append(failure)
 
-    helpers = [_begin(labour) for _ in range(min(_limit, count) - 1)]
+    helpers: list[threading.Lock] = []
+    with suppress(RuntimeError):  # no thread could be started: those there are do all the work
+        while len(helpers) < min(_limit, count) - 1:
+            helpers.append(_begin(labour))
     labour()
-    for over in helpers:
-        over.acquire()
+    while helpers:
+        try:
+            helpers[-1].acquire()
+            helpers.pop()
+        except BaseException as interruption:  # they still write into the result
+            failures.append(interruption)
     if failures:
         raise failures[0]
 

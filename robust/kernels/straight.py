@@ -1,8 +1,8 @@
 """Means of chosen ranks of every column, by straight-line code: a kernel for each number of rows and ranks.
 
 With few rows a column's values, eight columns side by side, stay in registers from the first comparison to
-the last; `order` has to store and load them again after every step of its table. That saves a third of the
-time at 20 rows, and costs a compilation for each number of rows and ranks, so it is for large matrices only.
+the last; `order` has to store and load them again after every step of its table. It costs a compilation for
+each number of rows and ranks, so it is for large matrices only.
 """
 
 from __future__ import annotations

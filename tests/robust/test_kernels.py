@@ -141,6 +141,42 @@ def test_every_piece_is_done_once_and_failures_reach_the_caller() -> None:
         pieces.set_threads(0)
 
 
+def test_threads_that_cannot_start_or_are_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pieces are done all the same, and nobody is at work on the result when the call is over."""
+    caller, done, begin = threading.get_ident(), [], pieces._begin
+    monkeypatch.setattr(pieces, "_limit", 3)
+
+    def work(number: int, start: int, stop: int) -> None:
+        if threading.get_ident() != caller:
+            time.sleep(0.1)
+        done.append(number)
+
+    class Interrupted:
+        def __init__(self, over: threading.Lock) -> None:
+            self.over, self.times = over, 0
+
+        def acquire(self) -> None:
+            self.times += 1
+            if self.times == 1:
+                raise KeyboardInterrupt
+            self.over.acquire()
+
+    monkeypatch.setattr(pieces, "_begin", lambda work: Interrupted(begin(work)))
+    with pytest.raises(KeyboardInterrupt):
+        pieces.spread(work, 10, 1)
+    assert sorted(done) == list(range(10))
+
+    def refuse(work: object, arguments: object) -> int:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.undo()
+    monkeypatch.setattr(pieces, "_limit", 3)
+    monkeypatch.setattr("_thread.start_new_thread", refuse)
+    done.clear()
+    pieces.spread(work, 10, 1)
+    assert done == list(range(10))
+
+
 def test_a_forked_child_can_aggregate() -> None:
     """Nothing of the parent's threads is needed after a fork."""
     code = (

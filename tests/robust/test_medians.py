@@ -1,4 +1,4 @@
-"""The networks that a search found are right for every input, and shorter than Batcher's."""
+"""The networks that a search found are right for every input, and no longer than Batcher's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust.kernels import medians, network, straight
+from robust.kernels.network import needed
 from tests.robust.find_networks import middle, search
 
 Pairs = list[tuple[int, int]]
@@ -18,15 +19,6 @@ def every_input(n: int) -> tuple[np.ndarray, np.ndarray]:
     numbers = np.arange(2**n, dtype=np.uint32)
     wires = [np.packbits((numbers >> i & 1).astype(np.uint8)) for i in range(n)]
     return np.stack(wires), np.bitwise_count(numbers)
-
-
-def minima_and_maxima(pairs: Pairs, wanted: range) -> int:
-    live, count = set(wanted), 0
-    for pair in reversed(pairs):
-        if used := live.intersection(pair):
-            count += len(used)
-            live.update(pair)
-    return count
 
 
 @pytest.mark.parametrize("n", sorted(medians.FOUND))
@@ -47,17 +39,27 @@ def test_found_networks_are_right_for_all_zeros_and_ones(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", sorted(medians.FOUND))
-def test_found_networks_are_shorter_than_batchers_and_used(n: int) -> None:
+def test_the_shortest_network_is_used(n: int) -> None:
     low, high = middle(n)
-    short, long = medians.comparators(n, low, high), network.pruned(n, low, high)
-    assert minima_and_maxima(short, range(low, high)) <= minima_and_maxima(long, range(low, high))
-    assert sorted(short) == sorted(tuple(map(int, pair.split("-"))) for pair in medians.FOUND[n].split())
+    found = [tuple(map(int, pair.split("-"))) for pair in medians.FOUND[n].split()]
+    assert needed(found, range(low, high)) <= needed(network.pruned(n, low, high), range(low, high))
+    for last in {low + 1, high}:
+        used = needed(medians.comparators(n, low, last), range(low, last))
+        assert used <= needed(network.pruned(n, low, last), range(low, last))
+        assert used <= needed(found, range(low, high)) + 1
+
+
+def test_needed_counts_what_is_used_later() -> None:
+    assert needed([], range(1)) == 0
+    assert needed([(0, 1)], range(1)) == 1
+    assert needed([(0, 1), (1, 2)], range(2, 3)) == 2  # of the first pair the larger alone
+    assert needed([(0, 1), (0, 2)], range(1, 2)) == 1  # and of the second neither
 
 
 def test_all_numbers_of_rows_that_straight_line_code_serves_have_one() -> None:
     assert sorted(medians.FOUND) == list(range(3, straight.MOST_ROWS + 1))
-    assert minima_and_maxima(medians.comparators(20, 9, 11), range(9, 11)) == 112  # as the module says
-    assert minima_and_maxima(network.pruned(20, 9, 11), range(9, 11)) == 148
+    assert needed(medians.comparators(20, 9, 11), range(9, 11)) == 112  # as the module says
+    assert needed(network.pruned(20, 9, 11), range(9, 11)) == 148
 
 
 @settings(max_examples=200, deadline=None)
@@ -88,8 +90,8 @@ def test_straight_line_code_of_a_found_network_gives_the_ranks(n: int, low: int,
 
 
 def test_the_search_finds_the_shortest_of_five() -> None:
-    needed, pairs = search(5, seconds=1.0)
-    assert needed == minima_and_maxima(pairs, range(2, 3)) == 10  # which is known to be least
+    least, pairs = search(5, seconds=1.0)
+    assert least == needed(pairs, range(2, 3)) == 10  # which is known to be least
     wires, ones = every_input(5)
     for i, j in pairs:
         wires[i], wires[j] = wires[i] & wires[j], wires[i] | wires[j]

@@ -46,12 +46,21 @@ def test_a_few_columns_are_left_to_the_other_kernel(width: int, monkeypatch: pyt
     assert np.array_equal(robust.median(x), np.median(x, axis=0))
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 15, 16, 98, 99])
-def test_a_value_that_is_not_finite_is_reported_wherever_it_is(bad: float, place: int) -> None:
-    x = values(5, 100)
-    x[3, place] = bad
-    assert straight.middle_mean(x, np.arange(5), 2, 3) is None
+def test_a_value_that_is_not_finite_is_reported_wherever_it_is(place: int) -> None:
+    for n, low, high in [(5, 2, 3), (20, 9, 11), (5, 0, 5)]:
+        for bad in ([np.nan], [np.inf], [-np.inf], [np.inf, np.nan], [-np.inf, np.inf], [np.nan, np.nan]):
+            for row in range(n):
+                x = values(n, 100)
+                for k, value in enumerate(bad):
+                    x[(row + k) % n, place] = value
+                assert straight.middle_mean(x, np.arange(n), low, high) is None
+
+
+def test_extreme_values_are_finite() -> None:
+    largest, least = np.finfo(np.float32).max, np.float32(1e-45)
+    x = np.tile(np.array([largest, -largest, least, -least, 0, -0.0], np.float32), (5, 100))
+    assert straight.middle_mean(x, np.arange(5), 2, 3) is not None
 
 
 @pytest.mark.parametrize("threads", [1, 3])
