@@ -26,7 +26,7 @@ MOST_ROWS = 24  # above, most values are in memory anyway, and compiling takes s
 LEAST_VALUES = 1 << 24  # of a matrix: below, the gain is a fraction of a millisecond
 COLUMNS = 16  # one cache line of every row
 PIECE_BYTES = 1 << 21  # of the matrix, for one thread at a time
-AHEAD = 512  # bytes between fetching a row's values and using them
+AHEAD = 1024  # bytes between fetching a row's values and using them: two cores wait longer than one
 
 Kernel = Callable[..., bool]
 
