@@ -227,7 +227,7 @@ def _take(taken: Any, stop: int, keys: int, threads: int) -> Any:
     """The next words [start, end) for this thread: short ones at last, so that all threads end together."""
     start = taken[0]
     while start < stop:
-        size = TILE if threads == 1 else max(LEAST // keys, (stop - start) // (2 * threads))
+        size = TILE if threads == 1 else max(LEAST // keys, 2 * (stop - start) // (3 * threads))
         end = max(start // PAGE + 1, (start + min(size, TILE)) // PAGE) * PAGE
         end = min(end, stop, (start // SAME_TABLE + 1) * SAME_TABLE)
         found = _swap(taken, start, end)

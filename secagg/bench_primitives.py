@@ -15,7 +15,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -125,6 +125,24 @@ def measure(*, rounds: int = 15, progress: Callable[[str], None] = lambda step: 
         flower=flower,
         bars=tuple(bars(masks, sharing)),
     )
+
+
+def measure_masks_again(report: Report, *, rounds: int = 15) -> Report:
+    """The report with the better of two measurements of every mask, minutes apart.
+
+    A machine may be slow for as long as measuring takes; a virtual one may have both its processors on one
+    core of its host, and then two threads gain nothing.
+    """
+    again = [rate for words, keys in MASK_SIZES for rate in measure_masks(words, keys, 8 * rounds)]
+    masks = [
+        replace(
+            one,
+            gb_per_s=max(one.gb_per_s, other.gb_per_s),
+            gb_per_core_s=max(one.gb_per_core_s, other.gb_per_core_s),
+        )
+        for one, other in zip(report.masks, again, strict=True)
+    ]
+    return replace(report, masks=tuple(masks), bars=tuple(bars(masks, report.sharing)))
 
 
 @dataclass(frozen=True, slots=True)

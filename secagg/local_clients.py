@@ -227,7 +227,7 @@ def _fork() -> int:
     """os.fork without the warning, from Python 3.12 on, that this process has other threads.
 
     A lock that such a thread holds at that moment stays locked in the child for ever. So fork while no other
-    thread is inside secagg, numba or an import; helpers of `parallel` are gone between its calls. Where that
+    thread is inside secagg, numba or an import; helpers of `parallel` only wait between its calls. Where that
     cannot be promised, do not ask for several processes: one is the default.
     """
     with warnings.catch_warnings():

@@ -1,8 +1,8 @@
 """One range of work over several threads, for kernels and libraries that let go of the GIL.
 
-The threads live for one call. Starting one costs less than 0.1 ms, and in return nothing has to survive a
-fork, nothing is shared between callers, and callers in several threads cannot get into each other's way
-(numba's own workqueue layer ends the process when they do).
+Helpers wait for the next call, because to start one costs the caller 0.05 ms and to wake one half of that. A
+helper belongs to one call at a time, so callers in several threads cannot get into each other's way (numba's
+own workqueue layer ends the process when they do), and a forked child begins without any.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TypeVar
+from queue import SimpleQueue
+from typing import TypeAlias, TypeVar
 
 from secagg.errors import UsageError
 
@@ -107,19 +108,31 @@ def _steps(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
     return itertools.pairwise(edges) if stop > start else iter(())
 
 
-def _begin(work: Callable[[], None]) -> threading.Lock:
-    """Start a thread and return a lock that can be had when it is over.
+Task: TypeAlias = tuple[Callable[[], None], threading.Lock]  # what to do, and what to release when it is over
 
-    threading.Thread would wait until the new thread runs; the caller had better work in the meantime.
-    """
+_idle: list[SimpleQueue[Task]] = []  # of helpers that have nothing to do: where each takes its tasks from
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # a child has none of its parent's threads
+
+
+def _begin(work: Callable[[], None]) -> threading.Lock:
+    """Let a helper begin with this, one that waits or a new one; the lock can be had when it is over."""
+    try:
+        tasks = _idle.pop()
+    except IndexError:
+        tasks = SimpleQueue()
+        _thread.start_new_thread(_serve, (tasks,))
     over = threading.Lock()
     over.acquire()
-
-    def then_release() -> None:
-        try:
-            work()
-        finally:
-            over.release()
-
-    _thread.start_new_thread(then_release, ())
+    tasks.put((work, over))
     return over
+
+
+def _serve(tasks: SimpleQueue[Task]) -> None:
+    """The life of a helper. Work does not raise: `together` has seen to that."""
+    while True:
+        work, over = tasks.get()
+        work()
+        del work  # and with it what the caller gave
+        _idle.append(tasks)
+        over.release()

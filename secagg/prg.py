@@ -93,7 +93,10 @@ def _sign_array(signs: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[n
     if isinstance(signs, np.ndarray):
         right = signs.ndim == 1 and signs.dtype.kind in "iu" and bool((np.abs(signs) == 1).all())
     else:
-        right = all(sign in (1, -1) for sign in signs)
+        try:
+            right = {*signs} <= {1, -1}
+        except TypeError:  # not even numbers
+            right = False
     if not right:
         raise UsageError("a sign is +1 or -1")
     return np.array(signs, np.int64)

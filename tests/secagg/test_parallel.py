@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 import pytest
@@ -46,10 +47,23 @@ def test_an_error_in_any_piece_reaches_the_caller(threads: int) -> None:
         parallel.spread(work, 0, 20, step=1, threads=threads)
 
 
-def test_no_thread_outlives_its_call() -> None:
-    before = threading.active_count()
-    parallel.spread(lambda a, b: None, 0, 100, step=1, threads=4)
-    assert threading.active_count() == before
+def test_helpers_wait_for_the_next_call_and_keep_nothing_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_idle", [])
+
+    def call() -> tuple[set[int], weakref.ref[threading.Barrier]]:
+        meeting, seen = threading.Barrier(3), set()
+
+        def work() -> None:
+            meeting.wait(timeout=20)
+            seen.add(threading.get_ident())
+
+        parallel.together(work, 3)
+        return seen, weakref.ref(meeting)
+
+    first, given = call()
+    assert given() is None
+    assert len(parallel._idle) == 2
+    assert call()[0] == first  # the same two, and the caller
 
 
 def test_together_is_once_in_every_thread_and_the_first_error_reaches_the_caller() -> None:
@@ -79,6 +93,7 @@ def test_fewer_threads_than_asked_for_do_all_the_work(monkeypatch: pytest.Monkey
         begun.append(work)
         return real(work, arguments)
 
+    monkeypatch.setattr(parallel, "_idle", [])
     monkeypatch.setattr(_thread, "start_new_thread", one_only)
     pieces = parallel.spread(lambda a, b: (a, b), 0, 100, step=1, threads=4)
     assert sorted(x for a, b in pieces for x in range(a, b)) == list(range(100))
