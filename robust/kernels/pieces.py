@@ -65,8 +65,7 @@ def spread(work: Callable[[int, int, int], None], columns: int, step: int) -> No
 def _begin(work: Callable[[], None]) -> threading.Lock:
     """Start a thread and return a lock that can be had when it is over.
 
-    threading.Thread would wait until the new thread runs; the caller had better work meanwhile. As in
-    secagg, which robust does not know.
+    threading.Thread would wait until the new thread runs; the caller had better work meanwhile.
     """
     over = threading.Lock()
     over.acquire()
