@@ -77,6 +77,12 @@ def test_pieces_cover_every_word_once_and_never_cross_a_change_of_the_table(
     assert before == stop
 
 
+def _llvm(function: Any, *arguments: Any) -> list[str]:
+    """What is compiled for these arguments."""
+    function(*arguments)
+    return [*function.inspect_llvm().values()]
+
+
 def test_a_piece_is_taken_by_one_thread_only() -> None:
     """Many threads in a race for pages: as many as count in compiled code, without the GIL."""
     import numba
@@ -90,6 +96,8 @@ def test_a_piece_is_taken_by_one_thread_only() -> None:
             times[start // page] += 1
             start, end = take(taken, stop, 2**20, many)
 
+    (code,) = _llvm(numba.njit(take.py_func), np.zeros(1, np.int64), 1, 1, 1)  # type: ignore[attr-defined]
+    assert "cmpxchg" in code  # on a busy machine the race below may be won by chance
     pages, threads = 200_000, 4
     for _ in range(5):
         taken, counts = np.zeros(1, np.int64), [np.zeros(pages, np.int64) for _ in range(threads)]
