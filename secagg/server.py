@@ -285,7 +285,8 @@ class Server:
         """Close this stage and return what to send next (nothing after the last).
 
         TooFewSurvivors: in the first three stages the run has failed, and may be repeated with the same
-        plan; in the last two it stays open, and `advance` may be called again after late answers.
+        plan; in the last two it stays open, and `advance` may be called again after late answers. Anything
+        else that is raised while sums are changed (no memory, an interruption) ends the run as FAILED.
         """
         stage = self.stage
         if stage not in CLOSE:

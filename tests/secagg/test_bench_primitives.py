@@ -69,3 +69,21 @@ def test_a_report_can_be_printed_for_people_and_for_machines() -> None:
     text = bench.as_text(report)
     assert "raw openssl" in text
     assert text.count("pass  ") + text.count("MISS  ") == len(report.bars)
+
+
+def test_measuring_again_keeps_the_better_of_each_and_judges_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    def rates(first: float, second: float) -> list[bench.MaskRate]:
+        return [
+            bench.MaskRate(words=8, keys=1, maker=maker, threads=1, gb_per_s=rate, gb_per_core_s=rate)
+            for maker, rate in (("raw openssl", first), ("openssl", second))
+        ]
+
+    report = bench.Report(machine={}, masks=tuple(rates(7.0, 5.0)), passes=(), sharing=(), flower={}, bars=())
+    monkeypatch.setattr(bench, "MASK_SIZES", ((8, 1),))
+    monkeypatch.setattr(bench, "measure_masks", lambda words, keys, rounds: rates(6.0, 6.3))
+    again = bench.measure_masks_again(report)
+    assert [rate.gb_per_s for rate in again.masks] == [7.0, 6.3]
+    assert [rate.gb_per_core_s for rate in again.masks] == [7.0, 6.3]
+    assert {bar.name: bar.value for bar in again.bars} == {
+        "one core: OpenSSL fallback to raw OpenSSL": pytest.approx(0.9)
+    }

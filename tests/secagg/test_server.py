@@ -150,7 +150,9 @@ def assert_lost_for_good(server: Server) -> None:
 
 
 def test_sums_whose_masks_are_half_off_are_never_taken_for_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, _ = delivered(Stage.UNMASKING)
+    cluster, journal = delivered(Stage.UNMASKING)
+    saved = cluster.server.save()
+    cluster.server = Server.restore(saved, journal)
     real = unmask.add_masks
 
     def interrupted(*args: object, **options: object) -> None:
@@ -162,6 +164,10 @@ def test_sums_whose_masks_are_half_off_are_never_taken_for_whole(monkeypatch: py
         cluster.server.advance()
     monkeypatch.undo()
     assert_lost_for_good(cluster.server)
+    cluster.server = Server.restore(saved, journal)  # what was saved before is whole
+    result = cluster.finish()
+    for row, total in expected_rows(cluster.plan, cluster.inputs, result.survivors).items():
+        assert np.array_equal(result.rows[row].total, total)
 
 
 def test_a_vector_that_is_half_added_is_never_taken_for_whole(monkeypatch: pytest.MonkeyPatch) -> None:
