@@ -13,9 +13,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fl.config import ConfigError, Experiment, experiment, load
+    from fl.config.schema import ConfigError, Experiment, experiment, load
     from fl.data.examples import DataSet, Examples, Federated
-    from fl.training import Trained, run, train
+    from fl.training.loop import Trained, run, train
 
 __all__ = [
     "ConfigError",
@@ -31,9 +31,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "fl.config": ("ConfigError", "Experiment", "experiment", "load"),
+    "fl.config.schema": ("ConfigError", "Experiment", "experiment", "load"),
     "fl.data.examples": ("DataSet", "Examples", "Federated"),
-    "fl.training": ("Trained", "run", "train"),
+    "fl.training.loop": ("Trained", "run", "train"),
 }
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fl.config import ConfigError
+from fl.config.schema import ConfigError
 
 MISTAKE, FAILED, STOPPED = 2, 1, 130
 
@@ -17,7 +17,7 @@ MISTAKE, FAILED, STOPPED = 2, 1, 130
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     options = parser().parse_args(arguments)
-    from fl.records import RecordError
+    from fl.reporting.records import RecordError
 
     try:
         code: int = options.run(options)
@@ -173,11 +173,11 @@ def _quickstart(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from fl import config
+    from fl.config import schema
 
     if options.list:
-        for name in config.names():
-            tables = config.read(name)
+        for name in schema.names():
+            tables = schema.read(name)
             curves = ", ".join(tables.get("curves", {}))
             print(name + (f"  (curves: {curves})" if curves else ""))
         return 0
@@ -186,14 +186,14 @@ def _train(options: argparse.Namespace) -> int:
     settings = list(options.set)
     settings += [f'machine.device="{options.device}"'] if options.device else []
     settings += [f"machine.workers={options.workers}"] if options.workers is not None else []
-    from fl.records import Folder
+    from fl.reporting.records import Folder
 
     if options.resume is not None:
         if options.out is not None or options.curve is not None:
             raise ConfigError("train: --resume goes on in its own folder; leave out --out and --curve")
         folder = Folder.resume(options.resume, settings)
     else:
-        e = config.load(options.file, settings, options.curve)
+        e = schema.load(options.file, settings, options.curve)
         folder = Folder.create(options.out or Path("runs") / e.name, e)
     try:
         return _train_in(folder)
@@ -202,11 +202,11 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _train_in(folder: object) -> int:
-    from fl.interrupt import Stopped
-    from fl.progress import display
-    from fl.records import Folder
-    from fl.report import told
-    from fl.training import run
+    from fl.reporting.progress import display
+    from fl.reporting.records import Folder
+    from fl.reporting.report import told
+    from fl.training.interrupt import Stopped
+    from fl.training.loop import run
 
     assert isinstance(folder, Folder)
     try:
@@ -219,7 +219,7 @@ def _train_in(folder: object) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from fl.report import read_reference, report
+    from fl.reporting.report import read_reference, report
 
     if bool(options.reference) != bool(options.curve):
         raise ConfigError("report: --reference and --curve belong together")
@@ -288,13 +288,13 @@ def _data_import(options: argparse.Namespace) -> int:
 
 
 def _flower_local(options: argparse.Namespace) -> int:
-    from fl import config
+    from fl.config import schema
 
-    e = config.load(options.file, [*options.set, f"clients={options.nodes}"])
+    e = schema.load(options.file, [*options.set, f"clients={options.nodes}"])
     _need_flower()
     from fl.flower.local import run_here
-    from fl.records import recorded
-    from fl.report import told
+    from fl.reporting.records import recorded
+    from fl.reporting.report import told
 
     out = options.out or Path("runs") / f"{e.name}-flower"
     seconds = [f"stage-seconds={options.stage_seconds}", f"training-seconds={options.training_seconds}"]
@@ -321,11 +321,11 @@ def _flower_identity(options: argparse.Namespace) -> int:
 
 
 def _flower_enrol(options: argparse.Namespace) -> int:
-    from fl import config
+    from fl.config import schema
     from fl.flower.enrolment import agree, read_hex, read_members, write_enrolment
 
     members = read_members(options.members)
-    e = config.load(options.file, [*options.set, f"clients={len(members)}"])
+    e = schema.load(options.file, [*options.set, f"clients={len(members)}"])
     enrolment = agree(e, read_hex(options.seed, "--seed", 32), members)
     if options.out.exists():
         raise ConfigError(f"{options.out} exists; a training is agreed on once")
@@ -363,14 +363,14 @@ def _need_flower() -> None:
 
 
 def _config(options: argparse.Namespace) -> int:
-    from fl import config
+    from fl.config import schema
 
     if options.file:
-        sys.stdout.write(config.to_toml(config.load(options.file, options.set, options.curve)))
+        sys.stdout.write(schema.to_toml(schema.load(options.file, options.set, options.curve)))
     elif options.markdown:
-        sys.stdout.write(config.describe_markdown())
+        sys.stdout.write(schema.describe_markdown())
     elif options.describe:
-        sys.stdout.write(config.describe())
+        sys.stdout.write(schema.describe())
     else:
         raise ConfigError("config: --describe lists every key; a file is checked and printed whole")
     return 0

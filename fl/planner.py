@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from fl import defence, secure
-from fl.config import Clusters, ConfigError, Experiment, Privacy
+from fl.config.schema import Clusters, ConfigError, Experiment, Privacy
+from fl.secure import layout as secure
+from fl.training import aggregation
 from robust import AGGREGATORS, tolerance
 
 DRAWS = 8  # rounds audited for each candidate
@@ -155,7 +156,7 @@ def _weigh(q: Question, clusters: Clusters) -> Candidate:
         left_out=q.clients - layout.seated,
         threshold=threshold,
         completes=1 - _binomial_below(cell, 1 - q.dropout, threshold),
-        withstands=max(0, defence.most_withstood(q.rule, layout.clusters)),
+        withstands=max(0, aggregation.most_withstood(q.rule, layout.clusters)),
     )
     if known.withstands < 1 and q.byzantine:
         return replace(known, ruled_out=f"{q.rule} withstands no bad cluster among {known.clusters}")
@@ -207,7 +208,7 @@ def _robustness(q: Question, known: Candidate, e: Experiment, layout: secure.Lay
         held += fine / draws
         spoiled += bad / draws
     fewest = math.floor(known.clusters * opened)
-    certain = q.byzantine <= defence.most_withstood(q.rule, fewest) and not (q.dropout and opened < 0.5)
+    certain = q.byzantine <= aggregation.most_withstood(q.rule, fewest) and not (q.dropout and opened < 0.5)
     return replace(
         known,
         anonymity=anonymity,
@@ -250,7 +251,7 @@ def _placements(
             place[lot.permutation(cell)[:count]] = 1.0
             places.append(place)
         spoiled = [sum(int(np.count_nonzero(mask @ place)) for place in places) for mask in masks]
-        limits = [defence.most_withstood(q.rule, len(mask) * cells) for mask in masks]
+        limits = [aggregation.most_withstood(q.rule, len(mask) * cells) for mask in masks]
         fine += all(count <= limit for count, limit in zip(spoiled, limits, strict=True))
         bad += sum(spoiled) / len(spoiled)
     return fine / PLACEMENTS, bad / PLACEMENTS

@@ -9,13 +9,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fl.config import ConfigError, Experiment, experiment
-from fl.interrupt import Stopped
-from fl.progress import display
-from fl.records import Folder
-from fl.report import report, size
-from fl.secure import announced
-from fl.training import Trained, run
+from fl.config.schema import ConfigError, Experiment, experiment
+from fl.reporting.progress import display
+from fl.reporting.records import Folder
+from fl.reporting.report import report, size
+from fl.secure.layout import announced
+from fl.training.interrupt import Stopped
+from fl.training.loop import Trained, run
 
 NAMES = ("SHARE", "FedAvg")
 INTRODUCTION = """\

@@ -44,9 +44,9 @@ from robust.attacks import (
     zero,
 )
 from robust.kernels.announce import on_compile
-from robust.kernels.pieces import set_threads
-from robust.mixing import arc, bucketing, clipping, nnm
+from robust.kernels.threads import set_threads
 from robust.parameters import Parameter, UnknownNameError
+from robust.pre_aggregators import arc, bucketing, clipping, nnm
 from robust.rows import Matrix, Outcome, Rows, Vector
 from robust.rule import (
     AGGREGATORS,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from robust.kernels.pieces import spread
+from robust.kernels.threads import spread
 
 Matrix = NDArray[np.float32]
 Vector = NDArray[np.float32]
@@ -74,10 +74,10 @@ class Rows:
 
     def squared_distances(self) -> NDArray[np.float64]:
         """Squared Euclidean distances between all rows, computed once."""
-        from robust.kernels import blocks
+        from robust.kernels import distances
 
         if self._distances is None:
-            found = blocks.squared_distances(self._matrix, self._numbers)
+            found = distances.squared_distances(self._matrix, self._numbers)
             self._all_finite(found.diagonal())
             found.setflags(write=False)
             self._distances = found
@@ -85,9 +85,9 @@ class Rows:
 
     def squared_distances_to(self, point: Vector) -> NDArray[np.float64]:
         """Squared Euclidean distance of every row from a vector."""
-        from robust.kernels import blocks
+        from robust.kernels import distances
 
-        return self._all_finite(blocks.squared_distances_to(self._matrix, self._numbers, _readonly(point)))
+        return self._all_finite(distances.squared_distances_to(self._matrix, self._numbers, _readonly(point)))
 
     def squared_norms(self) -> NDArray[np.float64]:
         """Squared Euclidean norm of every row."""
@@ -95,21 +95,21 @@ class Rows:
 
     def products(self, point: Vector) -> NDArray[np.float64]:
         """Inner product of every row with a vector."""
-        from robust.kernels import blocks
+        from robust.kernels import distances
 
-        return self._all_finite(blocks.products(self._matrix, self._numbers, _readonly(point)))
+        return self._all_finite(distances.products(self._matrix, self._numbers, _readonly(point)))
 
     def combined(self, weights: Weights) -> Vector:
         """The sum of the rows times their weights, added up in double precision."""
-        from robust.kernels import blocks
+        from robust.kernels import distances
 
-        return _finite(blocks.weighted_sum(self._matrix, self._numbers, weights))
+        return _finite(distances.weighted_sum(self._matrix, self._numbers, weights))
 
     def mixed(self, weights: Weights) -> Matrix:
         """One weighted sum of the rows for every row of `weights`."""
-        from robust.kernels import blocks
+        from robust.kernels import distances
 
-        return _finite(blocks.weighted_sums(self._matrix, self._numbers, weights))
+        return _finite(distances.weighted_sums(self._matrix, self._numbers, weights))
 
     def scaled(self, factors: Weights) -> Matrix:
         """A copy of the rows, each times its factor."""
@@ -152,10 +152,10 @@ class Rows:
 
     def finite(self) -> Rows:
         """Those of the rows that hold neither NaN nor infinity; the others count as ignored."""
-        from robust.kernels import blocks
+        from robust.kernels import distances
 
         origin = _readonly(np.zeros(self.width, dtype=np.float32))
-        norms = blocks.squared_distances_to(self._matrix, self._numbers, origin)
+        norms = distances.squared_distances_to(self._matrix, self._numbers, origin)
         kept = np.flatnonzero(np.isfinite(norms))
         return self._only(kept, self.ignored + len(self) - len(kept))
 

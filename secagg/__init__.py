@@ -6,7 +6,7 @@ messages in, messages out, no I/O. `secagg.reference` is the protocol on a page.
 
 from __future__ import annotations
 
-from secagg.client import Client
+from secagg.crypto.keys import Identity
 from secagg.errors import (
     AlreadyUsed,
     PeerError,
@@ -16,15 +16,15 @@ from secagg.errors import (
     UsageError,
     WireError,
 )
-from secagg.exposure import Policy, Verdict, audit
-from secagg.groupings import Schedule
-from secagg.journal import FileJournal, Journal, MemoryJournal
-from secagg.keys import Identity
-from secagg.plan import Floors, Member, Plan
-from secagg.result import Dropout, Result, Stage
-from secagg.server import Server
-from secagg.simple import secure_mean, secure_sum
-from secagg.wire import decode, encode
+from secagg.exposure.audit import Policy, Verdict, audit
+from secagg.exposure.schedules import Schedule
+from secagg.protocol.client import Client
+from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
+from secagg.protocol.plan import Floors, Member, Plan
+from secagg.protocol.result import Dropout, Result, Stage
+from secagg.protocol.server import Server
+from secagg.protocol.wire import decode, encode
+from secagg.simulation.secure_sum import secure_mean, secure_sum
 
 __all__ = [
     "AlreadyUsed",

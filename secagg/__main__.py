@@ -1,5 +1,5 @@
 """`python -m secagg` is the `secagg` command."""
 
-from secagg.cli import main
+from secagg.cli.main import main
 
 raise SystemExit(main())

@@ -15,16 +15,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from secagg import box, hashtree, prg, transcript
-from secagg.client_state import nonce_of
+from secagg.crypto import box, hashtree, prg
+from secagg.crypto.keys import AgreementKey, Entropy, Identity, verify
+from secagg.crypto.masks import pairwise_key, self_key
+from secagg.crypto.shamir import PRIME, SHARE_BYTES
 from secagg.errors import PeerError, TooFewSurvivors
-from secagg.groupings import ClientId, Row
-from secagg.keys import AgreementKey, Entropy, Identity, verify
-from secagg.masks import pairwise_key, self_key
-from secagg.messages import Dealer, KeyAdvert
-from secagg.plan import Plan
-from secagg.result import Stage
-from secagg.shamir import PRIME, SHARE_BYTES
+from secagg.exposure.schedules import ClientId, Row
+from secagg.protocol import transcript
+from secagg.protocol.client_state import nonce_of
+from secagg.protocol.messages import Dealer, KeyAdvert
+from secagg.protocol.plan import Plan
+from secagg.protocol.result import Stage
 
 Expand = Callable[[bytes, int], list[int]]
 Vector = list[int]

@@ -24,21 +24,21 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from fl.config import STAGES, ConfigError, Experiment
-from fl.draws import absences, attackers, context
+from fl.config.schema import STAGES, ConfigError, Experiment
 from fl.flower import envelope
 from fl.flower.envelope import Envelope, MalformedError
 from fl.flower.node import Node, Refused
-from fl.secure import tamper
-from secagg.client import Client
-from secagg.client_state import State
+from fl.secure.layout import tamper
+from fl.training.randomness import absences, attackers, context
+from secagg.crypto.keys import HASH_BYTES
 from secagg.errors import PlanRefused, SecAggError
-from secagg.keys import HASH_BYTES
-from secagg.local import floors_for
-from secagg.messages import Bundle, KeyList, ToServer
-from secagg.plan import Plan
-from secagg.result import Stage
-from secagg.wire import decode, encode
+from secagg.protocol.client import Client
+from secagg.protocol.client_state import State
+from secagg.protocol.messages import Bundle, KeyList, ToServer
+from secagg.protocol.plan import Plan
+from secagg.protocol.result import Stage
+from secagg.protocol.wire import decode, encode
+from secagg.simulation.run import floors_for
 
 Train = Callable[[Node, int, NDArray[np.float32]], NDArray[np.float32]]
 STATE: Final = "share"
@@ -278,7 +278,7 @@ def client_app(data: str | None = None, *, classes: int | None = None) -> Client
 def answer(message: Message, context: Context, *, action: str, handler: Handler) -> Message:
     """Run one handler; whatever goes wrong becomes a refusal in words."""
     with suppress(Exception):  # before the clock; if something is missing, the handler will say so
-        import_module("secagg.compiled").load()
+        import_module("secagg.kernels.jit").load()
         if action == envelope.MASK:
             import_module("fl.flower.task")
     start, clock = time.process_time(), time.perf_counter()

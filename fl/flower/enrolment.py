@@ -17,10 +17,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from fl.config import ConfigError, Experiment, experiment, to_tables, toml_lines
-from fl.secure import Cell, Cohort
-from secagg.keys import KEY_BYTES
-from secagg.plan import Member, Plan
+from fl.config.schema import ConfigError, Experiment, experiment, to_tables, toml_lines
+from fl.secure.layout import Cell, Cohort
+from secagg.crypto.keys import KEY_BYTES
+from secagg.protocol.plan import Member, Plan
 
 TRAINING: Final = "training.toml"
 SEED_BYTES: Final = 32

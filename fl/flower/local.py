@@ -24,11 +24,11 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
 
-from fl.config import LABEL_FLIP, NO_ATTACK, ConfigError, Experiment
+from fl.config.schema import LABEL_FLIP, NO_ATTACK, ConfigError, Experiment
 from fl.flower.client import FOLDER, SIMULATE
 from fl.flower.enrolment import TRAINING, Enrolment, Party, agree, write_enrolment
 from fl.flower.node import make_node
-from fl.secure import training_seed
+from fl.secure.layout import training_seed
 
 STARTING: Final = 60.0  # seconds for the SuperLink to listen
 ENDING: Final = 10.0  # seconds between asking a process to end and ending it
@@ -224,7 +224,7 @@ def run_here(
     keep: Path | None = None,
 ) -> None:
     """Train an experiment with one node process per client."""
-    from fl.training import prepare
+    from fl.training.loop import prepare
 
     check_simulable(e)
     sizes = [int(size) for size in prepare(e).sizes]
@@ -243,7 +243,7 @@ def run_app(
     simulate: bool = False,
 ) -> None:
     """All parties of an app on this machine: keys, enrolment, SuperLink, a SuperNode per client, the run."""
-    from fl.records import RecordError
+    from fl.reporting.records import RecordError
 
     if (out / "config.toml").exists():
         raise RecordError(f"{out} holds a run already: choose another --out")

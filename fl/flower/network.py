@@ -20,11 +20,11 @@ from fl.flower import envelope
 from fl.flower.client import seat_statement
 from fl.flower.enrolment import Enrolment
 from fl.flower.envelope import Envelope, MalformedError
-from secagg.dealing import check_advert
+from secagg.crypto.keys import verify
 from secagg.errors import PeerError
-from secagg.keys import verify
-from secagg.messages import KeyAdvert
-from secagg.wire import decode
+from secagg.protocol.dealing import check_advert
+from secagg.protocol.messages import KeyAdvert
+from secagg.protocol.wire import decode
 
 POLL: Final = 0.25  # seconds between two looks for answers
 LOOK_AROUND: Final = 2.0  # seconds between two looks at who is connected

@@ -21,10 +21,10 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from fl.config import ConfigError
+from fl.config.schema import ConfigError
 from fl.flower.enrolment import TRAINING, Enrolment, read_enrolment
-from secagg.journal import FileJournal
-from secagg.keys import Identity
+from secagg.crypto.keys import Identity
+from secagg.protocol.journal import FileJournal
 
 IDENTITY: Final = "identity.key"
 STATE_KEY: Final = "state.key"

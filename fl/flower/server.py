@@ -20,19 +20,19 @@ from flwr.app import Context
 from flwr.serverapp import ServerApp
 from numpy.typing import NDArray
 
-from fl.config import ConfigError, Experiment
-from fl.defence import worst_case
-from fl.draws import attackers, context
+from fl.config.schema import ConfigError, Experiment
 from fl.flower import envelope
 from fl.flower.enrolment import TRAINING, Enrolment, read_enrolment, write_enrolment
 from fl.flower.network import Answer, Network, Question
-from fl.progress import Lines, Silent
-from fl.records import Folder, write
-from fl.secure import Cell, Cost, Opened
+from fl.reporting.progress import Lines, Silent
+from fl.reporting.records import Folder, write
+from fl.secure.layout import Cell, Cost, Opened
+from fl.training.aggregation import worst_case
+from fl.training.randomness import attackers, context
 from secagg.errors import TooFewSurvivors, UsageError
-from secagg.result import Dropout, Stage
-from secagg.server import Server
-from secagg.wire import encode
+from secagg.protocol.result import Dropout, Stage
+from secagg.protocol.server import Server
+from secagg.protocol.wire import encode
 
 Vector = NDArray[np.float32]
 ACTION_OF: Final = {
@@ -333,9 +333,9 @@ def serve(
 ) -> None:
     """Train as the enrolment says, from the last checkpoint in `out` if there is one."""
     from fl.flower.task import server_data, task_of
-    from fl.local import Learner
-    from fl.rounds import Clock, Played, Setting, conclude
-    from fl.training import exposing, train_rounds
+    from fl.training.learner import Learner
+    from fl.training.loop import exposing, train_rounds
+    from fl.training.round import Clock, Played, Setting, conclude
 
     enrolment = network.enrolment
     e = enrolment.experiment

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl.config import LABEL_FLIP, ConfigError, Experiment
+from fl.config.schema import LABEL_FLIP, ConfigError, Experiment
 from fl.data import Examples, Federated, flip_labels
-from fl.draws import attackers
 from fl.flower.node import Node, Refused
-from fl.local import Learner, LocalTraining, Task
-from fl.training import as_examples, prepare
+from fl.training.learner import Learner, LocalTraining, Task
+from fl.training.loop import as_examples, prepare
+from fl.training.randomness import attackers
 
 Vector = NDArray[np.float32]
 

@@ -21,11 +21,11 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from robust.kernels import network, straight
-from robust.kernels.build import compiled
+from robust.kernels import network, straight_line
+from robust.kernels.jit import compiled
 from robust.kernels.network import RUN
-from robust.kernels.pieces import spread
-from robust.kernels.vectors import DOUBLE8, FLOAT8, INT64, double, exchanged, fetch_ahead, offset, vector
+from robust.kernels.simd import DOUBLE8, FLOAT8, INT64, double, exchanged, fetch_ahead, offset, vector
+from robust.kernels.threads import spread
 
 LANES = 32  # columns in a tile: four vectors a row; 200 rows still fit the first-level cache
 ROW_BYTES = LANES * 4
@@ -39,8 +39,8 @@ def middle_mean(
     matrix: NDArray[np.float32], rows: NDArray[np.int64], low: int, high: int
 ) -> NDArray[np.float32] | None:
     """For every column, the mean of the values of rank low..high-1; None if a value is not finite."""
-    if straight.serves(len(rows), matrix.shape[1]):
-        return straight.middle_mean(matrix, rows, low, high)
+    if straight_line.serves(len(rows), matrix.shape[1]):
+        return straight_line.middle_mean(matrix, rows, low, high)
     return _over_columns(matrix, rows, network.selecting(len(rows), low, high), low, high, 0)
 
 

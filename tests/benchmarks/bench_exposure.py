@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 
 from secagg.errors import UsageError
-from secagg.exposure import Policy, audit, solve
-from secagg.groupings import Schedule, keep_whole_atoms
-from secagg.linear import RowSpace
-from secagg.realised import Realised
+from secagg.exposure.audit import Policy, audit, solve
+from secagg.exposure.rows import Realised
+from secagg.exposure.rowspace import RowSpace
+from secagg.exposure.schedules import Schedule, keep_whole_atoms
 
 CLIENTS = 60
 SIZES = (3, 5, 6, 10, 12)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fl.config import Experiment, experiment
+from fl.config.schema import Experiment, experiment
 
 
 def tiny(**changes: Any) -> Experiment:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from fl.cli import main
-from fl.config import to_toml
-from fl.progress import Lines, Live, bar, spark
+from fl.config.schema import to_toml
+from fl.reporting.progress import Lines, Live, bar, spark
 from tests.fl.runs import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -152,8 +152,8 @@ def test_data_list_says_what_is_here(capsys: pytest.CaptureFixture[str], tmp_pat
 )
 def test_commands_that_need_no_torch_do_not_load_it(arguments: list[str], tmp_path: Path) -> None:
     if "{run}" in arguments:
-        from fl.records import Folder
-        from fl.training import run
+        from fl.reporting.records import Folder
+        from fl.training.loop import run
 
         with Folder.create(tmp_path / "run", tiny(rounds=1)) as folder:
             run(folder.experiment, folder=folder)

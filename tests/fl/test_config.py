@@ -10,20 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fl.data
-import fl.models
+import fl.training.models
 import robust
-from fl import config
-from fl.config import ConfigError, experiment, load, to_toml
+from fl.config import schema
+from fl.config.schema import ConfigError, experiment, load, to_toml
 
 DOCS = Path(__file__).parents[2] / "docs"
 
 
 def test_names_in_the_configuration_are_those_of_the_code() -> None:
-    assert tuple(fl.data.DATA_SETS) == config.DATA_SETS
-    assert tuple(fl.data.PARTITIONS) == config.PARTITIONS
-    assert set(config.MODELS) == set(fl.models.MODELS)
-    assert set(config._rules()) == {*robust.AGGREGATORS, "weighted-mean"}
-    assert set(config._attacks()) == {*robust.ATTACKS, "none", "label-flip"}
+    assert tuple(fl.data.DATA_SETS) == schema.DATA_SETS
+    assert tuple(fl.data.PARTITIONS) == schema.PARTITIONS
+    assert set(schema.MODELS) == set(fl.models.MODELS)
+    assert set(schema._rules()) == {*robust.AGGREGATORS, "weighted-mean"}
+    assert set(schema._attacks()) == {*robust.ATTACKS, "none", "label-flip"}
 
 
 @pytest.mark.parametrize(
@@ -192,20 +192,20 @@ def test_a_file_that_is_missing_or_broken_is_one_line(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-@pytest.mark.parametrize("name", config.names())
+@pytest.mark.parametrize("name", schema.names())
 def test_every_packaged_experiment_and_each_of_its_curves_is_right(name: str) -> None:
     assert load(name).name == name
-    for curve in config.read(name).get("curves", {}):
+    for curve in schema.read(name).get("curves", {}):
         assert load(name, curve=curve).name == f"{name}-{curve}"
 
 
 def test_the_reference_in_the_docs_is_the_one_the_code_makes() -> None:
-    assert (DOCS / "configuration.md").read_text("utf-8") == config.describe_markdown()
+    assert (DOCS / "configuration.md").read_text("utf-8") == schema.describe_markdown()
 
 
 def test_every_key_says_what_it_means() -> None:
-    text = config.describe()
-    for section, about, keys in config.entries():
+    text = schema.describe()
+    for section, about, keys in schema.entries():
         assert about.endswith("."), section
         for entry in keys:
             assert entry.about

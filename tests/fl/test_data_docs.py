@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fl.data import federate, load
-from fl.local import Learner, LocalTraining, Task
-from fl.models import build, dimension
+from fl.training.learner import Learner, LocalTraining, Task
+from fl.training.models import build, dimension
 
 PAGE = Path(__file__).parents[2] / "docs" / "add-data-or-model.md"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fl.cli import main, parser
-from fl.config import ConfigError, experiment, load, names
+from fl.config.schema import ConfigError, experiment, load, names
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "tutorial.md").read_text("utf-8")

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from fl import local as fl_local
 from fl.data import Examples, Federated, federate, flip_labels, from_clients, load
-from fl.local import Learner, LocalTraining, Task, TrainingError, client_stream, minibatches
-from fl.models import build, flatten, parameters, split, unflatten
+from fl.training import learner as fl_local
+from fl.training.learner import Learner, LocalTraining, Task, TrainingError, client_stream, minibatches
+from fl.training.models import build, flatten, parameters, split, unflatten
 
 LOCAL = LocalTraining(epochs=2, batch_size=16, lr=0.05)
 SMOOTH, KINKED = 1e-5, 5e-2

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl.models import (
+from fl.training.models import (
     MODELS,
     build,
     dimension,

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fl import defence, planner
-from fl.config import ConfigError, experiment
+from fl import planner
+from fl.config.schema import ConfigError, experiment
 from fl.planner import Candidate, Question, plan, told, toml
+from fl.training import aggregation
 from robust import tolerance
 
 
@@ -89,7 +90,7 @@ def test_the_recommendation_is_a_configuration_that_is_accepted(question: Questi
     tables = tomllib.loads("\n".join(toml(answer)))
     tables["clusters"]["cell"] = question.cell
     e = experiment(tables, clients=question.clients, data={"validation": 0.05})
-    assert defence.why_not(e, answer.recommended.clusters) == ""
+    assert aggregation.why_not(e, answer.recommended.clusters) == ""
     text = told(answer)
     assert f"Recommended: {answer.recommended.name}" in text
     assert "Ruled out" in text

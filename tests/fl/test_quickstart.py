@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fl.cli import main
-from fl.config import experiment, to_tables
+from fl.config.schema import experiment, to_tables
 from fl.quickstart import experiments
-from fl.records import recorded
-from fl.training import run
+from fl.reporting.records import recorded
+from fl.training.loop import run
 
 
 def test_quickstart_shows_share_holding_and_fedavg_falling(

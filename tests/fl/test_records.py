@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl import records
-from fl.config import ConfigError, to_toml
-from fl.records import Folder, RecordError, recorded
-from fl.training import run
+from fl.config.schema import ConfigError, to_toml
+from fl.reporting import records
+from fl.reporting.records import Folder, RecordError, recorded
+from fl.training.loop import run
 from tests.fl.runs import tiny
 
 ROOT = Path(__file__).parents[2]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fl import charts, report
-from fl.records import Folder, Recorded, RecordError, recorded
-from fl.report import read_reference
-from fl.training import run
+from fl.reporting import charts, report
+from fl.reporting.records import Folder, Recorded, RecordError, recorded
+from fl.reporting.report import read_reference
+from fl.training.loop import run
 from tests.fl.runs import tiny
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

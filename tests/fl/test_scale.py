@@ -16,9 +16,9 @@ WIDTH = 7_840
 PROGRAM = """
 import json, resource, sys
 import numpy as np, torch
-from fl.config import experiment
+from fl.config.schema import experiment
 from fl.data import Examples, from_clients
-from fl.training import run
+from fl.training.loop import run
 
 n, width, secure = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "secure"
 torch.manual_seed(0)

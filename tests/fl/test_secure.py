@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl import secure
-from fl.config import STAGES, ConfigError, experiment
-from fl.secure import Layout, Opened, Population, capped, layout
-from secagg.fixedpoint import FixedPoint
+from fl.config.schema import STAGES, ConfigError, experiment
+from fl.secure import layout as secure
+from fl.secure.layout import Layout, Opened, Population, capped, layout
+from secagg.crypto.fixedpoint import FixedPoint
 
 DEEDS = ("silence", "garbage", "wrong-shares", "broken-boxes")
 

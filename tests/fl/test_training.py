@@ -12,11 +12,11 @@ from torch import nn
 
 import fl
 import robust
-from fl.config import STAGES, ConfigError
-from fl.progress import Lines
-from fl.records import Folder
-from fl.rounds import absences
-from fl.training import Trained, attackers, run, why_stop
+from fl.config.schema import STAGES, ConfigError
+from fl.reporting.progress import Lines
+from fl.reporting.records import Folder
+from fl.training.loop import Trained, attackers, run, why_stop
+from fl.training.round import absences
 from tests.fl.runs import tiny
 
 FLIP = {"byzantine": 2, "attack": {"name": "sign_flip", "options": {"scale": 10.0}}}

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from fl.data import Examples, Federated, federate, flip_labels, from_clients, load
-from fl.local import Learner, LocalTraining, Task, TrainingError
-from fl.workers import Pool, WorkerError, cores, open_trainer
+from fl.training.learner import Learner, LocalTraining, Task, TrainingError
+from fl.training.workers import Pool, WorkerError, cores, open_trainer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers share open files")
 
@@ -218,8 +218,8 @@ import sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in background jobs
 import numpy as np
 from tests.fl.test_workers import LOCAL, special, worker_pids
-from fl.local import Task
-from fl.workers import Pool
+from fl.training.learner import Task
+from fl.training.workers import Pool
 
 pool = Pool(Task("own_worker_nets:fragile", special(2000, 1), LOCAL, 0), 2)
 x = pool.initial()
@@ -294,13 +294,13 @@ def test_workers_are_for_work_that_is_worth_them(task: Task, monkeypatch: pytest
     asked = open_trainer(task, workers=3)
     assert isinstance(asked, Pool)
     assert asked.count == 3
-    monkeypatch.setattr("fl.workers.WORTH_WORKERS", 1)
-    monkeypatch.setattr("fl.workers.cores", lambda: 3)
+    monkeypatch.setattr("fl.training.workers.WORTH_WORKERS", 1)
+    monkeypatch.setattr("fl.training.workers.cores", lambda: 3)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     decided = open_trainer(task, device="auto")
     assert isinstance(decided, Pool)
     assert decided.count == 3
-    monkeypatch.setattr("fl.workers.cores", lambda: 1)
+    monkeypatch.setattr("fl.training.workers.cores", lambda: 1)
     assert isinstance(open_trainer(task), Learner)
     assert cores() >= 1
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fl.config import Experiment, experiment
+from fl.config.schema import Experiment, experiment
 from fl.flower.enrolment import Enrolment
 from fl.flower.local import enrol_here
 from fl.flower.network import Network
 from fl.flower.server import Deadlines, serve
-from fl.records import read_tensors
-from fl.training import prepare, run
+from fl.reporting.records import read_tensors
+from fl.training.loop import prepare, run
 from tests.flower.grid import RUN_ID, InProcessGrid
 
 NODES = 8

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
-from fl.draws import context
 from fl.flower import envelope
 from fl.flower.enrolment import Enrolment
 from fl.flower.envelope import Envelope
-from secagg.groupings import Schedule
-from secagg.messages import Survivors
-from secagg.plan import Plan
-from secagg.server import Server
-from secagg.wire import encode
+from fl.training.randomness import context
+from secagg.exposure.schedules import Schedule
+from secagg.protocol.messages import Survivors
+from secagg.protocol.plan import Plan
+from secagg.protocol.server import Server
+from secagg.protocol.wire import encode
 from tests.flower.grid import InProcessGrid
 from tests.flower.runs import NODES, enrolled, small
 

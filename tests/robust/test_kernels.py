@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import robust
-from robust.kernels import network, pieces
-from robust.kernels.build import only_ours
+from robust.kernels import network
+from robust.kernels import threads as parallel
+from robust.kernels.jit import only_ours
 
 ROOT = Path(robust.__file__).parent.parent
 USE = "import numpy, robust; print(robust.mean(numpy.arange(30.).reshape(5, 6))[0])"
@@ -129,22 +130,22 @@ def test_many_threads_may_call_at_once() -> None:
 
 def test_every_piece_is_done_once_and_failures_reach_the_caller() -> None:
     done = []
-    pieces.spread(lambda number, start, stop: done.append((number, start, stop)), 10, 3)
+    parallel.spread(lambda number, start, stop: done.append((number, start, stop)), 10, 3)
     assert sorted(done) == [(0, 0, 3), (1, 3, 6), (2, 6, 9), (3, 9, 10)]
 
     def fail(number: int, start: int, stop: int) -> None:
         raise KeyError(number)
 
     with pytest.raises(KeyError):
-        pieces.spread(fail, 10, 3)
+        parallel.spread(fail, 10, 3)
     with pytest.raises(ValueError, match="at least one thread"):
-        pieces.set_threads(0)
+        parallel.set_threads(0)
 
 
 def test_threads_that_cannot_start_or_are_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """All pieces are done all the same, and nobody is at work on the result when the call is over."""
-    caller, done, begin = threading.get_ident(), [], pieces._begin
-    monkeypatch.setattr(pieces, "_limit", 3)
+    caller, done, begin = threading.get_ident(), [], parallel._begin
+    monkeypatch.setattr(parallel, "_limit", 3)
 
     def work(number: int, start: int, stop: int) -> None:
         if threading.get_ident() != caller:
@@ -161,19 +162,19 @@ def test_threads_that_cannot_start_or_are_interrupted(monkeypatch: pytest.Monkey
                 raise KeyboardInterrupt
             self.over.acquire()
 
-    monkeypatch.setattr(pieces, "_begin", lambda work: Interrupted(begin(work)))
+    monkeypatch.setattr(parallel, "_begin", lambda work: Interrupted(begin(work)))
     with pytest.raises(KeyboardInterrupt):
-        pieces.spread(work, 10, 1)
+        parallel.spread(work, 10, 1)
     assert sorted(done) == list(range(10))
 
     def refuse(work: object, arguments: object) -> int:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.undo()
-    monkeypatch.setattr(pieces, "_limit", 3)
+    monkeypatch.setattr(parallel, "_limit", 3)
     monkeypatch.setattr("_thread.start_new_thread", refuse)
     done.clear()
-    pieces.spread(work, 10, 1)
+    parallel.spread(work, 10, 1)
     assert done == list(range(10))
 
 

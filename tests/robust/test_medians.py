@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robust.kernels import medians, network, straight
+from robust.kernels import medians, network, straight_line
 from robust.kernels.network import needed
 from tests.robust.find_networks import middle, search
 
@@ -57,7 +57,7 @@ def test_needed_counts_what_is_used_later() -> None:
 
 
 def test_all_numbers_of_rows_that_straight_line_code_serves_have_one() -> None:
-    assert sorted(medians.FOUND) == list(range(3, straight.MOST_ROWS + 1))
+    assert sorted(medians.FOUND) == list(range(3, straight_line.MOST_ROWS + 1))
     assert needed(medians.comparators(20, 9, 11), range(9, 11)) == 112  # as the module says
     assert needed(network.pruned(20, 9, 11), range(9, 11)) == 148
 
@@ -83,7 +83,7 @@ def test_another_order_is_the_same_network(pairs: Pairs) -> None:
 @pytest.mark.parametrize(("n", "low", "high"), [(4, 1, 2), (4, 1, 3), (8, 3, 4), (9, 4, 5), (20, 9, 10)])
 def test_straight_line_code_of_a_found_network_gives_the_ranks(n: int, low: int, high: int) -> None:
     x = np.random.default_rng(n).standard_normal((n, 1000), dtype=np.float32)
-    found = straight.middle_mean(x, np.arange(n), low, high)
+    found = straight_line.middle_mean(x, np.arange(n), low, high)
     assert found is not None
     expected = np.sort(x.astype(np.float64), axis=0)[low:high].mean(axis=0)
     np.testing.assert_array_max_ulp(found, expected.astype(np.float32), maxulp=1)

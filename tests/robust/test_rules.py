@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import robust
-from robust.kernels.pieces import threads
+from robust.kernels.threads import threads
 from tests.robust import references
 from tests.robust.cases import (
     BUILT_IN,

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import robust
-from robust.kernels import network, order, pieces, straight
+from robust.kernels import network, order, straight_line
+from robust.kernels import threads as parallel
 
-SHAPES = [(1, 0, 1), (2, 0, 2), (5, 2, 3), (20, 9, 11), (straight.MOST_ROWS, 4, 20)]
+SHAPES = [(1, 0, 1), (2, 0, 2), (5, 2, 3), (20, 9, 11), (straight_line.MOST_ROWS, 4, 20)]
 
 
 def values(n: int, width: int) -> np.ndarray:
@@ -21,7 +22,7 @@ def test_means_of_ranks_are_those_of_sorted_columns(n: int, low: int, high: int,
     x = values(n, width)
     rows = np.arange(n)
     expected = np.sort(x.astype(np.float64), axis=0)[low:high].mean(axis=0)
-    found = straight.middle_mean(x, rows, low, high)
+    found = straight_line.middle_mean(x, rows, low, high)
     assert found is not None
     np.testing.assert_array_max_ulp(found, expected.astype(np.float32), maxulp=1)
     if width >= order.LANES:
@@ -34,14 +35,14 @@ def test_means_of_ranks_are_those_of_sorted_columns(n: int, low: int, high: int,
 def test_only_the_given_rows_count() -> None:
     x = values(7, 100)
     x[[0, 6]] = np.nan
-    found = straight.middle_mean(x, np.array([5, 1, 3, 2, 4]), 2, 3)
+    found = straight_line.middle_mean(x, np.array([5, 1, 3, 2, 4]), 2, 3)
     assert found is not None
     assert np.array_equal(found, np.median(x[1:6], axis=0))
 
 
 @pytest.mark.parametrize("width", [1, 15])
 def test_a_few_columns_are_left_to_the_other_kernel(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(straight, "LEAST_VALUES", 1)
+    monkeypatch.setattr(straight_line, "LEAST_VALUES", 1)
     x = values(5, width)
     assert np.array_equal(robust.median(x), np.median(x, axis=0))
 
@@ -54,13 +55,13 @@ def test_a_value_that_is_not_finite_is_reported_wherever_it_is(place: int) -> No
                 x = values(n, 100)
                 for k, value in enumerate(bad):
                     x[(row + k) % n, place] = value
-                assert straight.middle_mean(x, np.arange(n), low, high) is None
+                assert straight_line.middle_mean(x, np.arange(n), low, high) is None
 
 
 def test_extreme_values_are_finite() -> None:
     largest, least = np.finfo(np.float32).max, np.float32(1e-45)
     x = np.tile(np.array([largest, -largest, least, -least, 0, -0.0], np.float32), (5, 100))
-    assert straight.middle_mean(x, np.arange(5), 2, 3) is not None
+    assert straight_line.middle_mean(x, np.arange(5), 2, 3) is not None
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -71,13 +72,13 @@ def test_rules_use_it_for_large_matrices_and_give_the_same(
     x[4] = np.inf
     before = [robust.median(x), robust.trimmed_mean(x, f=2)]
     used = []
-    real = straight.middle_mean
-    monkeypatch.setattr(straight, "LEAST_VALUES", 1)
-    monkeypatch.setattr(straight, "PIECE_BYTES", 1 << 12)
-    monkeypatch.setattr(straight, "middle_mean", lambda *given: used.append(given[2:]) or real(*given))
+    real = straight_line.middle_mean
+    monkeypatch.setattr(straight_line, "LEAST_VALUES", 1)
+    monkeypatch.setattr(straight_line, "PIECE_BYTES", 1 << 12)
+    monkeypatch.setattr(straight_line, "middle_mean", lambda *given: used.append(given[2:]) or real(*given))
     after = [robust.median(x), robust.trimmed_mean(x, f=2)]
     assert len(used) == 4  # each once in vain, as a row was not finite
-    monkeypatch.setattr(pieces, "_limit", threads)
+    monkeypatch.setattr(parallel, "_limit", threads)
     assert np.array_equal(robust.median(x), after[0])
     assert np.array_equal(robust.trimmed_mean(x, f=2), after[1])
     for one, two in zip(before, after, strict=True):

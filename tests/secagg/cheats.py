@@ -17,21 +17,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from secagg import TooFewSurvivors, hashtree, shamir, transcript
-from secagg.client import Client
-from secagg.client_state import HeldShares
-from secagg.keys import HASH_BYTES
-from secagg.messages import (
-    Consistency,
-    Dealer,
-    Dealing,
-    KeyAdvert,
-    MaskedInput,
-    ToServer,
-    Unmasking,
-)
-from secagg.plan import Plan
-from secagg.wire import encode
+from secagg import TooFewSurvivors
+from secagg.crypto import hashtree, shamir
+from secagg.crypto.keys import HASH_BYTES
+from secagg.protocol import transcript
+from secagg.protocol.client import Client
+from secagg.protocol.client_state import HeldShares
+from secagg.protocol.messages import Consistency, Dealer, Dealing, KeyAdvert, MaskedInput, ToServer, Unmasking
+from secagg.protocol.plan import Plan
+from secagg.protocol.wire import encode
 from tests.secagg.cluster import Cheat, Cluster, signed
 from tests.secagg.drbg import Drbg
 

@@ -29,21 +29,15 @@ from secagg import (
     SecAggError,
     Server,
     Stage,
-    client,
-    dealing,
-    server,
 )
-from secagg.client import Client
-from secagg.client_state import State
-from secagg.exposure import Verdict
-from secagg.local import floors_for, make_roster
-from secagg.memo import Memo
-from secagg.messages import (
-    ToClient,
-    ToServer,
-    Unmasking,
-)
-from secagg.wire import encode
+from secagg.exposure.audit import Verdict
+from secagg.protocol import client, dealing, server
+from secagg.protocol.client import Client
+from secagg.protocol.client_state import State
+from secagg.protocol.messages import ToClient, ToServer, Unmasking
+from secagg.protocol.wire import encode
+from secagg.simulation.cache import Memo
+from secagg.simulation.run import floors_for, make_roster
 from tests.secagg.drbg import Drbg
 
 Vector = npt.NDArray[np.int64]

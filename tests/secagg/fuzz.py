@@ -27,8 +27,8 @@ from secagg import (
     UsageError,
     WireError,
 )
-from secagg.client_state import State
-from secagg.wire import LAYOUTS, decode, encode
+from secagg.protocol.client_state import State
+from secagg.protocol.wire import LAYOUTS, decode, encode
 from tests.secagg.cheats import CHEATS
 from tests.secagg.cluster import Cluster, identity, make_inputs, make_plan
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from secagg import Plan, Policy, Schedule, Stage, TooFewSurvivors, UsageError
-from secagg.wire import encode
+from secagg.protocol.wire import encode
 from tests.secagg.cheats import CHEATS, LIARS, SPOILERS, STAGES
 from tests.secagg.cluster import (
     LOOSE,

@@ -16,24 +16,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg import (
-    Floors,
-    MemoryJournal,
-    Plan,
-    SecAggError,
-    Stage,
-    box,
-    hashtree,
-    shamir,
-    transcript,
-)
-from secagg.client import Client
-from secagg.client_state import State
-from secagg.dealing import box_bytes, write_proof
-from secagg.keys import HASH_BYTES, AgreementKey
-from secagg.local import floors_for
-from secagg.masks import pairwise_key, pairwise_sign, self_key
-from secagg.messages import (
+from secagg import Floors, MemoryJournal, Plan, SecAggError, Stage
+from secagg.crypto import box, hashtree, shamir
+from secagg.crypto.keys import HASH_BYTES, AgreementKey
+from secagg.crypto.masks import pairwise_key, pairwise_sign, self_key
+from secagg.crypto.prg import add_masks
+from secagg.protocol import transcript
+from secagg.protocol.client import Client
+from secagg.protocol.client_state import State
+from secagg.protocol.dealing import box_bytes, write_proof
+from secagg.protocol.messages import (
     Bundle,
     Consistency,
     Dealer,
@@ -49,9 +41,9 @@ from secagg.messages import (
     ToServer,
     Unmasking,
 )
-from secagg.prg import add_masks
-from secagg.unmask import ENTRY
-from secagg.wire import decode, encode
+from secagg.protocol.unmask import ENTRY
+from secagg.protocol.wire import decode, encode
+from secagg.simulation.run import floors_for
 from tests.secagg.cluster import Vector, WideMemo, copied, identity, make_inputs, signed
 from tests.secagg.drbg import Drbg
 

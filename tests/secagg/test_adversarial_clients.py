@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from secagg import Plan, Policy, Result, Schedule, Server, Stage, TooFewSurvivors, UsageError
-from secagg.wire import encode
+from secagg.protocol.wire import encode
 from tests.secagg.cheats import CHEATS, LIARS, SPOILERS, STAGES, resign
 from tests.secagg.cluster import Cluster, check_outcome, make_inputs, make_plan, remembered_signatures
 

@@ -1,6 +1,6 @@
 """A malicious server against real Clients: each lie it can tell is refused, and the refusal is final.
 
-One test per check of `secagg.client`, so that each fails when its check is taken out (`mutations.py` does
+One test per check of `client.py`, so that each fails when its check is taken out (`mutations.py` does
 that), and for the checks that carry the privacy, an attack that succeeds when the check is blinded.
 """
 
@@ -24,18 +24,16 @@ from secagg import (
     Stage,
     TooFewSurvivors,
     UsageError,
-    box,
-    dealing,
     labels,
-    shamir,
-    transcript,
 )
-from secagg.client_state import State
-from secagg.dealing import box_bytes
-from secagg.keys import LOW_ORDER_POINTS, AgreementKey
-from secagg.local import floors_for
-from secagg.masks import pairwise_key, pairwise_sign, self_key
-from secagg.messages import (
+from secagg.crypto import box, shamir
+from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey
+from secagg.crypto.masks import pairwise_key, pairwise_sign, self_key
+from secagg.crypto.prg import add_masks
+from secagg.protocol import dealing, transcript
+from secagg.protocol.client_state import State
+from secagg.protocol.dealing import box_bytes
+from secagg.protocol.messages import (
     Consistency,
     Dealing,
     KeyAdvert,
@@ -46,7 +44,7 @@ from secagg.messages import (
     ToClient,
     Unmasking,
 )
-from secagg.prg import add_masks
+from secagg.simulation.run import floors_for
 from tests.secagg.cluster import (
     both_kinds,
     identity,

@@ -6,10 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import anonymity, cuts
-from secagg.anonymity import atom_bound, bounds, decidable, dependent, transversal_bound, transversal_promise
-from secagg.groupings import Schedule
-from secagg.linear import Field, RowSpace
+from secagg.exposure import anonymity, mincut
+from secagg.exposure.anonymity import (
+    atom_bound,
+    bounds,
+    decidable,
+    dependent,
+    transversal_bound,
+    transversal_promise,
+)
+from secagg.exposure.rowspace import Field, RowSpace
+from secagg.exposure.schedules import Schedule
 from tests.secagg import rational
 
 FIELD = Field.drawn_from(b"a test")
@@ -67,12 +74,12 @@ def test_dependent_columns_are_found_exactly_if_fewer_clients_can_be_told(case, 
 def test_two_groupings_are_as_anonymous_as_their_graph_is_connected(case):
     _, rows = case
     for columns, part in anonymity._components(rows):
-        assert cuts.anonymity(part, sorted(columns)) == rational.lightest(part.values(), sorted(columns))
+        assert mincut.anonymity(part, sorted(columns)) == rational.lightest(part.values(), sorted(columns))
 
 
 def test_three_groupings_have_no_graph():
     rows = {(g, 0): (0, 1, 2) for g in range(3)}
-    assert cuts.anonymity(rows, (0, 1, 2)) is None
+    assert mincut.anonymity(rows, (0, 1, 2)) is None
 
 
 def test_without_dropouts_two_equal_groupings_expose_nobody():

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg import Policy, Schedule, audit
-from secagg.exposure import revealed
-from secagg.groupings import keep_whole_atoms
+from secagg.exposure.audit import revealed
+from secagg.exposure.schedules import keep_whole_atoms
 
 SEED = bytes(range(32))
 ATOM = 5

@@ -13,27 +13,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg import (
-    UsageError,
-    bench_growth,
-    bench_parts,
-    bench_round,
-    cli,
-    client,
-    dealing,
-    keys,
-    server,
-    unmask,
+from secagg import UsageError
+from secagg.crypto import keys
+from secagg.protocol import client, dealing, server, unmask
+from secagg.protocol.result import Stage
+from tests.benchmarks import __main__ as benchmarks
+from tests.benchmarks.secagg import growth, parts, round
+from tests.benchmarks.secagg.flower import Flower, flower_table
+from tests.benchmarks.secagg.flower import bars as flower_bars
+from tests.benchmarks.secagg.memory import Watch, held
+from tests.benchmarks.secagg.progress import Progress
+from tests.benchmarks.secagg.report import Bar, Table, bar_table, rewrite
+from tests.benchmarks.secagg.runs import (
+    PUBLISHED,
+    STAGES,
+    Run,
+    cpu_seconds,
+    measure_run,
+    run_table,
+    stage_table,
 )
-from secagg.bench_flower import Flower, flower_table
-from secagg.bench_flower import bars as flower_bars
-from secagg.bench_memory import Watch, held
-from secagg.bench_progress import Progress
-from secagg.bench_report import Bar, Table, bar_table, rewrite
-from secagg.bench_runs import PUBLISHED, STAGES, Run, cpu_seconds, measure_run, run_table, stage_table
-from secagg.bench_runs import bars as run_bars
-from secagg.bench_work import Rates, Size, Work
-from secagg.result import Stage
+from tests.benchmarks.secagg.runs import bars as run_bars
+from tests.benchmarks.secagg.work import Rates, Size, Work
 
 RATES = Rates(agree_us=40, verify_us=100, sign_us=50, mask_gb_per_s=10, copy_gb_per_s=20)
 
@@ -97,7 +98,7 @@ def test_the_floor_counts_exactly_what_a_run_does(size: Size, monkeypatch: pytes
 
 
 def test_the_papers_round_has_the_masks_that_its_authors_would_count() -> None:
-    assert Work.of(bench_round.PAPER).mask_bytes == 60 * 10 * (3 + 1) * 4 * 2_156_490
+    assert Work.of(round.PAPER).mask_bytes == 60 * 10 * (3 + 1) * 4 * 2_156_490
     assert Work.of(Size(clients=100)).agreements == 2 * 100 * 99
 
 
@@ -182,48 +183,48 @@ def test_the_server_is_held_against_what_was_promised_of_it() -> None:
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
 def test_a_power_law_is_fitted_exactly(exponent: float) -> None:
     values = [1.0, 2.0, 5.0, 40.0]
-    assert bench_growth.slope(values, [3 * x**exponent for x in values]) == pytest.approx(exponent)
+    assert growth.slope(values, [3 * x**exponent for x in values]) == pytest.approx(exponent)
 
 
 def test_growth_beyond_the_formula_breaks_a_promise() -> None:
     sizes = [Size(clients=10), Size(clients=100)]
-    series = bench_growth.client_series(sizes)
-    tame = bench_growth.fit(series, [made_up(sizes[0], server=1), made_up(sizes[1], server=100)])
-    wild = bench_growth.fit(series, [made_up(sizes[0], server=1), made_up(sizes[1], server=1000)])
-    assert [bar.met for bar in bench_growth.bars(tame)] == [True, True, True]
-    assert [bar.met for bar in bench_growth.bars(wild)] == [True, True, False]
-    assert "3.00" in bench_growth.growth_table(wild).as_text()
+    series = growth.client_series(sizes)
+    tame = growth.fit(series, [made_up(sizes[0], server=1), made_up(sizes[1], server=100)])
+    wild = growth.fit(series, [made_up(sizes[0], server=1), made_up(sizes[1], server=1000)])
+    assert [bar.met for bar in growth.bars(tame)] == [True, True, True]
+    assert [bar.met for bar in growth.bars(wild)] == [True, True, False]
+    assert "3.00" in growth.growth_table(wild).as_text()
 
 
 def test_every_series_varies_what_it_says_and_can_be_run() -> None:
-    for series in bench_growth.extra_series():
+    for series in growth.extra_series():
         values = [series.measure(size) for size in series.sizes]
         assert values == sorted(set(values))
         assert len(values) >= 3
         fields = [dataclasses.asdict(size) for size in series.sizes]
         assert sum(len({size[name] for size in fields}) > 1 for name in fields[0]) == 1
-    measure_run(bench_growth.extra_series(scale=10_000)[1].sizes[1], processes=1)
+    measure_run(growth.extra_series(scale=10_000)[1].sizes[1], processes=1)
 
 
 # --- a SHARE round ------------------------------------------------------------------------------------------
 
 
 def test_a_round_is_measured_beside_its_keystream_and_its_memory() -> None:
-    one = bench_round.measure_round(Size(clients=6, length=500, group=3, groupings=2), repeats=1)
+    one = round.measure_round(Size(clients=6, length=500, group=3, groupings=2), repeats=1)
     assert one.raw_seconds > 0
     assert one.row_sums_gb == pytest.approx(4e-9 * 500 * 4)
-    text = bench_round.round_table(one).as_text()
+    text = round.round_table(one).as_text()
     assert "raw OpenSSL" in text
     assert "inputs" in text
 
 
 def test_a_slow_or_greedy_round_breaks_a_promise() -> None:
-    run = made_up(bench_round.PAPER)  # three seconds
+    run = made_up(round.PAPER)  # three seconds
     sums = 4e-9 * 200 * 2_156_490
 
     def bars(raw: float, memory: float | None) -> dict[str, bool]:
-        one = bench_round.Round(size=run.size, best=run, raw_seconds=raw, memory_gb=memory)
-        return {bar.name: bar.met for bar in bench_round.bars(one)}
+        one = round.Round(size=run.size, best=run, raw_seconds=raw, memory_gb=memory)
+        return {bar.name: bar.met for bar in round.bars(one)}
 
     assert all(bars(1.1, sums + 0.4).values())
     assert list(bars(1.1, sums + 0.6).values())[-1] is False
@@ -244,7 +245,7 @@ def test_memory_is_watched_while_it_is_held() -> None:
 
 
 def test_what_cannot_be_watched_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("secagg.bench_memory._PROC", Path("/nowhere"))
+    monkeypatch.setattr("tests.benchmarks.secagg.memory._PROC", Path("/nowhere"))
     with Watch(0.001) as watch:
         pass
     assert watch.above is None
@@ -386,13 +387,13 @@ def test_progress_on_a_terminal_is_one_line_that_moves_and_goes() -> None:
 @pytest.fixture
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates as if measured, and the engine in this process: what is tested is what comes out."""
-    monkeypatch.setattr(bench_parts.Rates, "measure", lambda: RATES)
-    monkeypatch.setattr(bench_growth, "extra_series", lambda: ())
+    monkeypatch.setattr(parts.Rates, "measure", lambda: RATES)
+    monkeypatch.setattr(growth, "extra_series", lambda: ())
 
 
 @pytest.mark.usefixtures("_quick")
 def test_the_command_prints_json_that_holds_every_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--json", "--only", "runs,growth", "--clients", "10,5", "--length", "50"]) in (
+    assert benchmarks.main(["--json", "--only", "runs,growth", "--clients", "10,5", "--length", "50"]) in (
         0,
         1,
     )
@@ -410,12 +411,12 @@ def test_the_command_prints_json_that_holds_every_run(capsys: pytest.CaptureFixt
 def test_the_command_prints_tables_and_fails_when_a_promise_is_broken(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["bench", "--only", "runs", "--clients", "5", "--length", "50"]
-    assert cli.main(arguments) == 0
+    arguments = ["--only", "runs", "--clients", "5", "--length", "50"]
+    assert benchmarks.main(arguments) == 0
     assert "Whole runs, 50 numbers" in capsys.readouterr().out
     broken = Bar(name="never kept", value=0.0, bound=1.0)
-    monkeypatch.setattr("secagg.bench_runs.bars", lambda runs: [broken])
-    assert cli.main([*arguments, "--markdown"]) == 1
+    monkeypatch.setattr("tests.benchmarks.secagg.runs.bars", lambda runs: [broken])
+    assert benchmarks.main([*arguments, "--markdown"]) == 1
     assert "| never kept | 0.00 | at least 1 | NO |" in capsys.readouterr().out
 
 
@@ -424,8 +425,8 @@ def test_the_command_rewrites_a_document(tmp_path: Path, capsys: pytest.CaptureF
     document = tmp_path / "tables.md"
     names = ("machine", "runs", "stages")
     document.write_text("".join(f"<!-- bench {name} -->\n<!-- /bench {name} -->\n" for name in names))
-    arguments = ["bench", "--only", "runs", "--clients", "4", "--length", "50", "--markdown", str(document)]
-    assert cli.main(arguments) == 0
+    arguments = ["--only", "runs", "--clients", "4", "--length", "50", "--markdown", str(document)]
+    assert benchmarks.main(arguments) == 0
     assert "| 4 | 0% |" in document.read_text()
     assert capsys.readouterr().out == ""
 
@@ -437,7 +438,7 @@ def test_what_cannot_be_measured_is_one_clear_line(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        code = cli.main(["bench", *arguments])
+        code = benchmarks.main(arguments)
     except SystemExit as stopped:  # argparse
         code = stopped.code
     assert code == 2

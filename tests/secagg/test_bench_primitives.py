@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from secagg import bench_primitives as bench
-from secagg import prg
+from secagg.crypto import prg
+from tests.benchmarks.secagg import primitives as bench
 
 
 def rate(maker: str, threads: int, clock: float, core: float = 0.0, words: int = 10) -> bench.MaskRate:

@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg import PeerError, Stage, box, transcript
-from secagg.keys import digest
-from secagg.masks import pairwise_key, pairwise_sign, self_key
-from secagg.messages import Dealer, Dealing, KeyAdvert, MaskedInput, Unmasking
-from secagg.prg import expand
+from secagg import PeerError, Stage
+from secagg.crypto import box
+from secagg.crypto.keys import digest
+from secagg.crypto.masks import pairwise_key, pairwise_sign, self_key
+from secagg.crypto.prg import expand
+from secagg.protocol import transcript
+from secagg.protocol.messages import Dealer, Dealing, KeyAdvert, MaskedInput, Unmasking
 from tests.secagg.cluster import make_plan
 from tests.secagg.malicious import World
 

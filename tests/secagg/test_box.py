@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg import box
+from secagg.crypto import box
+from secagg.crypto.hashing import MANY
 from secagg.errors import PeerError, UsageError
-from secagg.hashing import MANY
 
 AGREED, PLAN = bytes(range(32)), b"p" * 32
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import exposure
 from secagg.errors import UsageError
-from secagg.exposure import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, audit, revealed, solve
-from secagg.groupings import Schedule, keep_whole_atoms
-from secagg.opening import Limits, Walk
+from secagg.exposure import rows as realised
+from secagg.exposure.audit import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, audit, revealed, solve
+from secagg.exposure.schedules import Schedule, keep_whole_atoms
+from secagg.exposure.selection import Limits, Walk
 
 SEED = bytes(range(32))
 PAPER = Schedule(name="random", size=3, groupings=10)
@@ -246,7 +246,7 @@ def test_the_order_and_the_kind_of_the_arguments_do_not_matter():
 
 def test_another_process_with_another_hash_seed_says_the_same():
     code = (
-        "from secagg.exposure import Policy, audit; from secagg.groupings import Schedule\n"
+        "from secagg.exposure.audit import Policy, audit; from secagg.exposure.schedules import Schedule\n"
         "draw = Schedule(name='random', size=5, groupings=4).draw(range(40), bytes(32), 0)\n"
         "v = audit(draw, set(range(40)) - {3, 9, 17}, Policy(), plan_hash=b'plan')\n"
         "print(sorted(v.rows), v.sentences, sorted(v.leverage.items()))"
@@ -264,12 +264,12 @@ def test_another_process_with_another_hash_seed_says_the_same():
 def test_the_prime_depends_on_the_plan_and_on_who_survived():
     primes = set()
     for plan_hash, survivors in [(b"one", range(12)), (b"two", range(12)), (b"one", range(11))]:
-        primes.add(exposure.Realised(TWO, survivors, plan_hash=plan_hash).field.prime)
+        primes.add(realised.Realised(TWO, survivors, plan_hash=plan_hash).field.prime)
     assert len(primes) == 3
 
 
 def test_importing_the_audit_does_not_import_numba():
-    code = "import secagg.exposure, sys; assert 'numba' not in sys.modules"
+    code = "import secagg.exposure.audit, sys; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=True)
 
 
@@ -339,7 +339,7 @@ def test_leverage_accumulates_over_rounds_unless_atoms_stay_together():
 def test_a_proof_is_not_used_once_a_row_outside_it_is_open():
     """Whole atoms 012 and 345 are proven together, but not beside the row 0123, which differs by client 3."""
     groupings = (((0, 1, 2, 3), (4, 5)), ((0, 1, 2), (3, 4, 5)))
-    rows = exposure.Realised(groupings, range(6), plan_hash=b"plan")
+    rows = realised.Realised(groupings, range(6), plan_hash=b"plan")
     limits = Limits(survivors=2, anonymity=2, leverage=1.0, proven={(1, 0): 3, (1, 1): 3})
     walk = Walk(rows, limits)
     walk.take([(0, 0), (1, 0), (1, 1)])

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.exposure import REPORT_EVEN_IF_EXPOSED, Policy, audit, revealed, solve
-from secagg.groupings import Schedule
-from secagg.local import make_identities, make_roster, run
-from secagg.plan import Plan
-from secagg.result import Result, Stage
+from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Policy, audit, revealed, solve
+from secagg.exposure.schedules import Schedule
+from secagg.protocol.plan import Plan
+from secagg.protocol.result import Result, Stage
+from secagg.simulation.run import make_identities, make_roster, run
 from tests.secagg import lattice
 from tests.secagg.drbg import Drbg
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from secagg.cli import main
+from secagg.cli.main import main
 
 PAPER = ["exposure", "--clients", "60", "--size", "3", "--groupings", "10", "--schedule", "random"]
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from secagg.errors import UsageError
-from secagg.exposure import Policy, audit, solve
-from secagg.groupings import Schedule, keep_whole_atoms
+from secagg.exposure.audit import Policy, audit, solve
+from secagg.exposure.schedules import Schedule, keep_whole_atoms
 
 SEED = bytes(range(32))
 

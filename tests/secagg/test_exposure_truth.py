@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.exposure import REPORT_EVEN_IF_EXPOSED, Policy, audit
+from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Policy, audit
 from tests.secagg import rational
 
 Grouping = tuple[tuple[int, ...], ...]

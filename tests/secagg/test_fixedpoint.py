@@ -12,8 +12,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from secagg.crypto.fixedpoint import HALF_RING, LEAST_CLIP, FixedPoint, Integers
 from secagg.errors import UsageError
-from secagg.fixedpoint import HALF_RING, LEAST_CLIP, FixedPoint, Integers
 
 clients = st.one_of(st.integers(1, 2000), st.integers(1, 2**30))
 clips = st.one_of(

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg import Floors, Plan, PlanRefused, Policy, Schedule, Stage, UsageError
-from secagg.client_state import State
-from secagg.exposure import REPORT_EVEN_IF_EXPOSED
-from secagg.messages import Dealing, KeyAdvert, KeyList
+from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED
+from secagg.protocol.client_state import State
+from secagg.protocol.messages import Dealing, KeyAdvert, KeyList
 from tests.secagg.cluster import LOOSE, make_plan
 from tests.secagg.malicious import World
 

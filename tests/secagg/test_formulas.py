@@ -7,9 +7,9 @@ from itertools import product
 
 import pytest
 
-from secagg import formulas
 from secagg.errors import UsageError
-from secagg.groupings import Schedule
+from secagg.exposure.schedules import Schedule
+from tests.paper import formulas
 from tests.secagg import rational
 
 SEED = bytes(range(32))

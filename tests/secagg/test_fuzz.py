@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from secagg import Client, MemoryJournal, Plan, SecAggError, Server, Stage, UsageError, WireError
-from secagg.messages import (
+from secagg.protocol.messages import (
     Bundle,
     Consistency,
     Dealer,
@@ -29,7 +29,7 @@ from secagg.messages import (
     Survivors,
     Unmasking,
 )
-from secagg.wire import LAYOUTS, decode, encode, parts, size
+from secagg.protocol.wire import LAYOUTS, decode, encode, parts, size
 from tests.secagg.cluster import Cluster, identity, make_inputs, make_plan, remembered_signatures
 from tests.secagg.fuzz import Mutator, corpus, decoders, fuzz
 from tests.secagg.malicious import World

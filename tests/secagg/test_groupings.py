@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import UsageError
-from secagg.groupings import Schedule, below, keep_whole_atoms, shuffled, uniform
+from secagg.exposure.schedules import Schedule, below, keep_whole_atoms, shuffled, uniform
 
 SEED = bytes(range(32))
 

@@ -11,10 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import UsageError, client_state, compiled, hashing, keys, masks, sha_kernels, transcript
-from secagg.hashing import MANY, Bytes, sha256_each
+from secagg import UsageError
+from secagg.crypto import hashing, keys, masks
+from secagg.crypto.hashing import MANY, Bytes, sha256_each
+from secagg.kernels import jit, sha
+from secagg.protocol import client_state, transcript
 
-has_instructions = compiled.target_features() >= sha_kernels.FEATURES
+has_instructions = jit.target_features() >= sha.FEATURES
 needs_instructions = pytest.mark.skipif(not has_instructions, reason="this processor has no SHA instructions")
 PATHS = [hashing._by_hashlib, pytest.param(hashing._by_kernel, marks=needs_instructions), sha256_each]
 Path = Callable[[bytes, Bytes], Bytes]
@@ -76,7 +79,7 @@ def test_rows_may_be_part_of_a_larger_array_writable_or_not(path: Path) -> None:
 def test_the_kernel_is_compiled_for_one_kind_of_array() -> None:
     for rows in (random_rows(3, 5), random_rows(3, 5).copy(), random_rows(6, 5)[::2]):
         hashing._by_kernel(b"", rows)
-    assert len(sha_kernels.hash_rows.signatures) == 1  # type: ignore[attr-defined]
+    assert len(sha.hash_rows.signatures) == 1  # type: ignore[attr-defined]
 
 
 @needs_instructions
@@ -95,7 +98,7 @@ def test_many_rows_go_through_the_kernel_and_few_do_not(monkeypatch: pytest.Monk
 
 @pytest.mark.usefixtures("_asked_again")
 def test_a_processor_without_the_instructions_uses_hashlib(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "target_features", lambda: frozenset({"sse4.1"}))
+    monkeypatch.setattr(jit, "target_features", lambda: frozenset({"sse4.1"}))
     monkeypatch.setattr(hashing, "_by_kernel", None)
     assert not hashing._has_kernel()
     rows = random_rows(MANY, 8)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg import hashtree
-from secagg.hashing import MANY
+from secagg.crypto import hashtree
+from secagg.crypto.hashing import MANY
 from tests.secagg.drbg import Drbg
 
 leaves = st.lists(st.binary(min_size=1, max_size=8), min_size=1, max_size=40)

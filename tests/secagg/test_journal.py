@@ -37,7 +37,7 @@ def test_one_of_many_threads_wins(journal: Journal) -> None:
 
 def test_one_of_many_processes_wins(tmp_path: Path) -> None:
     script = (
-        "import sys; from secagg.journal import FileJournal; "
+        "import sys; from secagg.protocol.journal import FileJournal; "
         f"print(FileJournal({str(tmp_path)!r}).create('name', sys.argv[1].encode()) is None)"
     )
     running = [

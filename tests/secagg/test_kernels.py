@@ -10,7 +10,9 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import aes_kernels, compiled, kernels, parallel, prg
+from secagg.crypto import prg
+from secagg.kernels import aes, jit, vectors
+from secagg.kernels import threads as parallel
 
 
 @settings(deadline=None, max_examples=60)
@@ -32,7 +34,7 @@ def test_add_streams_agrees_with_integers(
             expected[start + i] = (expected[start + i] + sign * stream[i]) % 2**32
     streams[:, :length] ^= vector[start : start + length]  # as OpenSSL leaves them
     all_signs = np.array([0] * before + signs, np.int64)
-    kernels.add_streams(vector, start, start + length, streams, all_signs, before, len(signs))
+    vectors.add_streams(vector, start, start + length, streams, all_signs, before, len(signs))
     assert vector.tolist() == expected
 
 
@@ -51,9 +53,9 @@ def test_the_key_schedule_and_every_byte_of_a_counter_reach_the_cipher() -> None
 
 
 def test_a_kernel_asks_for_instructions_that_numba_may_use() -> None:
-    features = compiled.target_features()
+    features = jit.target_features()
     for name in ("vaes", "aesni"):
-        assert (name in prg.available_backends()) == (features >= aes_kernels.FEATURES[name])
+        assert (name in prg.available_backends()) == (features >= aes.FEATURES[name])
 
 
 @settings(deadline=None)
@@ -67,11 +69,11 @@ def test_pieces_cover_every_word_once_and_never_cross_a_change_of_the_table(
     offset: int, length: int, keys: int, threads: int
 ) -> None:
     taken, stop, before = np.array([offset], np.int64), offset + length, offset
-    while (piece := aes_kernels._take(taken, stop, keys, threads))[0] < stop:
+    while (piece := aes._take(taken, stop, keys, threads))[0] < stop:
         start, end = piece
         assert start == before < end <= stop
-        assert end == stop or end % aes_kernels.PAGE == 0  # so that pages are cut at the ends only
-        assert end - start <= aes_kernels.TILE
+        assert end == stop or end % aes.PAGE == 0  # so that pages are cut at the ends only
+        assert end - start <= aes.TILE
         assert start // 2**42 == (end - 1) // 2**42  # the table of two rounds changes every 2^40 blocks
         before = end
     assert before == stop
@@ -87,7 +89,7 @@ def test_a_piece_is_taken_by_one_thread_only() -> None:
     """Many threads in a race for pages: as many as count in compiled code, without the GIL."""
     import numba
 
-    take, page, many = aes_kernels._take, aes_kernels.PAGE, 10**9  # so many threads that pieces are pages
+    take, page, many = aes._take, aes.PAGE, 10**9  # so many threads that pieces are pages
 
     @numba.njit(nogil=True)
     def count(taken: Any, stop: int, times: Any) -> None:
@@ -114,6 +116,6 @@ def test_only_kernels_of_secagg_are_announced() -> None:
         return x + 1
 
     announced: list[str] = []
-    with compiled.announce(announced.append):
+    with jit.announce(announced.append):
         assert stranger(1) == 2
     assert announced == []

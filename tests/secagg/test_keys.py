@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import keys
+from secagg.crypto import keys
+from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey, Identity, check_public_key, hkdf, verify
 from secagg.errors import PeerError, SecAggError, UsageError
-from secagg.keys import LOW_ORDER_POINTS, AgreementKey, Identity, check_public_key, hkdf, verify
 from tests.secagg import edwards
 
 FIELD = 2**255 - 19

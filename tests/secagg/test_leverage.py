@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import leverage as module
-from secagg.groupings import Schedule
-from secagg.leverage import Leverage
-from secagg.linear import Field, RowSpace
+from secagg.exposure import leverage as module
+from secagg.exposure.leverage import Leverage
+from secagg.exposure.rowspace import Field, RowSpace
+from secagg.exposure.schedules import Schedule
 from tests.secagg import rational
 
 FIELD = Field.drawn_from(b"a test")

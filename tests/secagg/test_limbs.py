@@ -7,8 +7,8 @@ import numpy.typing as npt
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from secagg import limbs
-from secagg.shamir import PRIME
+from secagg.crypto.shamir import PRIME
+from secagg.kernels import field257
 
 EXTREMES = [0, 1, 92, 93, 2**26 - 1, 2**234, 2**256, PRIME - 94, PRIME - 2, PRIME - 1]
 elements = st.one_of(st.sampled_from(EXTREMES), st.integers(0, PRIME - 1))
@@ -16,8 +16,8 @@ points = st.one_of(st.sampled_from([1, 2, 65534, 65535]), st.integers(1, 65535))
 
 
 def packed(values: list[int]) -> npt.NDArray[np.uint8]:
-    joined = bytearray().join(value.to_bytes(limbs.BYTES, "little") for value in values)
-    return np.frombuffer(joined, np.uint8).reshape(-1, limbs.BYTES)
+    joined = bytearray().join(value.to_bytes(field257.BYTES, "little") for value in values)
+    return np.frombuffer(joined, np.uint8).reshape(-1, field257.BYTES)
 
 
 def numbers(values: npt.NDArray[np.uint8]) -> list[int]:
@@ -43,8 +43,8 @@ FULL = 2**26 - 1
 @example([2**46] * 10)
 def test_pack_gives_the_representative_below_the_prime(loose: list[int]) -> None:
     value = sum(limb << 26 * i for i, limb in enumerate(loose)) % PRIME
-    result = np.zeros(limbs.BYTES, np.uint8)
-    limbs._pack(np.array(loose, np.int64), result)
+    result = np.zeros(field257.BYTES, np.uint8)
+    field257._pack(np.array(loose, np.int64), result)
     assert int.from_bytes(result.tobytes(), "little") == value
 
 
@@ -54,8 +54,8 @@ def test_pack_gives_the_representative_below_the_prime(loose: list[int]) -> None
 @example([2**257 - 94], [1])
 @example([PRIME - 1, 1], [1])
 def test_evaluate_agrees_with_horner_in_integers(polynomial: list[int], at: list[int]) -> None:
-    values = np.zeros((1, len(at), limbs.BYTES), np.uint8)
-    limbs.evaluate(packed(polynomial)[None], np.array(at, np.int64), values)
+    values = np.zeros((1, len(at), field257.BYTES), np.uint8)
+    field257.evaluate(packed(polynomial)[None], np.array(at, np.int64), values)
     for x, value in zip(at, numbers(values[0]), strict=True):
         expected = 0
         for a in reversed(polynomial):
@@ -68,17 +68,17 @@ def test_evaluate_agrees_with_horner_in_integers(polynomial: list[int], at: list
 @example([(PRIME - 1, PRIME - 1)] * 1000)
 def test_dot_agrees_with_integers(terms: list[tuple[int, int]]) -> None:
     weights, shares = packed([a for a, _ in terms]), packed([b for _, b in terms])
-    values = np.zeros((2, limbs.BYTES), np.uint8)
-    limbs.dot(weights, np.array([shares, weights]), values)
+    values = np.zeros((2, field257.BYTES), np.uint8)
+    field257.dot(weights, np.array([shares, weights]), values)
     assert numbers(values) == [sum(a * b for a, b in terms) % PRIME, sum(a * a for a, _ in terms) % PRIME]
 
 
 def test_dot_of_as_many_shares_as_there_are_indices() -> None:
-    many = np.broadcast_to(packed([PRIME - 1]), (65535, limbs.BYTES)).copy()
+    many = np.broadcast_to(packed([PRIME - 1]), (65535, field257.BYTES)).copy()
     many[:, :-1] = 255  # 2^256 - 1 + 2^256: the largest limbs there can be
     many[:, 0] = 162
-    values = np.zeros((1, limbs.BYTES), np.uint8)
-    limbs.dot(many, many[None], values)
+    values = np.zeros((1, field257.BYTES), np.uint8)
+    field257.dot(many, many[None], values)
     assert numbers(values) == [65535 * (PRIME - 1) ** 2 % PRIME]
 
 
@@ -86,8 +86,8 @@ def test_dot_of_as_many_shares_as_there_are_indices() -> None:
 @given(st.lists(points, min_size=1, max_size=40, unique=True))
 @example(list(range(65535 - 39, 65536)))
 def test_denominators_agree_with_integers(at: list[int]) -> None:
-    values = np.zeros((len(at), limbs.BYTES), np.uint8)
-    limbs.denominators(np.array(at, np.int64), values)
+    values = np.zeros((len(at), field257.BYTES), np.uint8)
+    field257.denominators(np.array(at, np.int64), values)
     for x, value in zip(at, numbers(values), strict=True):
         expected = x
         for other in at:
@@ -96,6 +96,6 @@ def test_denominators_agree_with_integers(at: list[int]) -> None:
 
 
 def test_constants_belong_to_the_prime() -> None:
-    assert pow(2, limbs.BITS * limbs.LIMBS, PRIME) == limbs.FOLD
-    assert pow(2, 257, PRIME) == limbs.TOP_FOLD
-    assert limbs.BITS * (limbs.LIMBS - 1) + limbs.TOP_BITS == 257
+    assert pow(2, field257.BITS * field257.LIMBS, PRIME) == field257.FOLD
+    assert pow(2, 257, PRIME) == field257.TOP_FOLD
+    assert field257.BITS * (field257.LIMBS - 1) + field257.TOP_BITS == 257

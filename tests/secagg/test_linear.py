@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import modular
-from secagg.groupings import uniform
-from secagg.linear import Field, RowSpace, draw_prime, is_prime
+from secagg.exposure.rowspace import Field, RowSpace, draw_prime, is_prime
+from secagg.exposure.schedules import uniform
+from secagg.kernels import montgomery
 from tests.secagg import rational
 
 FIELD = Field.drawn_from(b"a test")
@@ -44,9 +44,9 @@ def test_primes_have_61_bits_and_come_from_the_key():
 @given(st.integers(0, int(FIELD.prime) - 1), st.integers(0, int(FIELD.prime) - 1))
 def test_montgomery_products_and_inverses_are_those_of_python(a, b):
     p = int(FIELD.prime)
-    product = int(modular.mul(np.uint64(a), np.uint64(b), FIELD.prime, FIELD.inverse))
+    product = int(montgomery.mul(np.uint64(a), np.uint64(b), FIELD.prime, FIELD.inverse))
     assert product == a * b * pow(2**64, -1, p) % p
-    inverse = int(modular.inverse(np.uint64(a), FIELD.one, FIELD.prime, FIELD.inverse))
+    inverse = int(montgomery.inverse(np.uint64(a), FIELD.one, FIELD.prime, FIELD.inverse))
     assert inverse * a * pow(2**64, -1, p) % p == (2**64 % p if a else 0)
 
 

@@ -25,13 +25,13 @@ from secagg import (
     Stage,
     TooFewSurvivors,
     UsageError,
-    wire,
 )
-from secagg.bench_memory import Watch, held
-from secagg.exposure import REPORT_EVEN_IF_EXPOSED
-from secagg.local import Meter, clear, run
-from secagg.local_clients import Tamper
-from secagg.messages import MaskedInput, ToServer, Unmasking
+from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED
+from secagg.protocol import wire
+from secagg.protocol.messages import MaskedInput, ToServer, Unmasking
+from secagg.simulation.clients import Tamper
+from secagg.simulation.run import Meter, clear, run
+from tests.benchmarks.secagg.memory import Watch, held
 from tests.secagg.cluster import LOOSE, identities_of, make_inputs, make_plan
 from tests.secagg.drbg import Drbg
 

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg import Client, MemoryJournal, Plan, Server, Stage, local_clients, wire
-from secagg.local import floors_for, run
-from secagg.local_clients import Cast, ForkedClients, HereClients, forked
-from secagg.messages import MaskedInput
+from secagg import Client, MemoryJournal, Plan, Server, Stage
+from secagg.protocol import wire
+from secagg.protocol.messages import MaskedInput
+from secagg.simulation import clients
+from secagg.simulation.clients import Cast, ForkedClients, HereClients, forked
+from secagg.simulation.run import floors_for, run
 from tests.secagg.cluster import identities_of, make_inputs, make_plan
 from tests.secagg.drbg import Drbg
 
@@ -90,7 +92,7 @@ def test_a_message_to_all_is_decoded_once_per_process_and_a_private_one_once(
                 notes.write(f"{type(message).__name__}\n")
         return message
 
-    monkeypatch.setattr(local_clients.wire, "decode", noting)
+    monkeypatch.setattr(clients.wire, "decode", noting)
     run(plan, make_inputs(plan), identities_of(plan), processes=processes)
     counted = Counter((tmp_path / "decoded").read_text().split())
     assert counted == {"KeyList": processes, "Bundle": 6, "Survivors": processes, "Signatures": processes}

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import parallel
 from secagg.errors import UsageError
+from secagg.kernels import threads as parallel
 
 
 @settings(deadline=None)

@@ -17,8 +17,10 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from secagg import aes_kernels, parallel, prg
+from secagg.crypto import prg
 from secagg.errors import UsageError
+from secagg.kernels import aes
+from secagg.kernels import threads as parallel
 
 HERE = prg.available_backends()
 KEYS = [bytes([7 * i % 256, i, *range(14)]) for i in range(40)]
@@ -146,7 +148,7 @@ def test_no_thread_is_started_for_nothing(
     assert len(begun) + 1 == used
 
 
-@pytest.mark.parametrize("count", [aes_kernels.KEPT, aes_kernels.KEPT + 1, 2 * aes_kernels.KEPT + 7])
+@pytest.mark.parametrize("count", [aes.KEPT, aes.KEPT + 1, 2 * aes.KEPT + 7])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_more_keys_than_a_thread_keeps_schedules_of(backend: str, count: int, threads: int) -> None:
     keys = np.arange(4 * count, dtype=np.uint32).view(np.uint8).reshape(-1, 16)
@@ -239,13 +241,13 @@ def test_an_unknown_backend_is_refused_and_the_known_are_listed(monkeypatch: pyt
 
 @pytest.mark.skipif(HERE == ("openssl",), reason="no kernel to break")
 def test_a_kernel_that_errs_in_one_word_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = aes_kernels.add_masks
+    real = aes.add_masks
 
     def wrong(keys: Any, signs: Any, vector: Any, *rest: Any) -> None:
         real(keys, signs, vector, *rest)
         vector[-1] ^= 1
 
-    monkeypatch.setattr(aes_kernels, "add_masks", wrong)
+    monkeypatch.setattr(aes, "add_masks", wrong)
     with pytest.warns(RuntimeWarning, match="self-test"):
         assert not prg._works.__wrapped__(HERE[0])
 
@@ -270,7 +272,7 @@ def run(code: str, **environment: str) -> str:
 
 def test_importing_prg_does_not_import_numba() -> None:
     assert (
-        run("import secagg.prg, secagg.shamir, secagg.fixedpoint, sys; print('numba' in sys.modules)")
+        run("import sys; from secagg.crypto import fixedpoint, prg, shamir; print('numba' in sys.modules)")
         == "False"
     )
 
@@ -294,16 +296,17 @@ def test_compiled_code_is_kept_for_the_next_process_and_waiting_is_announced(tmp
     code = "from secagg import prg; prg.prepare(on_compile=print)"
     first = run(code, NUMBA_CACHE_DIR=str(tmp_path))
     again = run(code, NUMBA_CACHE_DIR=str(tmp_path))
-    assert first.split()[0] in {"secagg.aes_kernels.add_masks", "secagg.kernels.add_streams"}
+    assert first.split()[0] in {"secagg.kernels.aes.add_masks", "secagg.kernels.vectors.add_streams"}
     assert again == ""
 
 
 def test_a_cache_is_not_shared_between_different_processors(tmp_path: Any) -> None:
     code = "from secagg import prg; prg.prepare(on_compile=print)"
     settings = {"NUMBA_CACHE_DIR": str(tmp_path), prg.ENVIRONMENT: "openssl"}
-    assert run(code, **settings) == "secagg.kernels.add_streams"
+    assert run(code, **settings) == "secagg.kernels.vectors.add_streams"
     assert (
-        run(code, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="", **settings) == "secagg.kernels.add_streams"
+        run(code, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="", **settings)
+        == "secagg.kernels.vectors.add_streams"
     )
 
 

@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg import Plan, Schedule, Stage, masks, reference
-from secagg import client as client_module
-from secagg.keys import AgreementKey, Identity
-from secagg.masks import pairwise_key, self_key
-from secagg.messages import KeyAdvert
+from secagg import Plan, Schedule, Stage, reference
+from secagg.crypto import masks
+from secagg.crypto.keys import AgreementKey, Identity
+from secagg.crypto.masks import pairwise_key, self_key
+from secagg.protocol import client as client_module
+from secagg.protocol.messages import KeyAdvert
 from tests.secagg.cluster import identities_of, make_plan
 from tests.secagg.drbg import Drbg
 from tests.secagg.malicious import World

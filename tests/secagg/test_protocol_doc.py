@@ -8,24 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from secagg import (
-    box,
-    client,
-    client_state,
-    errors,
-    groupings,
-    keys,
-    labels,
-    plan,
-    server,
-    server_state,
-    shamir,
-    wire,
-)
-from secagg.client_state import State
-from secagg.codec import Codec, Struct
-from secagg.result import Stage
-from secagg.vectors import FORMAT, OPERATIONS
+from secagg import errors, labels
+from secagg.crypto import box, keys, shamir
+from secagg.exposure import schedules
+from secagg.protocol import client, client_state, plan, server, server_state, wire
+from secagg.protocol.client_state import State
+from secagg.protocol.codec import Codec, Struct
+from secagg.protocol.result import Stage
+from tests.vectors.check import FORMAT, OPERATIONS
 
 DOC = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
 
@@ -118,7 +108,7 @@ def test_limits_are_those_of_the_code() -> None:
 
 
 def test_schedules_and_modes_have_the_documented_numbers() -> None:
-    numbered = ", ".join(f"{place} {name}" for place, name in enumerate(groupings.SCHEDULES))
+    numbered = ", ".join(f"{place} {name}" for place, name in enumerate(schedules.SCHEDULES))
     assert numbered in DOC
     assert ", ".join(f"{place} {name}" for place, name in enumerate(plan.MODES)) in DOC
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg import Plan, Policy, Schedule, Stage, TooFewSurvivors, reference
-from secagg.client_state import Memory
-from secagg.local import make_identities, make_roster, run
-from secagg.messages import MaskedInput, ToServer
-from secagg.shamir import SHARE_BYTES
+from secagg.crypto.shamir import SHARE_BYTES
+from secagg.protocol.client_state import Memory
+from secagg.protocol.messages import MaskedInput, ToServer
+from secagg.simulation.run import make_identities, make_roster, run
 from tests.secagg.drbg import Drbg
 
 SCHEDULES = [

@@ -8,11 +8,11 @@ from itertools import product
 import pytest
 
 from secagg import PeerError, Plan, Schedule, SecAggError, Stage
-from secagg.client import STEPS
-from secagg.client_state import State
-from secagg.messages import Bundle, KeyList, Signatures, Survivors, ToClient
-from secagg.server import STEPS as SERVER_STEPS
-from secagg.wire import LAYOUTS, encode
+from secagg.protocol.client import STEPS
+from secagg.protocol.client_state import State
+from secagg.protocol.messages import Bundle, KeyList, Signatures, Survivors, ToClient
+from secagg.protocol.server import STEPS as SERVER_STEPS
+from secagg.protocol.wire import LAYOUTS, encode
 from tests.secagg.cluster import Cluster, check_outcome, make_inputs, make_plan, remembered_signatures
 from tests.secagg.malicious import Puppet, World
 

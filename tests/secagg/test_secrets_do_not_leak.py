@@ -22,11 +22,11 @@ import numpy as np
 import pytest
 
 from secagg import Client, MemoryJournal, Schedule, SecAggError, Stage, UsageError
-from secagg import server as server_module
-from secagg.client_state import nonce_of
-from secagg.keys import AgreementKey
-from secagg.masks import pairwise_key, self_key
-from secagg.wire import encode
+from secagg.crypto.keys import AgreementKey
+from secagg.crypto.masks import pairwise_key, self_key
+from secagg.protocol import server as server_module
+from secagg.protocol.client_state import nonce_of
+from secagg.protocol.wire import encode
 from tests.secagg.cheats import CHEATS
 from tests.secagg.cluster import Cluster, identity, make_inputs, make_plan, remembered_signatures
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import PeerError, UsageError
-from secagg.seed import Beacon, NotCommitted, NotRevealed, SeedCeremony, WronglyRevealed
+from secagg.exposure.seed import Beacon, NotCommitted, NotRevealed, SeedCeremony, WronglyRevealed
 
 ROSTER = (2, 3, 5, 7)
 CEREMONY = SeedCeremony(training_id=b"t" * 32, roster=ROSTER)

@@ -7,22 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secagg import (
-    Client,
-    MemoryJournal,
-    Plan,
-    Policy,
-    Schedule,
-    Server,
-    Stage,
-    UsageError,
-    encode,
-    parallel,
-    unmask,
-)
-from secagg.local import floors_for, make_identities, make_roster, run
-from secagg.messages import Dealing, ToServer
-from secagg.server import CLOSE, STEPS
+from secagg import Client, MemoryJournal, Plan, Policy, Schedule, Server, Stage, UsageError, encode
+from secagg.protocol import unmask
+from secagg.protocol.messages import Dealing, ToServer
+from secagg.protocol.server import CLOSE, STEPS
+from secagg.simulation.run import floors_for, make_identities, make_roster, run
 from tests.secagg.cluster import Cluster, expected_rows, make_inputs, make_plan
 from tests.secagg.drbg import Drbg
 
@@ -175,7 +164,7 @@ def test_a_vector_that_is_half_added_is_never_taken_for_whole(monkeypatch: pytes
     cluster.advance()
     while not (cluster.flying[0].up and cluster.flying[0].client == 3):
         cluster.deliver()
-    monkeypatch.setattr("secagg.server.Survivor", lambda *_: 1 // 0)
+    monkeypatch.setattr("secagg.protocol.server.Survivor", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         cluster.deliver()
     monkeypatch.undo()
@@ -207,12 +196,12 @@ def test_the_last_stage_uses_as_many_threads_as_it_is_told(monkeypatch: pytest.M
     cluster, _ = delivered(Stage.UNMASKING)
     used = []
     monkeypatch.setattr(cluster.server, "_threads", 3)
-    real_masks, real_spread = unmask.add_masks, parallel.spread
+    real_masks, real_spread = unmask.add_masks, unmask.spread
     monkeypatch.setattr(
         unmask, "add_masks", lambda *a, threads: used.append(threads) or real_masks(*a, threads=threads)
     )
     monkeypatch.setattr(
-        parallel,
+        unmask,
         "spread",
         lambda *a, step, threads: used.append(threads) or real_spread(*a, step=step, threads=threads),
     )

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import shamir
+from secagg.crypto import shamir
+from secagg.crypto.shamir import PRIME, SHARE_BYTES
 from secagg.errors import UsageError
-from secagg.shamir import PRIME, SHARE_BYTES
 from tests.secagg.drbg import Drbg
 
 SECRET = bytes(range(32))

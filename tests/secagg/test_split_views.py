@@ -18,8 +18,8 @@ from itertools import combinations, product
 import pytest
 
 from secagg import Plan, Schedule, Stage, labels
-from secagg import client as client_module
-from secagg.messages import Consistency, Dealing, MaskedInput, Survivor, Survivors
+from secagg.protocol import client as client_module
+from secagg.protocol.messages import Consistency, Dealing, MaskedInput, Survivor, Survivors
 from tests.secagg.cluster import make_plan, remembered_signatures
 from tests.secagg.malicious import Attacker, Learned, Puppet, World
 

@@ -31,9 +31,9 @@ from secagg import (
     TooFewSurvivors,
     UsageError,
 )
-from secagg.client_state import State
-from secagg.messages import Consistency, MaskedInput, ToClient, Unmasking
-from secagg.wire import encode
+from secagg.protocol.client_state import State
+from secagg.protocol.messages import Consistency, MaskedInput, ToClient, Unmasking
+from secagg.protocol.wire import encode
 from tests.secagg.cluster import (
     Cluster,
     check_outcome,
@@ -193,7 +193,7 @@ WORKER = """
 import sys, time
 from pathlib import Path
 from secagg import Client, FileJournal, SecAggError
-from secagg.client_state import State
+from secagg.protocol.client_state import State
 from tests.secagg.cluster import identity, make_inputs
 from tests.secagg.malicious import World
 from tests.secagg.test_state_in_bytes import plan_of_six

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from secagg import Client, PeerError, Schedule, SecAggError, Stage, TooFewSurvivors
-from secagg.client_state import State
-from secagg.messages import (
+from secagg.protocol.client_state import State
+from secagg.protocol.messages import (
     Consistency,
     Dealing,
     KeyAdvert,
@@ -22,7 +22,7 @@ from secagg.messages import (
     Survivors,
     ToClient,
 )
-from secagg.wire import decode, encode
+from secagg.protocol.wire import decode, encode
 from tests.secagg.cluster import (
     Cluster,
     both_kinds,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from secagg import transcript, unmask
-from secagg.groupings import Schedule
-from secagg.keys import AgreementKey
-from secagg.masks import pairwise_key, pairwise_sign, self_key
-from secagg.messages import Dealing, KeyAdvert
-from secagg.prg import add_masks
+from secagg.crypto.keys import AgreementKey
+from secagg.crypto.masks import pairwise_key, pairwise_sign, self_key
+from secagg.crypto.prg import add_masks
+from secagg.exposure.schedules import Schedule
+from secagg.protocol import transcript, unmask
+from secagg.protocol.messages import Dealing, KeyAdvert
 from tests.secagg.cluster import make_plan
 from tests.secagg.drbg import Drbg
 

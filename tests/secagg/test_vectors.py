@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from secagg import errors, vectors
-from secagg.vectors import OPERATIONS
+from secagg import errors
 from tests.secagg import make_vectors, second
+from tests.vectors import check
+from tests.vectors.check import OPERATIONS
 
 FOLDER = make_vectors.FOLDER
 FILES = sorted(path.name for path in FOLDER.glob("*.json"))
@@ -41,7 +42,7 @@ def test_all_vectors_together_stay_small() -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_this_implementation_meets_the_vector(name: str) -> None:
-    assert vectors.check_file(FOLDER / name) == len(case_of(name)["operations"])
+    assert check.check_file(FOLDER / name) == len(case_of(name)["operations"])
 
 
 def test_every_operation_and_every_error_has_a_vector() -> None:
@@ -90,8 +91,8 @@ def test_a_vector_with_another_outcome_fails(name: str, tmp_path: Path) -> None:
     shutil.copy(FOLDER / "n5_flat.json", tmp_path)
     for text in changed((FOLDER / name).read_text()):
         (tmp_path / name).write_text(text)
-        with pytest.raises(vectors.Mismatch, match=r"operation \d+ .*should be"):
-            vectors.check_file(tmp_path / name)
+        with pytest.raises(check.Mismatch, match=r"operation \d+ .*should be"):
+            check.check_file(tmp_path / name)
 
 
 def broken_bytes(case: dict[str, Any]) -> dict[str, Any]:
@@ -145,7 +146,7 @@ def test_a_run_with_other_bytes_or_randomness_fails(
     change: Callable[[dict[str, Any]], dict[str, Any]], tmp_path: Path
 ) -> None:
     (tmp_path / "n5_flat.json").write_text(json.dumps(change(case_of("n5_flat.json"))))
-    ((name, ok, detail),) = vectors.check(tmp_path)
+    ((name, ok, detail),) = check.check(tmp_path)
     assert (name, ok) == ("n5_flat.json", False)
     assert detail
 
@@ -156,12 +157,12 @@ def test_a_run_with_other_bytes_or_randomness_fails(
 def test_run_prints_a_line_per_file_and_returns_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("box.json", "bad_box.json"):
         shutil.copy(FOLDER / name, tmp_path)
-    assert vectors.run(tmp_path, json=False) == 0
+    assert check.run(tmp_path, json=False) == 0
     assert [line.split()[:2] for line in capsys.readouterr().out.splitlines()] == [
         ["ok", "bad_box.json"],
         ["ok", "box.json"],
     ]
-    assert vectors.run(tmp_path, json=True) == 0
+    assert check.run(tmp_path, json=True) == 0
     report = json.loads(capsys.readouterr().out)
     assert [(entry["file"], entry["ok"]) for entry in report] == [("bad_box.json", True), ("box.json", True)]
 
@@ -171,7 +172,7 @@ def test_run_returns_1_and_says_what_differs(tmp_path: Path, capsys: pytest.Capt
     case["operations"][0]["out"]["key"] = "00" * 32
     (tmp_path / "box.json").write_text(json.dumps(case))
     (tmp_path / "not_json.json").write_text("{")
-    assert vectors.run(tmp_path, json=False) == 1
+    assert check.run(tmp_path, json=False) == 1
     first, second_line = capsys.readouterr().out.splitlines()
     assert first.startswith("FAIL box.json")
     assert "operation 0 (box.seal): out.key should be '0000" in first
@@ -184,7 +185,7 @@ def test_run_returns_2_with_one_line_when_there_is_nothing_to_check(
 ) -> None:
     (tmp_path / "empty").mkdir()
     shutil.copy(FOLDER / "box.json", tmp_path)
-    assert vectors.run(tmp_path / where, json=False) == 2
+    assert check.run(tmp_path / where, json=False) == 2
     shown = capsys.readouterr()
     assert shown.out == ""
     assert len(shown.err.splitlines()) == 1
@@ -236,7 +237,7 @@ class Rerun:
     def same(self, name: str, made: bytes) -> None:
         wanted = self.known[name]
         if wanted is None:
-            self.known[name] = made  # printed as a hash, which `secagg vectors` compares
+            self.known[name] = made  # printed as a hash, which `python -m tests.vectors` compares
             return
         assert made == wanted, name
         self.compared += 1

@@ -8,9 +8,9 @@ from hashlib import sha256
 from typing import Any
 
 from secagg import Identity, Member, Plan, Policy, Schedule
-from secagg.local import floors_for
-from secagg.vectors import FORMAT, perform, session_of
+from secagg.simulation.run import floors_for
 from tests.secagg.drbg import Drbg
+from tests.vectors.check import FORMAT, perform, session_of
 
 IDENTITY = "vectors/identity/{}"
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from secagg import labels, shamir
-from secagg.keys import _RULE as RULE
-from secagg.keys import LOW_ORDER_POINTS, AgreementKey, Identity
-from secagg.vectors.session import doubles
+from secagg import labels
+from secagg.crypto import shamir
+from secagg.crypto.keys import _RULE as RULE
+from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey, Identity
 from tests.secagg.drbg import Drbg
 from tests.secagg.vector_case import Case
+from tests.vectors.check.session import doubles
 
 PLAN_HASH = Drbg(b"vectors/plan hash")(32)
 OTHER_HASH = Drbg(b"vectors/other plan hash")(32)

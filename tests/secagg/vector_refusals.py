@@ -13,10 +13,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from secagg import Member, Plan, Policy, box, codec, hashtree, labels, transcript
-from secagg.client_state import OPENING, Opening, nonce_of
-from secagg.keys import LOW_ORDER_POINTS, AgreementKey, digest
-from secagg.messages import (
+from secagg import Member, Plan, Policy, labels
+from secagg.crypto import box, hashtree
+from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey, digest
+from secagg.crypto.shamir import PRIME
+from secagg.protocol import codec, transcript
+from secagg.protocol.client_state import OPENING, Opening, nonce_of
+from secagg.protocol.messages import (
     Bundle,
     Consistency,
     Dealer,
@@ -31,9 +34,8 @@ from secagg.messages import (
     Survivors,
     Unmasking,
 )
-from secagg.plan import _PLAN, _Flat
-from secagg.shamir import PRIME
-from secagg.wire import decode, encode
+from secagg.protocol.plan import _PLAN, _Flat
+from secagg.protocol.wire import decode, encode
 from tests.secagg.drbg import Drbg
 from tests.secagg.vector_case import Case, floors_json, identity, policy_json
 from tests.secagg.vector_runs import FIVE, crossed_plan, flat_plan

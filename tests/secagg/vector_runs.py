@@ -8,14 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from secagg import Plan, Policy, Schedule, Stage, box, client_state, transcript
-from secagg.client_state import Memory
-from secagg.keys import AgreementKey
-from secagg.messages import Dealing, Unmasking
-from secagg.vectors.session import doubles, numbers, ring
-from secagg.wire import decode, encode
+from secagg import Plan, Policy, Schedule, Stage
+from secagg.crypto import box
+from secagg.crypto.keys import AgreementKey
+from secagg.protocol import client_state, transcript
+from secagg.protocol.client_state import Memory
+from secagg.protocol.messages import Dealing, Unmasking
+from secagg.protocol.wire import decode, encode
 from tests.secagg.drbg import Drbg
 from tests.secagg.vector_case import Case, floors_json, identity, make_plan
+from tests.vectors.check.session import doubles, numbers, ring
 
 FIVE = (2, 3, 5, 7, 11)  # ids are not places: a Shamir index is the place in the roster
 FLAT = Schedule(name="random", size=5)

@@ -1,0 +1,321 @@
+"""What a run leaves behind, and how it goes on after a crash.
+
+A run's folder holds
+
+- `config.toml`: the whole configuration, defaults included, as it was run;
+- `run.json`: versions, machine, who attacked (only a simulation knows), the size of the model;
+- `rounds.jsonl`: one line of JSON per round;
+- `checkpoint.json` and the `checkpoint-*.safetensors` that it names: where to go on;
+- `model.safetensors` and `summary.json`, once it has ended.
+
+Every file but `rounds.jsonl` is written beside its place, synced and renamed, so it is there whole or not at
+all. `rounds.jsonl` only grows, and `checkpoint.json` says how many of its bytes count: what a killed process
+left behind that is cut off when the run resumes. Nothing is ever unpickled. This module needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl.config.schema import ConfigError, Experiment, changed, experiment, read, to_toml
+
+Vector = NDArray[np.float32]
+FORMAT = 1
+PATIENCE = 3.0  # seconds to wait for a folder's lock
+
+
+class RecordError(Exception):
+    """A run's folder is not what it should be; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The state after a number of rounds: everything that the next round depends on."""
+
+    rounds: int
+    x: Vector
+    last: Vector
+    history: list[dict[str, Any]] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """A run as it was recorded, for reports. `summary` is empty while it runs or if it was killed."""
+
+    folder: Path
+    experiment: Experiment
+    info: dict[str, Any]
+    rounds: list[dict[str, Any]]
+    summary: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.experiment.name
+
+
+class Folder:
+    """The folder of a run while it is written. One process at a time."""
+
+    def __init__(self, path: Path, experiment: Experiment, lock: IO[bytes]) -> None:
+        self.path = path
+        self.experiment = experiment
+        self._lock = lock
+
+    @classmethod
+    def create(cls, path: Path | str, e: Experiment) -> Folder:
+        """A new folder. One that holds a run already is refused, because nothing is ever overwritten."""
+        place = Path(path)
+        if (place / "config.toml").exists():
+            raise RecordError(
+                f"{place} holds a run already: go on with --resume {place}, or choose another --out"
+            )
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            folder = cls(place, e, _locked(place))
+        except OSError as error:
+            raise RecordError(f"cannot write to {place}: {error.strerror}") from None
+        write(place / "config.toml", to_toml(e).encode())
+        return folder
+
+    @classmethod
+    def resume(cls, path: Path | str, settings: Sequence[str] = ()) -> Folder:
+        """An existing folder. `settings` may make the run longer or move it to another machine, no more."""
+        place = Path(path)
+        if not (place / "config.toml").is_file():
+            raise RecordError(f"there is no run in {place}")
+        before = experiment(read(place / "config.toml"))
+        after = experiment(changed(read(place / "config.toml"), settings))
+        if after.fingerprint != before.fingerprint:
+            raise ConfigError(
+                "--resume continues the same training: only rounds, secure, stop.* and machine.* may change"
+            )
+        folder = cls(place, after, _locked(place))
+        if after != before:
+            write(place / "config.toml", to_toml(after).encode())
+        return folder
+
+    def __enter__(self) -> Folder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let another process have the folder."""
+        self._lock.close()
+
+    def describe(self, info: Mapping[str, Any]) -> None:
+        """run.json: what is known before the first round."""
+        write_json(self.path / "run.json", {"format": FORMAT, **info})
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """One more line of rounds.jsonl, on the disk when this returns."""
+        with (self.path / "rounds.jsonl").open("ab") as file:
+            file.write(_json(record) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def checkpoint(self, rounds: int, x: Vector, last: Vector) -> None:
+        """First the vectors, then the small file that names them: a crash in between costs one round."""
+        from safetensors.numpy import save
+
+        content = save({"x": x, "last": last})
+        name = f"checkpoint-{rounds:06d}.safetensors"
+        write(self.path / name, content)
+        records = self.path / "rounds.jsonl"
+        write_json(
+            self.path / "checkpoint.json",
+            {
+                "format": FORMAT,
+                "rounds": rounds,
+                "file": name,
+                "sha256": hashlib.sha256(content).hexdigest(),
+                "records": records.stat().st_size if records.exists() else 0,
+                "experiment": self.experiment.fingerprint.hex(),
+            },
+        )
+        for old in self.path.glob("checkpoint-*.safetensors"):
+            if old.name != name:
+                old.unlink(missing_ok=True)
+
+    def load(self) -> Checkpoint | None:
+        """The last checkpoint, with the records up to it; None where none was reached. Cuts off the rest."""
+        place = self.path / "checkpoint.json"
+        if not place.exists():
+            self._cut(0)
+            return None
+        found = _read_json(place)
+        try:
+            name, rounds, size = str(found["file"]), int(found["rounds"]), int(found["records"])
+            expected, whose = str(found["sha256"]), str(found["experiment"])
+        except (KeyError, TypeError, ValueError):
+            raise RecordError(f"{place} is not a checkpoint of this version") from None
+        if found.get("format") != FORMAT or Path(name).name != name:
+            raise RecordError(f"{place} is not a checkpoint of this version")
+        if whose != self.experiment.fingerprint.hex():
+            raise RecordError(f"{place} belongs to another configuration than config.toml beside it")
+        arrays = read_tensors(self.path / name, expected)
+        self._cut(size)
+        history = _lines(self.path / "rounds.jsonl")
+        return Checkpoint(rounds, arrays["x"], arrays["last"], history)
+
+    def _cut(self, size: int) -> None:
+        records = self.path / "rounds.jsonl"
+        if not records.exists():
+            return
+        if records.stat().st_size < size:
+            raise RecordError(f"{records} is shorter than the checkpoint says; it was changed by hand")
+        with records.open("r+b") as file:
+            file.truncate(size)
+            os.fsync(file.fileno())
+
+    def finish(self, parameters: Mapping[str, NDArray[Any]], summary: Mapping[str, Any]) -> None:
+        """The trained model, by the names of its parameters, and the summary."""
+        from safetensors.numpy import save
+
+        write(self.path / "model.safetensors", save(dict(parameters)))
+        write_json(self.path / "summary.json", summary)
+
+
+def recorded(path: Path | str) -> Recorded:
+    """A run for reporting, whole or not. Reads only; a half-written last line is left out."""
+    place = Path(path)
+    if not (place / "config.toml").is_file():
+        raise RecordError(f"there is no run in {place}")
+    e = experiment(read(place / "config.toml"))
+    info = _read_json(place / "run.json") if (place / "run.json").exists() else {}
+    summary = _read_json(place / "summary.json") if (place / "summary.json").exists() else {}
+    return Recorded(place, e, info, _lines(place / "rounds.jsonl"), summary)
+
+
+def read_tensors(path: Path, sha256: str | None = None) -> dict[str, NDArray[Any]]:
+    """The arrays of a safetensors file; a pickle, or anything else, is refused and never run."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RecordError(f"{path}: {error.strerror}") from None
+    if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
+        raise RecordError(f"{path} is damaged: its SHA-256 is not the one that checkpoint.json names")
+    try:
+        arrays: dict[str, NDArray[Any]] = load(content)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise RecordError(f"{path} is not a safetensors file: {error}") from None
+    return arrays
+
+
+def versions() -> dict[str, str]:
+    """What the run was made with."""
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for package in ("share-secagg", "numpy", "numba", "torch", "cryptography", "pynacl", "safetensors"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed as a package"
+    return found
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write, sync, rename, sync the folder: whole or not there."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+    if sys.platform != "win32":
+        handle = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    write(path, json.dumps(_plain(content), indent=1, allow_nan=False).encode() + b"\n")
+
+
+def _json(record: Mapping[str, Any]) -> bytes:
+    return json.dumps(_plain(record), separators=(",", ":"), allow_nan=False).encode()
+
+
+def _plain(value: Any) -> Any:
+    """Python values only; JSON has no NaN and no infinity, so they become null."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(entry) for name, entry in value.items()}
+    if isinstance(value, np.ndarray | Sequence | set | frozenset) and not isinstance(value, str | bytes):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, np.integer | np.bool_):
+        return value.item()
+    if isinstance(value, float | np.floating):
+        number = float(value)
+        return number if math.isfinite(number) else None
+    return value
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise RecordError(f"{path} is not a table")
+    return found
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    try:
+        return [json.loads(line) for line in whole.splitlines()]
+    except ValueError as error:
+        raise RecordError(f"{path} has a line that is not JSON: {error}") from None
+
+
+def _locked(place: Path) -> IO[bytes]:
+    """The folder's lock, given back by the system when the process ends, however it ends.
+
+    Simulated clients in forked processes hold it as well, and notice the end of a killed parent a moment
+    later than the user who resumes; so a lock that is taken is tried again for a while.
+    """
+    file = (place / "lock").open("ab")
+    try:
+        import fcntl
+    except ImportError:  # no such locks on Windows; a second process there is the user's own lookout
+        return file
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
+        except OSError:
+            if time.monotonic() > deadline:
+                file.close()
+                raise RecordError(f"another process is training in {place}") from None
+        time.sleep(0.05)

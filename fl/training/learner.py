@@ -1,0 +1,441 @@
+"""What a client does with a model: Algorithm 1 of SHARE, lines "Client", and what a server measures.
+
+Everything is a function of (seed, round, client) and of flat float32 vectors, so the result does not depend
+on which process trains a client, in which order, or beside whom. On a CPU it is the same to the last bit as
+long as one torch thread computes it: sums split over threads round differently, so `Learner` pins torch to
+one thread while it works, and parallelism comes from several processes (`fl.training.workers`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+
+from fl.data.examples import Examples, Federated, Index
+from fl.training.models import (
+    Factory,
+    Matrix,
+    Vector,
+    build,
+    dimension,
+    flatten,
+    parameters,
+    split,
+    unflatten,
+)
+
+EVALUATION_BATCH = 200
+"""Examples in one forward pass of an evaluation. Fixed, because the sum of the losses rounds by batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalTraining:
+    """ClientOptimize of Algorithm 1: minibatch SGD over the client's own examples.
+
+    `epochs` is K counted in passes over the data, as the paper's experiments count it. Momentum starts from
+    zero every round. The last minibatch of an epoch holds what is left, even a single example (the paper: 833
+    examples are 13 minibatches of 64 and one of 1); `drop_last` leaves it out, unless it is the only one.
+    """
+
+    epochs: int = 2
+    batch_size: int = 64
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 1:
+            raise ValueError(f"at least one epoch and one example, got {self.epochs} and {self.batch_size}")
+        if not self.lr > 0 or not 0 <= self.momentum < 1 or not self.weight_decay >= 0:
+            raise ValueError(
+                "lr > 0, 0 <= momentum < 1 and weight_decay >= 0, "
+                f"got {self.lr}, {self.momentum} and {self.weight_decay}"
+            )
+
+    def steps(self, examples: int) -> int:
+        """How many minibatches a client with this many examples takes in a round."""
+        full, rest = divmod(examples, self.batch_size)
+        return self.epochs * (full + (rest > 0 and not (self.drop_last and full > 0)))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """What is to be learned: everything that a process needs to train any client of a run."""
+
+    model: str | Factory
+    data: Federated
+    local: LocalTraining
+    seed: int
+
+    def build(self) -> nn.Module:
+        return build(self.model, self.data.train.shape, self.data.classes, seed=self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    accuracy: float
+    loss: float
+    examples: int
+
+
+class TrainingError(Exception):
+    """A client's training failed; the message names the client."""
+
+
+def client_stream(seed: int, round_: int, client: int) -> tuple[np.random.Generator, int]:
+    """The client's randomness for one round: a generator for minibatches and a seed for torch (dropout)."""
+    digest = hashlib.sha256(b"fl/local/v1:%d:%d:%d" % (seed, round_, client)).digest()
+    return np.random.default_rng(int.from_bytes(digest[:16], "big")), int.from_bytes(digest[16:23], "big")
+
+
+def minibatches(rows: Index, local: LocalTraining, generator: np.random.Generator) -> Iterator[Index]:
+    """The rows of each minibatch of a round, in the order they are used: a fresh shuffle every epoch."""
+    per_epoch = local.steps(len(rows)) // local.epochs
+    for _ in range(local.epochs):
+        order = generator.permutation(rows)
+        for step in range(per_epoch):
+            yield order[step * local.batch_size : (step + 1) * local.batch_size]
+
+
+class Learner:
+    """One process's model and data: trains clients, and measures vectors.
+
+    `together` is how many clients are trained at once with stacked weights (torch.func), which pays on a GPU;
+    1 trains one after the other, which is faster on a CPU and is the default there. Both give the same
+    updates but for rounding: within 1e-5 of an update's largest coordinate where the model is smooth. Where
+    rounding decides which of two equal values a max pool takes, one example's gradient goes another way; a
+    client in a few dozen then differs by a per cent or so. Models that torch cannot stack (LSTM, dropout,
+    batch norm) are trained one after the other, and `not_together` says why.
+    """
+
+    def __init__(
+        self, task: Task, *, device: torch.device | str = "cpu", together: int | None = None
+    ) -> None:
+        self.task = task
+        self.device = torch.device(device)
+        self._module = task.build()
+        self._initial = flatten(self._module)
+        self._module.to(self.device)
+        self._channels_last = self.device.type == "cpu" and any(
+            p.dim() == 4 for p in parameters(self._module)
+        )
+        if self._channels_last:
+            for p in parameters(self._module):
+                if p.dim() == 4:
+                    p.data = p.data.contiguous(memory_format=torch.channels_last)
+        self._parameters: list[Tensor] = list(parameters(self._module))
+        self._momenta = [torch.zeros_like(p) for p in self._parameters]
+        self._buffers = {name: buffer.cpu().clone() for name, buffer in self._module.named_buffers()}
+        data = task.data
+        self._train = data.train.to(self.device)
+        self._parts = {"test": data.test.to(self.device)}
+        if data.validation is not None:
+            self._parts["validation"] = data.validation.to(self.device)
+        self.together = together or (1 if self.device.type == "cpu" else 16)
+        self.not_together = "" if self.together == 1 else self._why_not_together()
+        if self.not_together:
+            self.together = 1
+
+    def __enter__(self) -> Learner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing to give back; here so that a Learner and a Pool are used alike."""
+
+    @property
+    def dimension(self) -> int:
+        return dimension(self._module)
+
+    def initial(self) -> Vector:
+        """x^0: the parameters that the task's seed gives."""
+        return self._initial.copy()
+
+    def train(
+        self, start: Vector, clients: Sequence[int], *, round_index: int, out: Matrix | None = None
+    ) -> Matrix:
+        """x_{i,K} - x^t of each client, as rows in the order of `clients`."""
+        check_clients(clients, len(self.task.data.clients))
+        updates = _rows(out, len(clients), self.dimension)
+        flat = _tensor(start).to(self.device)
+        with _one_thread(self.device), torch.random.fork_rng(devices=_cuda(self.device)):
+            done = 0
+            while done < len(clients):
+                some = clients[done : done + self.together]
+                rows = torch.from_numpy(updates[done : done + len(some)])
+                try:
+                    if self.together > 1:
+                        self._train_together(flat, some, round_index, rows)
+                    else:
+                        self._train_one(flat, some[0], round_index, rows[0])
+                except Exception as error:
+                    if isinstance(error, torch.OutOfMemoryError) and self.together > 1:
+                        self.together //= 2  # a GPU smaller than thought; fewer at once need less
+                        continue
+                    names = ", ".join(map(str, some))
+                    raise TrainingError(f"client {names}: {type(error).__name__}: {error}") from error
+                done += len(some)
+            self._check_buffers()
+        return updates
+
+    def evaluate(self, vector: Vector, part: str = "test") -> Score:
+        """Accuracy and mean loss of a vector on the `test` or `validation` examples."""
+        return total_score(self.batch_scores(vector, part, 0, batch_count(len(self._part(part)))))
+
+    def batch_scores(self, vector: Vector, part: str, first: int, last: int) -> list[tuple[float, int, int]]:
+        """(sum of losses, number right, number of examples) of the evaluation batches first..last-1."""
+        examples = self._part(part)
+        scores = []
+        with self._measuring(vector), torch.no_grad():
+            for batch in range(first, last):
+                end = min((batch + 1) * EVALUATION_BATCH, len(examples))
+                index = torch.arange(batch * EVALUATION_BATCH, end, device=self.device)
+                logits, labels = self._forward(examples, index)
+                loss = cross_entropy(logits, labels, reduction="sum")
+                right = (logits.argmax(dim=1) == labels).sum()
+                scores.append((loss.item(), int(right.item()), len(index)))
+        return scores
+
+    def losses(
+        self, vectors: Matrix, rows: Index | None = None, *, at: Vector | None = None
+    ) -> NDArray[np.float64]:
+        """f_s of each vector (one per row of the matrix): the mean loss on the validation examples `rows`.
+
+        Zeno scores an update g by the loss at x + g (Xie et al. 2019, Def. 2): with `at` = x the rows are
+        such updates, and nobody builds a matrix of candidate models. Without `rows`: all of them.
+        """
+        examples = self._part("validation")
+        index = self._index(rows, len(examples))
+        found = np.empty(len(vectors))
+        for i, vector in enumerate(vectors):
+            with self._measuring(vector if at is None else at + vector), torch.no_grad():
+                total = 0.0
+                for some in _batches(index):
+                    logits, labels = self._forward(examples, some)
+                    total += cross_entropy(logits, labels, reduction="sum").item()
+            found[i] = total / len(index)
+        return found
+
+    def gradient(self, vector: Vector, rows: Index | None = None) -> Vector:
+        """The gradient of f_s at a vector, for Zeno++ (Algorithm 2 of SHARE), over the same examples."""
+        examples = self._part("validation")
+        index = self._index(rows, len(examples))
+        found = np.zeros(self.dimension, dtype=np.float32)
+        with self._measuring(vector):
+            for some in _batches(index):
+                logits, labels = self._forward(examples, some)
+                torch.autograd.backward(cross_entropy(logits, labels, reduction="sum") / len(index))
+            with torch.no_grad():
+                views = split(torch.from_numpy(found), self._module)
+                for part, gradient in zip(views, self._gradients(), strict=True):
+                    part.copy_(gradient)
+        return found
+
+    def _train_one(self, start: Tensor, client: int, round_index: int, out: Tensor) -> None:
+        local = self.task.local
+        generator, torch_seed = client_stream(self.task.seed, round_index, client)
+        torch.manual_seed(torch_seed)
+        self._start_from(start)
+        self._module.train()
+        for step, rows in enumerate(minibatches(self.task.data.clients[client], local, generator)):
+            logits, labels = self._forward(self._train, torch.from_numpy(rows).to(self.device))
+            torch.autograd.backward(cross_entropy(logits, labels))
+            # What torch.optim.SGD(fused=True) runs; the class itself imports the compiler, 1.6 s a process.
+            torch._fused_sgd_(
+                self._parameters,
+                self._gradients(),
+                self._momenta,
+                weight_decay=local.weight_decay,
+                momentum=local.momentum,
+                lr=local.lr,
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+                is_first_step=step == 0,
+            )
+        with torch.no_grad():
+            after = torch.empty_like(start)
+            for part, parameter in zip(split(after, self._module), self._parameters, strict=True):
+                part.copy_(parameter)
+            out.copy_(after.sub_(start))
+
+    def _train_together(self, start: Tensor, clients: Sequence[int], round_index: int, out: Tensor) -> None:
+        """Clients stacked along a new first axis; short minibatches are padded, with weight zero."""
+        local, count = self.task.local, len(clients)
+        plans = []
+        for client in clients:
+            generator, _ = client_stream(self.task.seed, round_index, client)
+            plans.append(list(minibatches(self.task.data.clients[client], local, generator)))
+        self._module.train()
+        names = [name for name, p in self._module.named_parameters() if p.requires_grad]
+        stacked = [part.expand(count, *part.shape).clone() for part in split(start, self._module)]
+        momenta = [torch.zeros_like(p) for p in stacked]
+        for step in range(max(map(len, plans))):
+            batches = [plan[step] if step < len(plan) else plan[0][:0] for plan in plans]
+            lengths = np.array([[len(batch)] for batch in batches])
+            width = int(lengths.max())
+            index = np.repeat([plan[0][:1] for plan in plans], width, axis=1)
+            for row, batch in zip(index, batches, strict=True):
+                row[: len(batch)] = batch
+            weight = (np.arange(width) < lengths) / np.maximum(lengths, 1)
+            inputs, labels = self._train.batch(torch.from_numpy(index.reshape(-1)).to(self.device))
+            gradients = self._stacked_gradients(
+                dict(zip(names, stacked, strict=True)),
+                inputs.reshape(count, width, *inputs.shape[1:]),
+                labels.reshape(count, width),
+                torch.from_numpy(weight).to(self.device, torch.float32),
+            )
+            active = torch.from_numpy(lengths[:, 0] > 0).to(self.device)
+            for p, momentum, name in zip(stacked, momenta, names, strict=True):
+                moving = active.reshape(count, *[1] * (p.dim() - 1))
+                new = momentum.mul(local.momentum).add_(gradients[name]).add_(p, alpha=local.weight_decay)
+                torch.where(moving, new, momentum, out=momentum)
+                torch.where(moving, p.sub(momentum, alpha=local.lr), p, out=p)
+        for part, p, before in zip(
+            split(out, self._module), stacked, split(start, self._module), strict=True
+        ):
+            part.copy_(p.sub_(before))
+
+    def _stacked_gradients(
+        self, stacked: dict[str, Tensor], inputs: Tensor, labels: Tensor, weight: Tensor
+    ) -> dict[str, Tensor]:
+        def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor) -> Tensor:
+            logits = functional_call(self._module, parameters, (x,))
+            return (cross_entropy(logits, y, reduction="none") * w).sum()
+
+        found: dict[str, Tensor] = vmap(grad(loss), randomness="error")(stacked, inputs, labels, weight)
+        return found
+
+    def _why_not_together(self) -> str:
+        """Try two clients of one example each; the reason why torch refuses, or an empty string."""
+        if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self._module.modules()):
+            return "batch norm mixes the examples of a minibatch, and stacked minibatches are padded"
+        if any(isinstance(part, nn.RNNBase) for part in self._module.modules()):
+            return "torch has no stacked recurrent layers"
+        two = torch.zeros(2, dtype=torch.int64, device=self.device)
+        inputs, labels = self._train.batch(two)
+        stacked = {
+            n: p.detach().expand(2, *p.shape) for n, p in self._module.named_parameters() if p.requires_grad
+        }
+        try:
+            self._module.train()
+            self._stacked_gradients(
+                stacked, inputs[:, None], labels[:, None], torch.ones(2, 1, device=self.device)
+            )
+        except RuntimeError as error:
+            return str(error).splitlines()[0]
+        return ""
+
+    def _forward(self, examples: Examples, index: Tensor) -> tuple[Tensor, Tensor]:
+        inputs, labels = examples.batch(index)
+        if self._channels_last and inputs.dim() == 4:
+            inputs = inputs.contiguous(memory_format=torch.channels_last)
+        return self._module(inputs), labels
+
+    def _gradients(self) -> list[Tensor]:
+        """The gradients that backward() left, taken away; zero for a parameter that the loss did not use."""
+        found = []
+        for p in self._parameters:
+            found.append(torch.zeros_like(p) if p.grad is None else p.grad)
+            p.grad = None
+        return found
+
+    def _part(self, part: str) -> Examples:
+        if part not in self._parts:
+            raise ValueError(f"no {part} examples in this task, only {', '.join(self._parts)}")
+        return self._parts[part]
+
+    def _index(self, rows: Index | None, count: int) -> Tensor:
+        index = torch.arange(count) if rows is None else torch.from_numpy(np.asarray(rows, dtype=np.int64))
+        if len(index) == 0:
+            raise ValueError("a loss needs at least one example")
+        return index.to(self.device)
+
+    @contextmanager
+    def _measuring(self, vector: Vector) -> Iterator[None]:
+        self._start_from(_tensor(vector))
+        self._module.eval()
+        with _one_thread(self.device):
+            yield
+
+    def _start_from(self, vector: Tensor) -> None:
+        for p in self._parameters:
+            p.grad = None  # an error in the middle of a client may have left one
+        unflatten(vector, self._module)
+
+    def _check_buffers(self) -> None:
+        for name, buffer in self._module.named_buffers():
+            if not torch.equal(buffer.cpu(), self._buffers[name]):
+                raise TrainingError(
+                    f"buffer {name} changed in training; only parameters are part of an update, so the model "
+                    "must not keep running statistics"
+                )
+
+
+def _batches(index: Tensor) -> list[Tensor]:
+    return [index[first : first + EVALUATION_BATCH] for first in range(0, len(index), EVALUATION_BATCH)]
+
+
+def batch_count(examples: int) -> int:
+    return -(-examples // EVALUATION_BATCH)
+
+
+def total_score(batches: Sequence[tuple[float, int, int]]) -> Score:
+    """Batch scores put together, in the order of the batches."""
+    loss, right, examples = 0.0, 0, 0
+    for batch_loss, batch_right, count in batches:
+        loss, right, examples = loss + batch_loss, right + batch_right, examples + count
+    return Score(right / examples, loss / examples, examples)
+
+
+def check_clients(clients: Sequence[int], count: int) -> None:
+    if len(clients) == 0:
+        raise ValueError("no clients to train")
+    if wrong := [client for client in clients if not 0 <= client < count]:
+        raise ValueError(f"there is no client {wrong[0]} among {count}")
+
+
+def _rows(out: Matrix | None, count: int, length: int) -> Matrix:
+    if out is None:
+        return np.empty((count, length), dtype=np.float32)
+    if out.shape != (count, length) or out.dtype != np.float32 or not out.flags.c_contiguous:
+        raise ValueError(
+            f"out must be a float32 matrix of {count} x {length}, got {out.shape} of {out.dtype}"
+        )
+    return out
+
+
+def _tensor(vector: Vector) -> Tensor:
+    if vector.dtype != np.float32 or vector.ndim != 1:
+        raise ValueError(f"a flat float32 vector, got {vector.ndim} axes of {vector.dtype}")
+    # torch has no read-only tensors and warns about read-only arrays; nothing here writes to it.
+    return torch.from_numpy(vector if vector.flags.writeable else vector.copy())
+
+
+def _cuda(device: torch.device) -> list[torch.device]:
+    return [device] if device.type == "cuda" else []
+
+
+@contextmanager
+def _one_thread(device: torch.device) -> Iterator[None]:
+    if device.type != "cpu":
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,178 @@
+"""`secagg demo`: one real run before your eyes, and a check that its sum is exact."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from argparse import ArgumentParser, Namespace
+from dataclasses import dataclass
+from hashlib import shake_256
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.crypto import prg
+from secagg.errors import UsageError
+from secagg.exposure.schedules import Schedule
+from secagg.kernels.jit import announce
+from secagg.kernels.threads import cores
+from secagg.protocol.plan import Plan
+from secagg.protocol.result import Result, Stage
+from secagg.simulation.run import Meter, clear, make_identities, make_roster, run
+
+DROP_STAGES = {stage.name.lower(): stage for stage in list(Stage)[:5]}
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--clients", type=int, default=10, metavar="N", help="how many clients (10)")
+    parser.add_argument("--length", type=int, default=100_000, metavar="D", help="numbers each (100000)")
+    parser.add_argument("--drop", type=int, default=0, metavar="K", help="how many of them drop out (0)")
+    parser.add_argument(
+        "--drop-at", choices=DROP_STAGES, default="inputs", help="the stage they stop answering at (inputs)"
+    )
+    parser.add_argument("--threshold", type=int, metavar="T", help="how many must stay (default: safe for N)")
+    parser.add_argument("--seed", type=int, default=0, help="fixes the vectors and who drops, never the keys")
+    parser.add_argument("--json", action="store_true", help="print the same as JSON")
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """A finished demonstration: the run, what it cost, and whether its sum is what it should be."""
+
+    result: Result
+    meter: Meter
+    seconds: float
+    exact: bool
+    error: float  # the largest distance from the sum in double precision: what fixed point costs
+
+
+def demonstrate(options: Namespace) -> Demo:
+    """Run it. The vectors and the dropouts come from `--seed`; keys and masks always from the system."""
+    n, length = options.clients, options.length
+    if not 0 <= options.drop <= n:
+        raise UsageError(f"--drop {options.drop}: there are {n} clients")
+    identities = make_identities(range(n))
+    plan = Plan(
+        training_id=bytes(32),
+        round=0,
+        roster=make_roster(identities),
+        length=length,
+        schedule=Schedule(name="random", size=n),
+        training_seed=shake_256(b"demo %d" % options.seed).digest(32),
+        threshold=options.threshold,
+        clip=1.0,
+    )
+    order = sorted(plan.ids, key=lambda v: shake_256(b"drop %d %d" % (options.seed, v)).digest(8))
+    drop = dict.fromkeys(order[: options.drop], DROP_STAGES[options.drop_at])
+    vectors = {v: _vector(options.seed, v, length) for v in plan.ids}
+    meter, progress = Meter(), _Progress(sys.stderr.isatty() and not options.json)
+    with announce(progress.compiling):
+        prg.prepare()
+        start = time.perf_counter()
+        result = run(
+            plan, vectors, identities, drop=drop, processes=cores(), meter=meter, on_stage=progress.stage
+        )
+        seconds = time.perf_counter() - start
+    progress.clear()
+    expected = clear(plan, vectors, drop=drop)
+    exact = set(result.rows) == set(expected.rows) and all(
+        np.array_equal(opened.total, expected.rows[row].total) for row, opened in result.rows.items()
+    )
+    truth = np.zeros(length)
+    for v in result.survivors:
+        truth += vectors[v]
+    error = float(np.max(np.abs(result.sum() - truth)))
+    return Demo(result, meter, seconds, exact, error)
+
+
+def _vector(seed: int, client: int, length: int) -> npt.NDArray[np.float32]:
+    """Numbers in [-1, 1), the same for the same seed everywhere."""
+    key = shake_256(b"vector %d %d" % (seed, client)).digest(prg.KEY_BYTES)
+    return (prg.expand(key, length).view(np.int32) * 2.0**-31).astype(np.float32)
+
+
+class _Progress:
+    def __init__(self, live: bool) -> None:
+        self._live = live
+
+    def stage(self, stage: Stage) -> None:
+        if self._live:
+            print(
+                f"\r\x1b[Kstage {stage.value}: {stage.name.lower()} ...", end="", file=sys.stderr, flush=True
+            )
+
+    def compiling(self, name: str) -> None:
+        print(f"compiling {name} (once; it is kept for the next time)", file=sys.stderr)
+
+    def clear(self) -> None:
+        if self._live:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def rows(demo: Demo) -> list[dict[str, Any]]:
+    """One row per stage: seconds of one client and of the server, bytes of one client, who dropped."""
+    n, meter = len(demo.result.plan.roster), demo.meter
+    return [
+        {
+            "stage": stage.name.lower(),
+            "client_seconds": meter.client_seconds.get(stage, 0.0) / n,
+            "server_seconds": meter.server_seconds.get(stage, 0.0),
+            "bytes_up_per_client": meter.bytes_up.get(stage, 0) // n,
+            "bytes_down_per_client": meter.bytes_down.get(stage, 0) // n,
+            "dropped": [v for v, out in demo.result.dropouts.items() if out.stage is stage],
+        }
+        for stage in list(Stage)[:5]
+    ]
+
+
+def as_json(demo: Demo) -> str:
+    plan = demo.result.plan
+    return json.dumps(
+        {
+            "clients": len(plan.roster),
+            "length": plan.length,
+            "threshold": plan.t,
+            "colluders": plan.assumed_colluders,
+            "backend": prg.backend(),
+            "seconds": demo.seconds,
+            "stages": rows(demo),
+            "survivors": list(demo.result.survivors),
+            "exact": demo.exact,
+            "largest_rounding_error": demo.error,
+        },
+        indent=2,
+    )
+
+
+def as_text(demo: Demo) -> str:
+    plan, survivors = demo.result.plan, demo.result.survivors
+    lines = [
+        f"{len(plan.roster)} clients, {plan.length:,} numbers each, masks by {prg.backend()}",
+        f"threshold {plan.t}; safe with up to {plan.assumed_colluders} of them colluding with the server",
+        "",
+        f"{'stage':<14}{'one client':>12}{'server':>12}{'sent':>12}{'received':>12}  dropped",
+    ]
+    for row in rows(demo):
+        dropped = ", ".join(map(str, row["dropped"])) or "-"
+        lines.append(
+            f"{row['stage']:<14}{row['client_seconds'] * 1e3:>9.1f} ms{row['server_seconds'] * 1e3:>9.1f} ms"
+            f"{_bytes(row['bytes_up_per_client']):>12}{_bytes(row['bytes_down_per_client']):>12}  {dropped}"
+        )
+    verdict = "exact" if demo.exact else "WRONG"
+    lines += [
+        "",
+        f"The server learned the sum of {len(survivors)} vectors, and it is {verdict} "
+        f"(rounding to fixed point: at most {demo.error:.1e}). {demo.seconds:.2f} s for all together.",
+    ]
+    return "\n".join(lines)
+
+
+def _bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"

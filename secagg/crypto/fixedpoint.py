@@ -1,0 +1,207 @@
+"""Floats and integers to the ring of integers mod 2^32 and back, such that no honest sum can wrap.
+
+A total is read as a signed number: the sum of `clients` encoded values stays inside ±(2^31 - 1), or the
+encoding cannot be built. Both classes encode and decode one vector in one pass over memory, on all cores.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.crypto.prg import Ring32
+from secagg.errors import UsageError
+from secagg.kernels.threads import cores, spread
+
+HALF_RING = 2**31
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+LEAST_CLIP = 2.0**-64  # no model is that small, and no scale leaves the range of a float above it
+
+_PIECE = (
+    2**17
+)  # values that one thread takes at a time; below two pieces each, a thread is not worth starting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FixedPoint:
+    """Floats, clipped to ±clip, times a power of two, rounded to the nearest integer (ties to even).
+
+    `clients` is how many values are summed at most. The scale is the largest power of two for which the sum
+    of that many values cannot wrap: clients * round(clip * scale) < 2^31 and clients * clip * scale < 2^31.
+    """
+
+    clients: int
+    clip: float
+
+    def __post_init__(self) -> None:
+        _check_clients(self.clients)
+        if not (self.clip >= LEAST_CLIP and self.clients * self.clip <= FLOAT32_MAX):
+            raise UsageError(
+                f"{self.clients} values of ±{self.clip} do not fit float32 (clip >= {LEAST_CLIP})"
+            )
+        if round(self.clip * self.scale) < 1:
+            raise UsageError(f"{self.clients} clients leave no bit for a value in 32")
+
+    @property
+    def frac_bits(self) -> int:
+        """log2 of the scale; negative when even whole numbers are too fine."""
+        return _frac_bits(self.clients, float(self.clip))
+
+    @property
+    def scale(self) -> float:
+        return 2.0**self.frac_bits
+
+    def encode(
+        self, update: npt.ArrayLike, *, weight: float = 1.0, out: Ring32 | None = None
+    ) -> tuple[Ring32, int]:
+        """The code of update * weight, and how many values were clipped: for the caller's eyes alone.
+
+        float32 and float64 are taken as they are, and computed in float64. A NaN or infinity in the update is
+        an error, and then `out` is all zero.
+        """
+        values = np.asarray(update)
+        if values.dtype not in (np.float32, np.float64):
+            raise UsageError(f"an update is float32 or float64, not {values.dtype}")
+        values = _checked_vector(values, "an update")
+        if not (_normal(weight) and _normal(weight * self.scale)):
+            raise UsageError(f"a weight is a positive number, not {weight}")
+        encoded = _target(out, len(values), np.uint32)
+        from secagg.kernels import vectors
+
+        factor, limit = weight * self.scale, self.clip * self.scale
+
+        def work(start: int, stop: int) -> tuple[int, int]:
+            result: tuple[int, int] = vectors.encode(values[start:stop], factor, limit, encoded[start:stop])
+            return result
+
+        counts = spread(work, 0, len(values), step=_PIECE, threads=_workers(len(values)))
+        if any(infinite for _, infinite in counts):
+            encoded[:] = 0
+            raise UsageError("an update with a NaN or an infinity cannot be encoded")
+        return encoded, sum(clipped for clipped, _ in counts)
+
+    def decode(
+        self, total: Ring32, *, divisor: float = 1.0, out: npt.NDArray[np.float32] | None = None
+    ) -> npt.NDArray[np.float32]:
+        """The sum (or, divided by the sum of weights, the mean) that a total stands for.
+
+        The signed total, which a float64 holds exactly, times the float64 nearest to 1 / (scale * divisor),
+        rounded to float64 and then to float32: the same on every machine.
+        """
+        total = _checked_total(total)
+        if not (_normal(divisor) and _normal(divisor * self.scale) and _normal(1 / (divisor * self.scale))):
+            raise UsageError(f"a divisor is a positive number, not {divisor}")
+        values = _target(out, len(total), np.float32)
+        from secagg.kernels import vectors
+
+        factor = 1 / (divisor * self.scale)
+
+        def work(start: int, stop: int) -> None:
+            vectors.decode(total[start:stop], factor, values[start:stop])
+
+        spread(work, 0, len(total), step=_PIECE, threads=_workers(len(values)))
+        return values
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Integers:
+    """Integers from -bound to bound, summed exactly: counts, histograms, votes."""
+
+    clients: int
+    bound: int
+
+    def __post_init__(self) -> None:
+        _check_clients(self.clients)
+        if not (isinstance(self.bound, int) and self.bound >= 0 and self.clients * self.bound < HALF_RING):
+            raise UsageError(f"the sum of {self.clients} integers of ±{self.bound} could wrap mod 2^32")
+
+    def encode(
+        self, update: npt.ArrayLike, *, weight: float = 1.0, out: Ring32 | None = None
+    ) -> tuple[Ring32, int]:
+        """The code of integers of any width, and 0: an integer outside ±bound is an error, not clipped."""
+        values = np.asarray(update)
+        if values.dtype.kind not in "iu":
+            raise UsageError(f"integers are expected, not {values.dtype}")
+        values = _checked_vector(values, "an update")
+        if weight != 1:
+            raise UsageError(f"integers are summed as they are: weight 1, not {weight}")
+        encoded = _target(out, len(values), np.uint32)
+
+        def work(start: int, stop: int) -> bool:
+            part = values[start:stop]
+            np.copyto(encoded[start:stop], part, casting="unsafe")
+            return int(part.max()) <= self.bound and int(part.min()) >= -self.bound
+
+        if not all(spread(work, 0, len(values), step=_PIECE, threads=_workers(len(values)))):
+            encoded[:] = 0
+            raise UsageError(f"an integer is outside ±{self.bound}")
+        return encoded, 0
+
+    def decode(
+        self, total: Ring32, *, divisor: float = 1.0, out: npt.NDArray[np.int64] | None = None
+    ) -> npt.NDArray[np.int64]:
+        """The signed sum that a total stands for."""
+        total = _checked_total(total)
+        if divisor != 1:
+            raise UsageError(f"integers are summed exactly: divisor 1, not {divisor}")
+        values = _target(out, len(total), np.int64)
+        np.copyto(values, total.view(np.int32))
+        return values
+
+
+Encoding: TypeAlias = FixedPoint | Integers
+
+
+@lru_cache(maxsize=64)
+def _frac_bits(clients: int, clip: float) -> int:
+    exact = Fraction(clip)
+    bits = (
+        32 - (clients * exact.numerator).bit_length() + exact.denominator.bit_length()
+    )  # one too many, or two
+    while True:
+        largest = exact * Fraction(2) ** bits
+        if clients * largest < HALF_RING and clients * round(largest) < HALF_RING:
+            return bits
+        bits -= 1
+
+
+def _check_clients(clients: int) -> None:
+    if not (isinstance(clients, int) and clients >= 1):
+        raise UsageError(f"clients must be a positive integer, not {clients}")
+
+
+def _workers(length: int) -> int:
+    return max(1, min(cores(), length // (2 * _PIECE)))
+
+
+def _checked_vector(values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
+    if values.ndim != 1:
+        raise UsageError(f"{what} is a vector, not an array of {values.ndim} dimensions")
+    view = np.require(values, requirements=("C", "A")).view()
+    view.flags.writeable = False  # always, so that kernels are compiled for one type, not for two
+    return view
+
+
+def _checked_total(total: Ring32) -> Ring32:
+    if not isinstance(total, np.ndarray) or total.dtype != np.uint32:
+        raise UsageError("a total is an array of uint32")
+    return _checked_vector(total, "a total")
+
+
+def _target(out: npt.NDArray[Any] | None, length: int, dtype: type[np.generic]) -> npt.NDArray[Any]:
+    if out is None:
+        return np.empty(length, dtype)
+    if out.dtype != dtype or out.shape != (length,) or not out.flags.carray:
+        raise UsageError(f"out must be a contiguous, writable vector of {length} {np.dtype(dtype)}")
+    return out
+
+
+def _normal(value: float) -> bool:
+    """Above zero, not so small that bits are lost, and finite."""
+    return sys.float_info.min <= value <= sys.float_info.max

@@ -1,0 +1,98 @@
+"""The rows as they turned out: groups without the clients that dropped out or are assumed to collude.
+
+One survivor set serves all groupings. If two groupings were summed over sets that differ by one client, their
+totals would differ by that client's update; so there is no way here to give each grouping its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg import labels
+from secagg.errors import UsageError
+from secagg.exposure.schedules import ClientId, Group, Grouping, Row
+
+if TYPE_CHECKING:
+    from secagg.exposure.rowspace import Field
+
+
+class Realised:
+    """The 0/1 matrix that the server would see: a row per group, a column per client with something to hide.
+
+    `members` names the clients of each row, `index` their columns, `alive` counts its survivors including
+    assumed colluders. `key` hashes all the public sets; what the audit draws at random is drawn from it.
+    """
+
+    def __init__(
+        self,
+        groupings: Sequence[Grouping],
+        survivors: Collection[ClientId],
+        *,
+        colluders: Collection[ClientId] = (),
+        weights: Mapping[ClientId, float] | None = None,
+        plan_hash: bytes,
+    ) -> None:
+        alive = frozenset(survivors)
+        hidden = alive.difference(colluders)
+        self.groupings = groupings
+        self.alive: dict[Row, int] = {}
+        self.members: dict[Row, Group] = {}
+        for g, grouping in enumerate(groupings):
+            placed = [client for group in grouping for client in group]
+            if len(set(placed)) != len(placed):
+                raise UsageError(f"grouping {g} has a client in two places; its groups must be disjoint")
+            for k, group in enumerate(grouping):
+                self.alive[g, k] = len(alive.intersection(group))
+                self.members[g, k] = tuple(sorted(hidden.intersection(group)))
+        self.clients = tuple(sorted({client for row in self.members.values() for client in row}))
+        column = {client: index for index, client in enumerate(self.clients)}
+        self.index = {
+            row: tuple(column[client] for client in members) for row, members in self.members.items()
+        }
+        self.missing = {client for grouping in groupings for group in grouping for client in group}
+        self.missing -= set(self.clients)
+        self.weights = _weights(self.clients, weights)
+        self.key = digest(groupings, alive, frozenset(colluders), plan_hash)
+
+    @cached_property
+    def field(self) -> Field:
+        """Where the audit of these rows computes: modulo a prime that nobody knew before the rows."""
+        from secagg.exposure.rowspace import Field  # compiles with numba: not before it is needed
+
+        return Field.drawn_from(self.key)
+
+
+def _weights(
+    clients: Sequence[ClientId], weights: Mapping[ClientId, float] | None
+) -> npt.NDArray[np.float64]:
+    if weights is None:
+        return np.ones(len(clients))
+    without = [client for client in clients if client not in weights]
+    if without:
+        raise UsageError(f"client {without[0]} has no weight")
+    values = np.array([weights[client] for client in clients], np.float64)
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise UsageError("weights must be positive and finite")
+    return values
+
+
+def digest(
+    groupings: Sequence[Grouping],
+    alive: Collection[ClientId],
+    colluders: Collection[ClientId],
+    plan_hash: bytes,
+) -> bytes:
+    """A hash of the public sets, each list with its length in front: equal sets hash alike."""
+    state = hashlib.sha256(labels.AUDIT_SETS + plan_hash)
+    lists: list[Sequence[int]] = [sorted(alive), sorted(colluders)]
+    for grouping in groupings:
+        lists += [[len(grouping)], *grouping]
+    for numbers in lists:
+        state.update(b"".join(int(v).to_bytes(4, "little") for v in (len(numbers), *numbers)))
+    return state.digest()

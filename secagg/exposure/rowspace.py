@@ -1,0 +1,162 @@
+"""The row space of a 0/1 matrix, exactly, by elimination modulo a 61-bit prime.
+
+What a server learns from row sums is the row space of the incidence matrix A of rows and clients. Floating
+point cannot decide membership in it and rational elimination is too slow beyond a few dozen clients, so A is
+brought to reduced echelon form modulo a prime p. An answer can differ from the rational one only if p divides
+one particular nonzero minor of A; `draw_prime` says why that does not happen. `docs/exposure.md`, "Why a
+random prime", has the bound and the direction of an error.
+
+Beside the echelon form, `RowSpace` carries a few random vectors of the null space {z : Az = 0}. Column i of a
+null-space basis, seen through t random combinations, is (z_0[i], ..., z_{t-1}[i]); dependent columns stay
+dependent, independent ones stay so except with probability about 1/p, and an error of that kind only refuses.
+
+This module compiles with numba when imported; import it where it is used, so that `import secagg` stays fast.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from secagg import labels
+from secagg.exposure.schedules import uniform
+from secagg.kernels import montgomery
+from secagg.kernels.montgomery import Index, Words
+
+PRIME_BITS = 61
+_WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
+
+
+def is_prime(number: int) -> bool:
+    """Miller-Rabin with the twelve bases that decide every number below 2^64 (Sorenson and Webster 2015)."""
+    if number < 2:
+        return False
+    for prime in _WITNESSES:
+        if number % prime == 0:
+            return number == prime
+    odd, twos = number - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    for base in _WITNESSES:
+        power = pow(base, odd, number)
+        if power in (1, number - 1):
+            continue
+        for _ in range(twos - 1):
+            power = power * power % number
+            if power == number - 1:
+                break
+        else:
+            return False
+    return True
+
+
+def draw_prime(words: Iterator[int]) -> int:
+    """A uniformly random prime of exactly 61 bits.
+
+    A nonzero minor of a 0/1 matrix with r rows of at most m ones is below m^(r/2) (Hadamard), so at most
+    r·log2(m)/120 primes above 2^60 divide it, out of more than 2^54 such primes.
+    """
+    while True:
+        candidate = next(words) >> (64 - PRIME_BITS) | 1 << (PRIME_BITS - 1) | 1
+        if is_prime(candidate):
+            return candidate
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The integers modulo a prime, in Montgomery form: `one` stands for 1, `inverse` is 1/prime mod 2^64."""
+
+    key: bytes
+    prime: np.uint64
+    inverse: np.uint64
+    one: np.uint64
+
+    @classmethod
+    def drawn_from(cls, key: bytes) -> Field:
+        prime = draw_prime(uniform(hashlib.sha256(labels.AUDIT_PRIME + key).digest()))
+        return cls(key, np.uint64(prime), np.uint64(pow(prime, -1, 2**64)), np.uint64(2**64 % prime))
+
+    def random(self, rows: int, columns: int) -> Words:
+        """Public random elements; 64 bits modulo a 61-bit prime favour some by an eighth: harmless here."""
+        stream = hashlib.shake_256(labels.AUDIT_NULL_VECTORS + self.key).digest(8 * rows * columns)
+        return np.frombuffer(stream, "<u8").astype(np.uint64).reshape(rows, columns) % self.prime
+
+
+class RowSpace:
+    """The span of the rows added so far, over n columns.
+
+    `null` holds `depth` random vectors of its null space, enough to test that every `depth` columns of a
+    null-space basis are independent (`anonymity.dependent`).
+    """
+
+    def __init__(self, n: int, field: Field, *, depth: int = 1) -> None:
+        self.n = n
+        self.field = field
+        self.rank = 0
+        self.null = field.random(depth, n)
+        self.echelon: Words = np.zeros((min(n, 16), n), np.uint64)
+        self.free: Index = np.arange(n, dtype=np.int64)
+        self.pivots: Index = np.zeros(n, np.int64)
+        self.place: Index = np.arange(n, dtype=np.int64)
+        self._y: Words = np.zeros(n, np.uint64)
+        self._ahead: Words = np.zeros_like(self.null)
+        self._candidate: tuple[Index, int] | None = None
+
+    def copy(self) -> RowSpace:
+        """An independent copy, to come back to."""
+        other = object.__new__(RowSpace)
+        for name, value in self.__dict__.items():
+            setattr(other, name, value.copy() if isinstance(value, np.ndarray) else value)
+        other._candidate = None
+        return other
+
+    def consider(self, row: Iterable[int]) -> Words | None:
+        """The null vectors as they would be with this row too, or None if the row tells nothing new."""
+        members = np.fromiter(row, np.int64)
+        k = self.n - self.rank
+        j = montgomery.reduce(self.echelon, k, self.place, members, self._y, self.field.one, self.field.prime)
+        self._candidate = None if j < 0 else (members, j)
+        if j < 0:
+            return None
+        montgomery.project(
+            self.echelon, self.rank, self.pivots, j, self.free[j], members, self._y[j], self.null,
+            self._ahead, self.field.one, self.field.prime, self.field.inverse,
+        )  # fmt: skip
+        return self._ahead
+
+    def accept(self) -> None:
+        """Add the row that was considered last; it must have been a new one."""
+        assert self._candidate is not None
+        _, j = self._candidate
+        if self.rank == len(self.echelon):
+            grown = np.zeros((min(self.n, 2 * self.rank), self.n), np.uint64)
+            grown[: self.rank] = self.echelon
+            self.echelon = grown
+        montgomery.eliminate(
+            self.echelon, self.rank, self.n - self.rank, self.pivots, self.free, self.place, j, self._y,
+            self.field.one, self.field.prime, self.field.inverse,
+        )  # fmt: skip
+        self.null, self._ahead = self._ahead, self.null
+        self.rank += 1
+        self._candidate = None
+
+    def add(self, row: Iterable[int]) -> bool:
+        """Add a row; say whether it told anything new."""
+        if self.consider(row) is None:
+            return False
+        self.accept()
+        return True
+
+    def exposed(self) -> frozenset[int]:
+        """The columns whose unit vector lies in the row space: echelon rows with nothing but their pivot."""
+        sizes = montgomery.support_sizes(self.echelon, self.rank, self.n - self.rank)
+        return frozenset(self.pivots[: self.rank][sizes == 1].tolist())
+
+    def lightest(self, columns: Index) -> int:
+        """The fewest columns in an echelon row whose pivot is one of these; n + 1 if there is none."""
+        sizes = montgomery.support_sizes(self.echelon, self.rank, self.n - self.rank)
+        sizes = sizes[np.isin(self.pivots[: self.rank], columns)]
+        return int(sizes.min(initial=self.n + 1))

@@ -1,0 +1,72 @@
+"""Numeric loops that need no special instructions: no policy, no checks, one pass over memory each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from secagg.kernels.jit import kernel
+
+
+@kernel
+def _flip(sign: int) -> Any:
+    """What turns x into sign * x: -x is (x xor m) - m with m all ones, and x itself with m zero."""
+    return np.uint32(-(sign < 0))
+
+
+@kernel
+def add_streams(vector: Any, start: int, stop: int, covered: Any, signs: Any, first: int, count: int) -> None:
+    """Add one to four keystreams to vector[start:stop], each times its sign, mod 2^32.
+
+    covered[g] is vector[start:stop] xor keystream g, whose sign is signs[first + g]. All are added in one
+    pass: the second-level cache, not arithmetic, decides how long it takes.
+    """
+    part = vector[start:stop]
+    length = part.shape[0]
+    a, b = covered[0, :length], covered[min(1, count - 1), :length]
+    c, d = covered[min(2, count - 1), :length], covered[count - 1, :length]
+    m, n = _flip(signs[first]), _flip(signs[first + min(1, count - 1)])
+    o, p = _flip(signs[first + min(2, count - 1)]), _flip(signs[first + count - 1])
+    if count == 4:
+        for i in range(length):
+            x = part[i]
+            part[i] = (
+                x + ((a[i] ^ x ^ m) - m) + ((b[i] ^ x ^ n) - n) + ((c[i] ^ x ^ o) - o) + ((d[i] ^ x ^ p) - p)
+            )
+    elif count == 3:
+        for i in range(length):
+            x = part[i]
+            part[i] = x + ((a[i] ^ x ^ m) - m) + ((b[i] ^ x ^ n) - n) + ((c[i] ^ x ^ o) - o)
+    elif count == 2:
+        for i in range(length):
+            x = part[i]
+            part[i] = x + ((a[i] ^ x ^ m) - m) + ((b[i] ^ x ^ n) - n)
+    else:
+        for i in range(length):
+            x = part[i]
+            part[i] = x + ((a[i] ^ x ^ m) - m)
+
+
+@kernel
+def encode(update: Any, factor: float, limit: float, encoded: Any) -> Any:
+    """Round clip(update * factor, limit) to the nearest integer, ties to even, mod 2^32.
+
+    Returns how many values were clipped and how many were not finite (what those became means nothing).
+    """
+    outside = 0
+    infinite = 0
+    for i in range(update.shape[0]):
+        value = np.float64(update[i])
+        infinite += not (abs(value) < np.inf)
+        scaled = value * factor
+        outside += not (abs(scaled) <= limit)
+        encoded[i] = np.uint32(np.int32(np.rint(min(max(scaled, -limit), limit))))
+    return outside - infinite, infinite
+
+
+@kernel
+def decode(total: Any, factor: float, values: Any) -> None:
+    """Signed value * factor, a float64 product, rounded once more to float32."""
+    for i in range(total.shape[0]):
+        values[i] = np.float32(np.float64(np.int32(total[i])) * factor)

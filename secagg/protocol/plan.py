@@ -1,0 +1,527 @@
+"""The plan of one run: what everybody must agree on, checked when built and hashed into everything.
+
+The server writes the plan, so a client trusts none of it: `Floors` holds what the client knew before
+(pinned roster, training seed) and the least it accepts. Groupings are not part of the plan's bytes: every
+client draws them itself from the training seed and the round, so the server cannot choose them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from operator import index
+from typing import Final
+
+from secagg import labels
+from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
+from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, digest
+from secagg.errors import PlanRefused, UsageError, WireError
+from secagg.exposure.audit import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
+from secagg.exposure.schedules import SCHEDULES, ClientId, Group, Grouping, Row, Schedule, keep_whole_atoms
+from secagg.protocol import codec, sparse
+from secagg.protocol.codec import U8, U16, U32, U64, Blob, Fixed, Float, Many, Struct
+
+MOST_CLIENTS: Final = 65535  # a Shamir index has 16 bits
+MOST_GROUPINGS: Final = 1024
+MOST_PLACES: Final = 2**20  # clients times groupings: every row and every share then fits in a message
+MOST_LENGTH: Final = 2**31 - 1
+MOST_CONTEXT: Final = 4096
+MODES: Final = (ENFORCE, REPORT_EVEN_IF_EXPOSED)
+
+
+def _whole(name: str, value: object) -> int:
+    try:
+        return index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise UsageError(f"{name} is a whole number, not {value!r}") from None
+
+
+def _normalise(target: object, *, whole: Sequence[str], raw: Sequence[str]) -> None:
+    """Take numpy's integers for whole numbers and any buffer for bytes, and refuse the rest by name."""
+    for name in whole:
+        value = getattr(target, name)
+        if value is not None:
+            object.__setattr__(target, name, _whole(name, value))
+    for name in raw:
+        value = getattr(target, name)
+        if not isinstance(value, bytes | bytearray | memoryview):
+            raise UsageError(f"{name} is bytes, not {type(value).__name__}")
+        object.__setattr__(target, name, bytes(value))
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One client of the roster: its id and its Ed25519 public key."""
+
+    id: ClientId
+    identity: bytes
+
+    def __post_init__(self) -> None:
+        _normalise(self, whole=("id",), raw=("identity",))
+        if not 0 <= self.id < 2**32:
+            raise UsageError(f"client id {self.id} does not fit in 32 bits")
+        if len(self.identity) != KEY_BYTES:
+            raise UsageError(
+                f"client {self.id}: an Ed25519 public key has 32 bytes, not {len(self.identity)}"
+            )
+
+
+def default_colluders(n: int) -> int:
+    """A third of the roster, as Bonawitz et al. 2017, section 6.2, need against an active server."""
+    return n // 3
+
+
+def default_threshold(n: int, colluders: int) -> int:
+    """The least t with 2t > n + colluders: two sets of t then share an honest client."""
+    return (n + colluders) // 2 + 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One run of secure aggregation. Build it with keywords; unsafe combinations raise UsageError.
+
+    `threshold` and `colluders` left at None take the defaults of `default_threshold` and
+    `default_colluders`. Exactly one of `clip` (floats, fixed point) and `bound` (exact integers) is given.
+    `weights` is empty (all equal) or one positive integer per roster member, in roster order.
+    `degree` = 0 is the complete graph; an even number is the sparse mode of `sparse.py`: a flat sum
+    against a semi-honest server only, with `threshold` counted inside each neighbourhood.
+    """
+
+    training_id: bytes
+    round: int
+    roster: tuple[Member, ...]
+    length: int
+    schedule: Schedule
+    training_seed: bytes
+    clip: float | None = None
+    bound: int | None = None
+    threshold: int | None = None
+    colluders: int | None = None
+    weights: tuple[int, ...] = ()
+    policy: Policy = field(default_factory=Policy)
+    context: bytes = b""
+    degree: int = 0
+
+    def __post_init__(self) -> None:
+        _normalise(
+            self,
+            whole=("round", "length", "bound", "threshold", "colluders", "degree"),
+            raw=("training_id", "training_seed", "context"),
+        )
+        object.__setattr__(self, "roster", tuple(self.roster))
+        object.__setattr__(self, "weights", tuple(_whole("weights", w) for w in self.weights))
+        n = len(self.roster)
+        ids = [member.id for member in self.roster]
+        if not 2 <= n <= MOST_CLIENTS:
+            raise UsageError(f"a run needs 2 to {MOST_CLIENTS} clients, got {n}")
+        if any(a >= b for a, b in pairwise(ids)):
+            raise UsageError("roster ids must be strictly ascending")
+        if len({member.identity for member in self.roster}) < n:
+            raise UsageError("two roster members share one identity key")
+        for name, size in (("training_id", HASH_BYTES), ("training_seed", HASH_BYTES)):
+            if len(getattr(self, name)) != size:
+                raise UsageError(f"{name} has {size} bytes, not {len(getattr(self, name))}")
+        if not 0 <= self.round < 2**63:
+            raise UsageError(f"round {self.round} does not fit in 63 bits")
+        if not 1 <= self.length <= MOST_LENGTH:
+            raise UsageError(f"length {self.length} is not between 1 and {MOST_LENGTH}")
+        if len(self.context) > MOST_CONTEXT:
+            raise UsageError(f"context is limited to {MOST_CONTEXT} bytes; bind a hash instead")
+        self.schedule.check(n)
+        if self.schedule.groupings > MOST_GROUPINGS:
+            raise UsageError(f"at most {MOST_GROUPINGS} groupings, got {self.schedule.groupings}")
+        if n * self.schedule.groupings > MOST_PLACES:
+            raise UsageError(f"clients times groupings is limited to {MOST_PLACES}")
+        self._check_policy(n)
+        self._check_numbers(n)
+        self._check_thresholds(n)
+
+    def _check_policy(self, n: int) -> None:
+        wanted, size = max(self.policy.anonymity, self.policy.min_survivors), self.schedule.size
+        if wanted > (size if self.policy.enforced else n):
+            raise UsageError(
+                f"the policy wants {wanted} clients behind every sum, but groups have {size} of {n} clients: "
+                "no row could be opened"
+            )
+        if self.policy.enforced and 0 < self.schedule.atom < self.policy.anonymity:
+            raise UsageError(
+                f"atoms of {self.schedule.atom} can never hide {self.policy.anonymity} clients; "
+                f"raise atom to at least {self.policy.anonymity}"
+            )
+
+    def _check_numbers(self, n: int) -> None:
+        if (self.clip is None) == (self.bound is None):
+            raise UsageError("give clip (for floats) or bound (for integers), and not both")
+        _ = self.encoding  # refuses what could wrap
+        if self.weights:
+            if len(self.weights) != n:
+                raise UsageError(f"{len(self.weights)} weights for {n} clients")
+            if not all(0 < weight < 2**32 for weight in self.weights):
+                raise UsageError("weights are positive integers below 2^32")
+            if self.bound is not None and len(set(self.weights)) > 1:
+                raise UsageError("exact integers cannot be weighted; scale them before, or use clip")
+
+    def _check_thresholds(self, n: int) -> None:
+        if self.colluders is None:
+            object.__setattr__(self, "colluders", default_colluders(n))
+        colluders = self.assumed_colluders
+        if not 0 <= colluders < n:
+            raise UsageError(f"colluders must be between 0 and {n - 1}, got {colluders}")
+        if self.threshold is None:
+            if self.degree:
+                raise UsageError(
+                    "the sparse mode needs an explicit threshold; secagg.protocol.sparse.search finds one"
+                )
+            object.__setattr__(self, "threshold", default_threshold(n, colluders))
+        t = self.t
+        if self.degree:
+            if (self.schedule.size, self.schedule.groupings) != (n, 1):
+                raise UsageError("the sparse mode sums one group of all clients; use cells for clusters")
+            if not 2 <= t <= self.degree:
+                raise UsageError(f"sparse threshold {t} must be between 2 and the degree {self.degree}")
+            sparse.check_degree(n, self.degree)
+        elif not 2 <= t <= n:
+            raise UsageError(f"threshold {t} must be between 2 and n={n}; n={n} with {colluders} colluders")
+        elif 2 * t <= n + colluders:
+            raise UsageError(
+                f"threshold {t} lets a server that lies open two sets: 2t > n + colluders needs "
+                f"t >= {default_threshold(n, colluders)} for n={n}, colluders={colluders}"
+            )
+
+    @property
+    def t(self) -> int:
+        """The threshold, once the defaults are in."""
+        assert self.threshold is not None
+        return self.threshold
+
+    @property
+    def assumed_colluders(self) -> int:
+        """How many clients may share what they know with the server."""
+        assert self.colluders is not None
+        return self.colluders
+
+    @property
+    def semi_honest_only(self) -> bool:
+        """Whether this plan protects only from a server that follows the protocol."""
+        return self.degree > 0
+
+    @cached_property
+    def encoding(self) -> Encoding:
+        """One scale per run, from the largest group, so that an honest sum can never wrap."""
+        if self.clip is not None:
+            return FixedPoint(clients=self.schedule.size, clip=self.clip)
+        assert self.bound is not None
+        return Integers(clients=self.schedule.size, bound=self.bound)
+
+    @cached_property
+    def ids(self) -> tuple[ClientId, ...]:
+        return tuple(member.id for member in self.roster)
+
+    @cached_property
+    def index(self) -> Mapping[ClientId, int]:
+        """Shamir indices: the place in the roster, counted from 1. Nobody chooses one."""
+        return {client: place for place, client in enumerate(self.ids, start=1)}
+
+    @cached_property
+    def identities(self) -> Mapping[ClientId, bytes]:
+        return {member.id: member.identity for member in self.roster}
+
+    @cached_property
+    def groupings(self) -> tuple[Grouping, ...]:
+        return self.schedule.draw(self.ids, self.training_seed, self.round)
+
+    @cached_property
+    def atoms(self) -> tuple[Group, ...]:
+        """Clients that always move together (empty unless the schedule has atoms)."""
+        return self.schedule.units(self.ids, self.training_seed, self.round)
+
+    @cached_property
+    def rows_of(self) -> Mapping[ClientId, tuple[Row, ...]]:
+        """The rows of each client, one per grouping; empty for those left out by lot."""
+        rows: dict[ClientId, list[Row]] = {client: [] for client in self.ids}
+        for r, grouping in enumerate(self.groupings):
+            for g, group in enumerate(grouping):
+                for client in group:
+                    rows[client].append((r, g))
+        return {client: tuple(places) for client, places in rows.items()}
+
+    @cached_property
+    def _neighbours(self) -> Mapping[ClientId, tuple[ClientId, ...]]:
+        return sparse.neighbours(self.ids, self.degree, self.training_seed + self.round.to_bytes(8, "little"))
+
+    def peers(self, client: ClientId) -> tuple[ClientId, ...]:
+        """Whom a client shares its secrets with, itself included: everybody, or its neighbourhood."""
+        if not self.degree:
+            return self.ids
+        return tuple(sorted((client, *self._neighbours[client])))
+
+    def sparse_risk(self, gone: int) -> float:
+        """How likely the sparse graph gives someone away when so many are gone (`secagg.protocol.sparse`)."""
+        n = len(self.roster)
+        try:
+            found = sparse.assess(
+                n,
+                degree=self.degree,
+                threshold=self.t,
+                colluders=self.assumed_colluders / n,
+                dropouts=gone / n,
+            )
+        except UsageError:  # colluders and dropouts leave nobody
+            return 1.0
+        return float(2.0**found.privacy)
+
+    def group(self, row: Row) -> Group:
+        return self.groupings[row[0]][row[1]]
+
+    @cached_property
+    def weight_of(self) -> Mapping[ClientId, int]:
+        return dict(zip(self.ids, self.weights or (1,) * len(self.ids), strict=True))
+
+    def relative_weight(self, client: ClientId) -> float:
+        """n_i over the mean of the roster's n_i: what a client scales its update by before encoding."""
+        if not self.weights:
+            return 1.0
+        return self.weight_of[client] * len(self.ids) / sum(self.weights)
+
+    def too_few_in_atom(self, survivors: Collection[ClientId]) -> tuple[ClientId, ...]:
+        """Survivors whose atom fell below the policy: they leave U3, so that their rows can be opened."""
+        if not self.policy.enforced:
+            return ()
+        kept = keep_whole_atoms(self.atoms, survivors, self.policy.anonymity)
+        return tuple(sorted(set(survivors) - set(kept)))
+
+    def audit(self, survivors: Collection[ClientId]) -> Verdict:
+        """What opening rows would reveal with these survivors, and which rows the policy allows."""
+        return audit(
+            self.groupings,
+            survivors,
+            self.policy,
+            weights=self.weight_of if self.weights else None,
+            plan_hash=self.hash,
+            atoms=self.atoms,
+            columns=self.schedule.columns(self.ids, self.training_seed, self.round),
+        )
+
+    @cached_property
+    def roster_hash(self) -> bytes:
+        return roster_hash(self.roster)
+
+    def to_bytes(self) -> bytes:
+        return codec.to_bytes(_PLAN, _Flat.of(self))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Plan:
+        """Strict: WireError for bytes that no plan makes, UsageError for a plan that may not be built."""
+        flat: _Flat = codec.from_bytes(_PLAN, data)
+        plan = flat.plan()
+        if plan.to_bytes() != data:
+            raise WireError("a plan has one encoding, and this is another")
+        return plan
+
+    @cached_property
+    def hash(self) -> bytes:
+        return digest(labels.PLAN, self.to_bytes())
+
+
+def roster_hash(roster: tuple[Member, ...]) -> bytes:
+    """What stage 0 signs before there is a plan."""
+    return digest(labels.ROSTER, codec.to_bytes(Many(_MEMBER, MOST_CLIENTS), roster))
+
+
+@dataclass(frozen=True, slots=True)
+class _Flat:
+    """The plan as it lies in bytes (docs/protocol.md, "Plan")."""
+
+    version: int
+    training_id: bytes
+    round: int
+    roster: tuple[Member, ...]
+    threshold: int
+    colluders: int
+    length: int
+    floats: int
+    clip: float
+    bound: int
+    weights: tuple[int, ...]
+    schedule: int
+    size: int
+    groupings: int
+    atom: int
+    training_seed: bytes
+    min_survivors: int
+    anonymity: int
+    max_leverage: float
+    mode: int
+    degree: int
+    context: bytes
+
+    @classmethod
+    def of(cls, plan: Plan) -> _Flat:
+        return cls(
+            version=labels.VERSION,
+            training_id=plan.training_id,
+            round=plan.round,
+            roster=plan.roster,
+            threshold=plan.t,
+            colluders=plan.assumed_colluders,
+            length=plan.length,
+            floats=int(plan.clip is not None),
+            clip=plan.clip or 0.0,
+            bound=plan.bound or 0,
+            weights=plan.weights,
+            schedule=SCHEDULES.index(plan.schedule.name),
+            size=plan.schedule.size,
+            groupings=plan.schedule.groupings,
+            atom=plan.schedule.atom,
+            training_seed=plan.training_seed,
+            min_survivors=plan.policy.min_survivors,
+            anonymity=plan.policy.anonymity,
+            max_leverage=plan.policy.max_leverage,
+            mode=MODES.index(plan.policy.mode),
+            degree=plan.degree,
+            context=plan.context,
+        )
+
+    def plan(self) -> Plan:
+        if self.version != labels.VERSION:
+            raise WireError(f"plan version {self.version}, this is version {labels.VERSION}")
+        if self.schedule >= len(SCHEDULES) or self.mode >= len(MODES) or self.floats > 1:
+            raise WireError("a plan names a schedule, mode or encoding that does not exist")
+        return Plan(
+            training_id=self.training_id,
+            round=self.round,
+            roster=self.roster,
+            length=self.length,
+            schedule=Schedule(
+                name=SCHEDULES[self.schedule], size=self.size, groupings=self.groupings, atom=self.atom
+            ),
+            training_seed=self.training_seed,
+            clip=self.clip if self.floats else None,
+            bound=None if self.floats else self.bound,
+            threshold=self.threshold,
+            colluders=self.colluders,
+            weights=self.weights,
+            policy=Policy(
+                min_survivors=self.min_survivors,
+                anonymity=self.anonymity,
+                max_leverage=self.max_leverage,
+                mode=MODES[self.mode],
+            ),
+            context=self.context,
+            degree=self.degree,
+        )
+
+
+_MEMBER: Final = Struct(Member, (("id", U32), ("identity", Fixed(KEY_BYTES))))
+_PLAN: Final = Struct(
+    _Flat,
+    (
+        ("version", U8),
+        ("training_id", Fixed(HASH_BYTES)),
+        ("round", U64),
+        ("roster", Many(_MEMBER, MOST_CLIENTS)),
+        ("threshold", U32),
+        ("colluders", U32),
+        ("length", U32),
+        ("floats", U8),
+        ("clip", Float()),
+        ("bound", U32),
+        ("weights", Many(U32, MOST_CLIENTS)),
+        ("schedule", U8),
+        ("size", U32),
+        ("groupings", U16),
+        ("atom", U32),
+        ("training_seed", Fixed(HASH_BYTES)),
+        ("min_survivors", U32),
+        ("anonymity", U32),
+        ("max_leverage", Float()),
+        ("mode", U8),
+        ("degree", U32),
+        ("context", Blob(MOST_CONTEXT)),
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Floors:
+    """What a client pinned at enrolment, and the least that it accepts of a plan.
+
+    `roster`, `training_id` and `training_seed` must be met exactly. `colluders` None means a third of the
+    roster, `schedule` None any (pin it: otherwise the server chooses cluster sizes round by round). `bound`
+    is how large the client's integers may be, None if it sums none: a smaller bound would tell the server
+    who is above it. `weight` is the client's own n_i, None if it does not care. `sparse_risk` limits the
+    probability that a sparse plan's neighbourhoods give someone away (`sparse.py`). `context` is compared
+    when the plan arrives, because the application may learn it (the model's hash) only then.
+    """
+
+    roster: tuple[Member, ...]
+    training_id: bytes
+    training_seed: bytes
+    colluders: int | None = None
+    policy: Policy = field(default_factory=Policy)
+    schedule: Schedule | None = None
+    clip: tuple[float, float] = (2.0**-10, 2.0**20)
+    bound: int | None = None
+    weight: int | None = None
+    weight_ratio: float = 10.0
+    groupings: int = 16
+    accept_semi_honest_server_only: bool = False
+    sparse_risk: float = 2.0**-40
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "roster", tuple(self.roster))
+
+    def check(self, plan: Plan, me: ClientId, round: int, context: bytes) -> None:
+        """Raise PlanRefused, with the floor that was crossed, unless the plan is good enough."""
+        n = len(self.roster)
+        least_colluders = default_colluders(n) if self.colluders is None else self.colluders
+        weights = plan.weights or (1,)
+        least_clip, most_clip = self.clip
+        for refused, why in (
+            (plan.training_id != self.training_id, "it is for another training"),
+            (plan.round != round, f"it is for round {plan.round}, my keys are for round {round}"),
+            (plan.roster != self.roster, "its roster is not the one I pinned"),
+            (plan.training_seed != self.training_seed, "its training seed is not the one I pinned"),
+            (plan.context != context, "its context (model, configuration) is not mine"),
+            (
+                plan.assumed_colluders < least_colluders,
+                f"it assumes {plan.assumed_colluders} colluders, my floor is {least_colluders}",
+            ),
+            (
+                plan.clip is not None and not least_clip <= plan.clip <= most_clip,
+                f"clip {plan.clip} is outside my range {least_clip} to {most_clip}",
+            ),
+            (
+                plan.bound is not None and (self.bound is None or plan.bound < self.bound),
+                f"bound {plan.bound} would tell who is above it; mine is {self.bound}",
+            ),
+            (
+                bool(plan.weights) and self.weight not in (None, plan.weight_of.get(me)),
+                "it does not give me my own weight",
+            ),
+            (
+                max(weights) > self.weight_ratio * min(weights),
+                f"weights differ by more than {self.weight_ratio:g} times",
+            ),
+            (
+                plan.schedule.groupings > self.groupings,
+                f"{plan.schedule.groupings} groupings, my most is {self.groupings}",
+            ),
+            (
+                self.schedule not in (None, plan.schedule),
+                "its schedule is not the one I pinned",
+            ),
+            (not plan.policy.at_least(self.policy), "its exposure policy is weaker than mine"),
+            (
+                plan.semi_honest_only and not self.accept_semi_honest_server_only,
+                "the sparse mode protects only from a semi-honest server",
+            ),
+            (
+                plan.semi_honest_only and plan.sparse_risk(gone=0) > self.sparse_risk,
+                "its neighbourhoods are too small for the colluders that it assumes",
+            ),
+        ):
+            if refused:
+                raise PlanRefused(f"plan refused: {why}")

@@ -1,0 +1,118 @@
+"""What is hashed and what is signed at each stage: the exact bytes, in one place.
+
+Every statement opens with its own label and binds the plan hash (stage 0, which comes before the plan,
+binds training id, round and roster hash). All parts have fixed lengths or carry their count, so two
+different statements never have the same bytes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg import labels
+from secagg.crypto.hashing import Bytes, sha256_each
+from secagg.crypto.keys import digest
+from secagg.exposure.schedules import ClientId, Row
+from secagg.protocol.codec import to_bytes
+from secagg.protocol.messages import Dealer, Dealing, KeyAdvert, Unmasking
+from secagg.protocol.plan import Plan
+from secagg.protocol.wire import IDS, ROWS
+
+KEY_SECRET = 0  # which secret a share is of: 0 the mask key, r + 1 the seed of grouping r
+
+
+u32 = struct.Struct("<I").pack  # an id, a count or an index in four bytes, little-endian
+
+
+def key_statement(training_id: bytes, round: int, roster_hash: bytes, advert: KeyAdvert) -> bytes:
+    """Stage 0 signs this. It names no plan, so that keys may be sent ahead of time."""
+    return b"".join(
+        (
+            labels.SIGN_KEYS,
+            training_id,
+            round.to_bytes(8, "little"),
+            roster_hash,
+            u32(advert.sender),
+            advert.channel,
+            advert.mask,
+        )
+    )
+
+
+def seed_commitment(plan_hash: bytes, owner: ClientId, grouping: int, seed: bytes) -> bytes:
+    """Hiding because a seed is 32 uniform bytes; binding because SHA-256 is collision resistant."""
+    return digest(labels.SEED_COMMITMENT, plan_hash, u32(owner), u32(grouping), seed)
+
+
+def share_hash(
+    plan_hash: bytes, dealer: ClientId, holder: ClientId, secret: int, share: bytes, nonce: bytes
+) -> bytes:
+    """What a dealer publishes of one share, so that nobody can pass off another."""
+    return digest(labels.SHARE_LEAF, plan_hash, u32(dealer), u32(holder), u32(secret), share, nonce)
+
+
+def share_hashes(plan_hash: bytes, ids: npt.NDArray[np.uint32], entries: Bytes) -> Bytes:
+    """`share_hash` of many: rows of ids are (dealer, holder, secret), of entries a share and its nonce."""
+    rows = np.concatenate([np.ascontiguousarray(ids, "<u4").view(np.uint8), entries], axis=1)
+    return sha256_each(labels.SHARE_LEAF + plan_hash, rows)
+
+
+def dealing_statement(plan_hash: bytes, advert: KeyAdvert, dealing: Dealing | Dealer) -> bytes:
+    """Stage 1 signs this: the dealer's keys, commitments and tree of share hashes."""
+    return b"".join(
+        (
+            labels.SIGN_SHARES,
+            plan_hash,
+            u32(advert.sender),
+            advert.channel,
+            advert.mask,
+            u32(len(dealing.commitments)),
+            *dealing.commitments,
+            dealing.root,
+        )
+    )
+
+
+def view(plan_hash: bytes, members: Iterable[tuple[KeyAdvert, Dealer]]) -> bytes:
+    """A client's view of U2: ids, keys, commitments and roots, ascending by id."""
+    rows = [
+        b"".join((u32(dealer.id), advert.channel, advert.mask, *dealer.commitments, dealer.root))
+        for advert, dealer in members
+    ]
+    return digest(labels.VIEW, plan_hash, u32(len(rows)), *rows)
+
+
+def view_statement(
+    plan_hash: bytes, sender: ClientId, view_digest: bytes, disputes: Sequence[ClientId]
+) -> bytes:
+    """Stage 2 signs this."""
+    disputed = digest(labels.DISPUTES, to_bytes(IDS, disputes))
+    return labels.SIGN_VIEW + plan_hash + u32(sender) + view_digest + disputed
+
+
+def opening(plan: Plan, view_digest: bytes, survivors: Sequence[ClientId], rows: Sequence[Row]) -> bytes:
+    """Stage 3 signs this: the one survivor set and the rows that will be opened.
+
+    In the sparse mode each client has a view of its own neighbourhood, so the view is left out there.
+    """
+    bound_view = bytes(32) if plan.semi_honest_only else view_digest
+    statement = digest(labels.OPENING, plan.hash, bound_view, to_bytes(IDS, survivors), to_bytes(ROWS, rows))
+    return labels.SIGN_OPENING + statement
+
+
+def unmasking_statement(plan_hash: bytes, message: Unmasking) -> bytes:
+    """Stage 4 signs this, so that a wrong share is its sender's and nobody else's."""
+    content = digest(
+        labels.UNMASKING,
+        to_bytes(IDS, message.seed_owners),
+        u32(len(message.seeds)),
+        message.seeds,
+        to_bytes(IDS, message.key_owners),
+        u32(len(message.keys)),
+        message.keys,
+    )
+    return labels.SIGN_UNMASKING + plan_hash + u32(message.sender) + content

@@ -1,0 +1,123 @@
+"""Messages to bytes and back: a version byte, a type byte, then the fields of `LAYOUTS`, with no slack.
+
+docs/protocol.md prints these layouts, and a test compares the two. `decode(encode(x))` is x, and
+`encode(decode(b))` is b. Nothing is allocated for a length that the bytes do not hold.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES
+from secagg.errors import WireError
+from secagg.labels import VERSION
+from secagg.protocol.codec import (
+    U32,
+    Ascending,
+    AscendingRows,
+    Blob,
+    Buffer,
+    Codec,
+    Fixed,
+    Many,
+    Matrix,
+    Reader,
+    Struct,
+)
+from secagg.protocol.messages import (
+    Bundle,
+    Consistency,
+    Dealer,
+    Dealing,
+    Endorsement,
+    KeyAdvert,
+    KeyList,
+    MaskedInput,
+    Message,
+    Signatures,
+    Survivor,
+    Survivors,
+    Unmasking,
+)
+from secagg.protocol.plan import MOST_CLIENTS, MOST_GROUPINGS
+
+IDS: Final = Ascending(MOST_CLIENTS)
+ROWS: Final = AscendingRows()
+HASH: Final = Fixed(HASH_BYTES)
+KEY: Final = Fixed(KEY_BYTES)
+SIGNATURE: Final = Fixed(SIGNATURE_BYTES)
+COMMITMENTS: Final = Many(HASH, MOST_GROUPINGS)
+
+ADVERT: Final = Struct(
+    KeyAdvert, (("sender", U32), ("channel", KEY), ("mask", KEY), ("signature", SIGNATURE))
+)
+DEALER: Final = Struct(Dealer, (("id", U32), ("commitments", COMMITMENTS), ("root", HASH)))
+SURVIVOR: Final = Struct(Survivor, (("id", U32), ("disputes", IDS), ("signature", SIGNATURE)))
+ENDORSEMENT: Final = Struct(Endorsement, (("id", U32), ("signature", SIGNATURE)))
+
+LAYOUTS: Final[dict[int, Struct]] = {
+    1: ADVERT,
+    2: Struct(KeyList, (("plan", Blob()), ("adverts", Many(ADVERT, MOST_CLIENTS)))),
+    3: Struct(
+        Dealing,
+        (
+            ("sender", U32),
+            ("commitments", COMMITMENTS),
+            ("root", HASH),
+            ("signature", SIGNATURE),
+            ("hashes", Blob()),
+            ("boxes", Blob()),
+        ),
+    ),
+    4: Struct(Bundle, (("dealers", Many(DEALER, MOST_CLIENTS)), ("boxes", Blob()), ("proofs", Blob()))),
+    5: Struct(
+        MaskedInput, (("sender", U32), ("disputes", IDS), ("signature", SIGNATURE), ("vectors", Matrix()))
+    ),
+    6: Struct(Survivors, (("members", Many(SURVIVOR, MOST_CLIENTS)), ("rows", ROWS))),
+    7: Struct(Consistency, (("sender", U32), ("signature", SIGNATURE))),
+    8: Struct(Signatures, (("endorsements", Many(ENDORSEMENT, MOST_CLIENTS)),)),
+    9: Struct(
+        Unmasking,
+        (
+            ("sender", U32),
+            ("seed_owners", IDS),
+            ("seeds", Blob()),
+            ("key_owners", IDS),
+            ("keys", Blob()),
+            ("signature", SIGNATURE),
+        ),
+    ),
+}
+TYPES: Final = {layout.cls: tag for tag, layout in LAYOUTS.items()}
+
+
+def parts(message: Message) -> list[Buffer]:
+    """The message as buffers to be sent one after the other; large vectors are views, not copies."""
+    tag = TYPES[type(message)]
+    out: list[Buffer] = [bytes((VERSION, tag))]
+    LAYOUTS[tag].put(out, message)
+    return out
+
+
+def encode(message: Message) -> bytes:
+    """The message as one byte string."""
+    return b"".join(parts(message))
+
+
+def size(message: Message) -> int:
+    """How many bytes `encode` would make, without making them."""
+    return sum(len(part) for part in parts(message))
+
+
+def decode(data: Buffer) -> Message:
+    """One message from exactly these bytes, or WireError. A vector is a read-only view of `data`."""
+    reader = Reader(data)
+    version, tag = reader.take(2)
+    if version != VERSION:
+        raise WireError(f"wire version {version}, this is version {VERSION}")
+    layout: Codec | None = LAYOUTS.get(tag)
+    if layout is None:
+        raise WireError(f"there is no message of type {tag}")
+    message: Message = layout.get(reader)
+    reader.end()
+    return message

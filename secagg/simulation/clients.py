@@ -1,0 +1,280 @@
+"""The clients of a local run: in this process, or spread over forked ones.
+
+Much of what a client does holds Python's global lock, so many are simulated faster in several processes. A
+worker process owns its clients from beginning to end. Messages cross as the bytes of `wire.py`, masked
+vectors through shared memory, and nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection, Pipe, wait
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg.crypto import hashing
+from secagg.errors import SecAggError, UsageError
+from secagg.exposure.schedules import ClientId
+from secagg.protocol import wire
+from secagg.protocol.client import Client
+from secagg.protocol.codec import Ring32
+from secagg.protocol.messages import MaskedInput, ToClient, ToServer
+from secagg.protocol.plan import Plan
+from secagg.protocol.result import Stage
+
+Array = npt.NDArray[Any]
+Inputs = Mapping[ClientId, Array] | Callable[[ClientId], Array]
+Tamper = Callable[[Stage, ToServer], ToServer | bytes | None]
+Reply = ToServer | bytes | None
+Requests = Iterator[tuple[ClientId, ToClient | None]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What one client said to one message, and what that took."""
+
+    client: ClientId
+    reply: Reply
+    seconds: float  # of CPU time
+    received: int  # bytes of the message that it answers
+
+    @property
+    def sent(self) -> int:
+        """Bytes of the reply."""
+        if self.reply is None:
+            return 0
+        return len(self.reply) if isinstance(self.reply, bytes) else wire.size(self.reply)
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who plays: how a client is made, what it puts in, and who spoils the messages."""
+
+    plan: Plan
+    make: Callable[[ClientId], Client]
+    inputs: Inputs
+    tamper: Mapping[ClientId, Tamper]
+
+    def answer(
+        self, machine: Client, stage: Stage, message: ToClient | None, out: Ring32 | None = None
+    ) -> Reply:
+        """One client's answer to one message; None when it refuses, which is a dropout to the others.
+
+        Masked vectors are made in `out`, if it is given.
+        """
+        try:
+            if message is None:
+                reply: ToServer = machine.hello()
+            elif stage is Stage.SHARES:
+                reply = machine.receive(message, context=self.plan.context)
+            elif stage is Stage.INPUTS:
+                inputs = self.inputs
+                update = inputs(machine.me) if callable(inputs) else inputs[machine.me]
+                reply = machine.receive(message, update=update, out=out)
+            else:
+                reply = machine.receive(message)
+        except UsageError:
+            raise
+        except SecAggError:
+            return None
+        tamper = self.tamper.get(machine.me)
+        return tamper(stage, reply) if tamper else reply
+
+
+class HereClients:
+    """All clients in this process, one after the other."""
+
+    def __init__(self, cast: Cast) -> None:
+        self._cast = cast
+        self._clients: dict[ClientId, Client] = {}
+
+    def answers(self, stage: Stage, requests: Requests) -> Iterator[Answer]:
+        last, size = None, 0
+        for client, message in requests:
+            if message is not last:
+                last, size = message, 0 if message is None else wire.size(message)
+            start = time.process_time()
+            if client not in self._clients:
+                self._clients[client] = self._cast.make(client)
+            reply = self._cast.answer(self._clients[client], stage, message)
+            yield Answer(client, reply, time.process_time() - start, size)
+            del reply  # the server is done with it: one client's vectors are alive at a time
+
+    def close(self) -> None:
+        self._clients.clear()
+
+
+class ForkedClients:
+    """Clients dealt out to forked processes; at most two clients' vectors per process are alive."""
+
+    def __init__(self, cast: Cast, processes: int) -> None:
+        self._plan = cast.plan
+        self._workers: list[_Worker] = []
+        hashing.prepare()
+        try:
+            for _ in range(processes):
+                self._workers.append(_Worker(cast, self._workers))
+        except OSError:
+            self.close()
+            raise
+
+    def answers(self, stage: Stage, requests: Requests) -> Iterator[Answer]:
+        queues: list[deque[tuple[ClientId, ToClient | None]]] = [deque() for _ in self._workers]
+        place = self._plan.index
+        busy: dict[Connection, _Worker] = {}
+
+        def feed(which: int) -> None:
+            """Give a worker its next client. Each client always goes to the same worker."""
+            queue, worker = queues[which], self._workers[which]
+            while not queue:
+                item = next(requests, None)
+                if item is None:
+                    return
+                queues[place[item[0]] % len(self._workers)].append(item)
+            worker.ask(stage, *queue.popleft())
+            busy[worker.pipe] = worker
+
+        for which in range(len(self._workers)):
+            feed(which)
+        while busy:
+            for pipe in wait(list(busy)):
+                worker = busy.pop(pipe)  # type: ignore[call-overload]
+                answer = worker.take()
+                feed(self._workers.index(worker))  # it goes on while the server digests this answer
+                yield answer
+
+    def close(self) -> None:
+        while self._workers:
+            self._workers.pop().close()
+
+
+_ASK = struct.Struct("<BIBB")  # stage, client, slot, and what follows:
+_HELLO, _NEW, _SAME = range(3)  # nothing; a message; nothing, because it is the message before this one
+_TELL = struct.Struct("<BIBId")  # kind, client, slot, rows in the slot, seconds of CPU time
+_NOTHING, _RAW, _MESSAGE, _MISTAKE, _FAILURE = range(5)
+
+
+class _Worker:
+    """One forked process and this side of its pipe."""
+
+    _SLOTS = 2  # one being filled, one being read
+
+    def __init__(self, cast: Cast, older: Sequence[_Worker]) -> None:
+        self._shape = (len(cast.plan.groupings), cast.plan.length)
+        self._memory = mmap.mmap(-1, self._SLOTS * 4 * self._shape[0] * self._shape[1])
+        self._slot = 0
+        self._last: ToClient | None = None
+        self._size = 0  # of the last message
+        self.pipe, theirs = Pipe()
+        self._child = _fork()
+        if self._child == 0:
+            try:
+                for worker in (*older, self):
+                    worker.pipe.close()  # or the older ones would never see the end of their input
+                _serve(cast, theirs, self._vectors)
+            finally:
+                os._exit(0)  # never run the parent's clean-up in the child
+        theirs.close()
+
+    def _vectors(self, slot: int) -> Ring32:
+        size = self._shape[0] * self._shape[1]
+        return np.frombuffer(self._memory, np.uint32, size, slot * 4 * size).reshape(self._shape)
+
+    def ask(self, stage: Stage, client: ClientId, message: ToClient | None) -> None:
+        """Let a client answer a message. One answer at a time: it is taken before the next is asked for."""
+        self._slot = (self._slot + 1) % self._SLOTS
+        body, follows = b"", _HELLO if message is None else _SAME
+        if message is not self._last:
+            self._last, body = message, b"" if message is None else wire.encode(message)
+            self._size, follows = len(body), _HELLO if message is None else _NEW
+        self.pipe.send_bytes(_ASK.pack(stage, client, self._slot, follows) + body)
+
+    def take(self) -> Answer:
+        try:
+            frame = self.pipe.recv_bytes()
+        except EOFError:
+            raise RuntimeError("a worker process died") from None
+        kind, client, slot, rows, seconds = _TELL.unpack_from(frame)
+        body = frame[_TELL.size :]
+        if kind == _MISTAKE:
+            raise UsageError(body.decode())
+        if kind == _FAILURE:
+            raise RuntimeError(f"client {client} failed in a worker process:\n{body.decode()}")
+        reply: Any = None
+        if kind == _RAW:
+            reply = body
+        elif kind == _MESSAGE:
+            reply = wire.decode(body)
+            if isinstance(reply, MaskedInput) and rows:
+                reply = replace(reply, vectors=self._vectors(slot)[:rows])
+        return Answer(client, reply, seconds, self._size)
+
+    def close(self) -> None:
+        self.pipe.close()  # the worker sees the end of its input, and ends
+        os.waitpid(self._child, 0)
+
+
+def _fork() -> int:
+    """os.fork without the warning, from Python 3.12 on, that this process has other threads.
+
+    A lock that such a thread holds at that moment stays locked in the child for ever. So fork while no other
+    thread is inside secagg, numba or an import; helpers of `parallel` only wait between its calls. Where that
+    cannot be promised, do not ask for several processes: one is the default.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
+        return os.fork()
+
+
+def _serve(cast: Cast, pipe: Connection, vectors: Callable[[int], Ring32]) -> None:
+    """The life of a worker: answer for its clients until the pipe closes."""
+    clients: dict[ClientId, Client] = {}
+    message: Any = None
+    while True:
+        try:
+            frame = pipe.recv_bytes()
+        except EOFError:
+            return
+        stage, client, slot, follows = _ASK.unpack_from(frame)
+        start = time.process_time()
+        rows, body, seconds = 0, b"", 0.0
+        try:
+            if follows != _SAME:  # a message to all is read once per process, not once per client
+                message = wire.decode(memoryview(frame)[_ASK.size :]) if follows == _NEW else None
+            if client not in clients:
+                clients[client] = cast.make(client)
+            memory = vectors(slot)
+            reply = cast.answer(clients[client], Stage(stage), message, memory)
+            seconds = time.process_time() - start
+            kind = _NOTHING if reply is None else _RAW if isinstance(reply, bytes) else _MESSAGE
+            if isinstance(reply, MaskedInput) and reply.vectors.shape[1:] == (cast.plan.length,):
+                rows = len(reply.vectors)
+                if client in cast.tamper:  # who knows what these are
+                    memory[:rows] = np.array(reply.vectors)
+                reply = replace(reply, vectors=np.empty((0, 0), np.uint32))
+            if reply is not None:
+                body = reply if isinstance(reply, bytes) else wire.encode(reply)
+        except UsageError as mistake:
+            kind, body = _MISTAKE, str(mistake).encode()
+        except (
+            Exception
+        ):  # of the caller's own functions, or a bug: it is raised in the parent, with the trace
+            kind, body = _FAILURE, traceback.format_exc().encode()
+        pipe.send_bytes(_TELL.pack(kind, client, slot, rows, seconds) + body)
+
+
+def forked(cast: Cast, processes: int) -> ForkedClients | HereClients:
+    """Clients in so many processes, or here if one is enough or this system cannot fork."""
+    if processes > 1 and hasattr(os, "fork"):
+        return ForkedClients(cast, processes)
+    return HereClients(cast)

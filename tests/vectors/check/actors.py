@@ -1,0 +1,305 @@
+"""Operations of clients and the server, and every intermediate value behind a client's message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from secagg.crypto import box, hashtree, prg, shamir
+from secagg.crypto.keys import AgreementKey, Identity, hkdf
+from secagg.crypto.masks import pairwise_key, pairwise_sign, self_key
+from secagg.exposure.schedules import ClientId
+from secagg.protocol import client_state, codec, server_state, transcript
+from secagg.protocol.client import Client
+from secagg.protocol.client_state import Memory, Opening, State, nonce_of
+from secagg.protocol.messages import Dealing, KeyAdvert, MaskedInput, Message, ToClient
+from secagg.protocol.plan import Plan, roster_hash
+from secagg.protocol.server import Server
+from secagg.protocol.unmask import Opened, Shares, rebuild
+from secagg.protocol.wire import decode, encode
+from tests.vectors.check.session import (
+    Actor,
+    Operation,
+    Session,
+    Values,
+    box_address,
+    floors_of,
+    numbers,
+    row_name,
+    words,
+)
+
+# --- a client --------------------------------------------------------------------------------------------
+
+
+def _client_new(s: Session, v: Values) -> Values:
+    """`client` is the id, `actor` its name in this file: two actors may be the same client.
+
+    They share a journal, unless `journal` names another one; `entropy` names the draws, if not `actor` does.
+    """
+    name = v.get("actor", str(v["client"]))
+    identity = Identity.from_private(bytes.fromhex(s.given["identities"][str(v["client"])]))
+    floors = floors_of({**s.given["floors"], **v.get("floors", {})})
+    journal = s.journal(v.get("journal", str(v["client"])))
+    entropy = s.entropy(str(v.get("entropy", name)))
+    machine = Client(v["client"], identity, floors, v["round"], journal, entropy=entropy)
+    s.actors[name] = Actor(machine, identity, floors, journal, entropy)
+    return {"identity": identity.public.hex()}
+
+
+def _client_hello(s: Session, v: Values) -> Values:
+    return {"message": s.put(v["as"], encode(s.actors[v["client"]].machine.hello()))}
+
+
+def _client_receive(s: Session, v: Values) -> Values:
+    update = numbers(s.given["updates"][v["update"]]) if "update" in v else None
+    context = bytes.fromhex(v.get("context", ""))
+    reply = s.actors[v["client"]].machine.receive(s.get(v["message"]), update=update, context=context)
+    return {"message": s.put(v["as"], encode(reply))}
+
+
+def _client_state(s: Session, v: Values) -> Values:
+    return {"state": s.actors[v["client"]].machine.state.name}
+
+
+def _client_save(s: Session, v: Values) -> Values:
+    return {"bytes": s.put(v["as"], s.actors[v["client"]].machine.save())}
+
+
+def _client_restore(s: Session, v: Values) -> Values:
+    """Make `actor` (default: the client itself) from the saved bytes of a client."""
+    saved = s.actors[v["client"]]
+    actor = replace(saved, journal=s.journal(v["journal"]) if "journal" in v else saved.journal)
+    actor.restore(s.get(v["bytes"]))
+    s.actors[v["actor"] if "actor" in v else v["client"]] = actor
+    return {"state": actor.machine.state.name}
+
+
+def _client_records(s: Session, v: Values) -> Values:
+    return {"records": {name: content.hex() for name, content in s.journal(str(v["client"])).records.items()}}
+
+
+def _client_values(s: Session, v: Values) -> Values:
+    """Every intermediate value behind the message that this client sent last (`message`)."""
+    actor = s.actors[v["client"]]
+    memory, message = actor.memory(), decode(s.get(v["message"]))
+    return _VALUES_OF[memory.state](memory, message, actor)
+
+
+def _advert_values(memory: Memory, message: Message, actor: Actor) -> Values:
+    assert isinstance(message, KeyAdvert)
+    pinned = actor.floors
+    statement = transcript.key_statement(
+        pinned.training_id, memory.round, roster_hash(pinned.roster), message
+    )
+    return {
+        "channel_private": memory.channel.hex(),
+        "mask_private": memory.mask.hex(),
+        "signed": statement.hex(),
+    }
+
+
+def _dealing_values(memory: Memory, message: Message, actor: Actor) -> Values:
+    assert isinstance(message, Dealing)
+    plan, adverts = actor.machine.plan, {advert.sender: advert for advert in memory.adverts}
+    channel = AgreementKey.from_private(memory.channel)
+    size = len(message.boxes) // (len(adverts) - 1)
+    boxes = {
+        holder: message.boxes[place * size : (place + 1) * size]
+        for place, holder in enumerate(v for v in sorted(adverts) if v != memory.me)
+    }
+    holders, leaves = {}, []
+    for holder in sorted(adverts):
+        values: Values = {"index": plan.index[holder]}
+        if holder == memory.me:
+            content = memory.held[0].nonce + memory.held[0].shares
+        else:
+            agreed = channel.agree(adverts[holder].channel)
+            content = box.unseal(agreed, plan.hash, memory.me, holder, boxes[holder])
+            address = box_address(plan.hash, memory.me, holder)
+            values |= {"agreed": agreed.hex(), "address": address.hex(), "key": hkdf(agreed, address).hex()}
+        nonce, data = content[:32], content[32:]
+        shares = [data[k : k + shamir.SHARE_BYTES] for k in range(0, len(data), shamir.SHARE_BYTES)]
+        nonces = [nonce_of(nonce, k) for k in range(len(shares))]
+        hashes = [
+            transcript.share_hash(plan.hash, memory.me, holder, k, share, nonces[k])
+            for k, share in enumerate(shares)
+        ]
+        leaves.append(hashtree.leaf(b"".join(hashes)))
+        values |= {
+            "pair_nonce": nonce.hex(),
+            "shares": [share.hex() for share in shares],
+            "nonces": [nonce.hex() for nonce in nonces],
+            "hashes": [found.hex() for found in hashes],
+        }
+        holders[str(holder)] = values
+    return {
+        "seeds": [seed.hex() for seed in memory.seeds],
+        "holders": holders,
+        "tree": [level.hex() for level in hashtree.levels(b"".join(leaves))],
+        "signed": transcript.dealing_statement(plan.hash, adverts[memory.me], message).hex(),
+    }
+
+
+def _masking_values(memory: Memory, message: Message, actor: Actor) -> Values:
+    assert isinstance(message, MaskedInput)
+    plan, adverts = actor.machine.plan, {advert.sender: advert for advert in memory.adverts}
+    mask, members = AgreementKey.from_private(memory.mask), {dealer.id for dealer in memory.dealers}
+    rows = {}
+    for (r, g), vector in zip(plan.rows_of[memory.me], message.vectors, strict=True):
+        own = self_key(memory.seeds[r], plan.hash, memory.me, r)
+        encoded = vector.astype(np.uint32)
+        prg.add_masks(encoded, [own], [-1])
+        pairs = {}
+        for peer in plan.groupings[r][g]:
+            if peer == memory.me or peer not in members:
+                continue
+            agreed = mask.agree(adverts[peer].mask)
+            key, sign = pairwise_key(agreed, plan.hash, memory.me, peer, r), pairwise_sign(memory.me, peer)
+            prg.add_masks(encoded, [key], [-sign])
+            pairs[str(peer)] = {
+                "agreed": agreed.hex(), "key": key.hex(), "sign": sign,
+                "mask": words(prg.expand(key, plan.length)),
+            }  # fmt: skip
+        rows[row_name((r, g))] = {
+            "encoded": words(encoded),
+            "own": {"key": own.hex(), "mask": words(prg.expand(own, plan.length))},
+            "pairs": pairs,
+        }
+    view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
+    statement = transcript.view_statement(plan.hash, memory.me, view, message.disputes)
+    return {"rows": rows, "view": view.hex(), "signed": statement.hex(), "clipped": memory.clipped}
+
+
+def _opening_values(memory: Memory, _: Message, actor: Actor) -> Values:
+    plan, adverts = actor.machine.plan, {advert.sender: advert for advert in memory.adverts}
+    view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
+    record = Opening(plan.hash, view, memory.survivors, memory.rows)
+    return {
+        "signed": transcript.opening(plan, view, memory.survivors, memory.rows).hex(),
+        "record": codec.to_bytes(client_state.OPENING, record).hex(),
+    }
+
+
+_VALUES_OF: Final[Mapping[State, Callable[[Memory, Message, Actor], Values]]] = {
+    State.ADVERTISED: _advert_values,
+    State.DEALT: _dealing_values,
+    State.MASKED: _masking_values,
+    State.SIGNED: _opening_values,
+}
+
+
+# --- the server ------------------------------------------------------------------------------------------
+
+
+def _server_new(s: Session, v: Values) -> Values:
+    entropy = s.entropy(v.get("entropy", "server"))
+    s.server = Server(Plan.from_bytes(s.get(v["plan"])), s.journal("server"), entropy=entropy)
+    return {}
+
+
+def _server_receive(s: Session, v: Values) -> Values:
+    """`counted`, `ignored` (a duplicate, or too late) or `dropped`: its sender is out of the run."""
+    waiting = v["client"] in s.server.waiting_for()
+    dropout = s.server.receive(v["client"], s.get(v["message"]))
+    counted = waiting and v["client"] not in s.server.waiting_for()
+    return {"outcome": "dropped" if dropout else "counted" if counted else "ignored"}
+
+
+def _server_advance(s: Session, v: Values) -> Values:
+    return _sent(s, v["as"], s.server.advance())
+
+
+def _server_outbox(s: Session, v: Values) -> Values:
+    return _sent(s, v["as"], s.server.outbox())
+
+
+def _sent(s: Session, name: str, outbox: Mapping[ClientId, ToClient]) -> Values:
+    """By receiver, the names of the messages to send: one name when all get the same."""
+    made = {client: encode(outbox[client]) for client in outbox}
+    same = len(set(made.values())) == 1
+    names = {str(v): s.put(name if same else f"{name}/{v}", data) for v, data in made.items()}
+    return {"stage": s.server.stage.name, "messages": names}
+
+
+def _server_values(s: Session, _: Values) -> Values:
+    """What the server is about to rebuild, and the sums that are still masked: in stage 4."""
+    data = s.server.save()
+    s.server = Server.restore(data, s.journal("server"))
+    ledger, plan = server_state.restore(data), s.server.plan
+    adverts = {advert.sender: advert for advert in ledger.adverts}
+    holders = {v: [h for h in plan.peers(v) if h in adverts] for v in adverts}
+    opened = Opened(
+        plan=plan,
+        adverts=adverts,
+        dealings={dealing.sender: dealing for dealing in ledger.dealings},
+        holders={v: {h: place for place, h in enumerate(held)} for v, held in holders.items()},
+        survivors=frozenset(survivor.id for survivor in ledger.survivors),
+        rows=ledger.rows,
+    )
+    shares = Shares(opened)
+    for message in ledger.unmaskings:
+        shares.add(message)
+    rebuilt = rebuild(shares)
+    return {
+        "masked_sums": {
+            row_name(row): words(total) for row, total in zip(ledger.units, ledger.sums, strict=True)
+        },
+        "keys": {str(owner): value.hex() for (owner, which), value in rebuilt.secrets.items() if which == 0},
+        "seeds": {
+            f"{owner}/{which - 1}": value.hex() for (owner, which), value in rebuilt.secrets.items() if which
+        },
+    }
+
+
+def _server_result(s: Session, _: Values) -> Values:
+    result = s.server.result()
+    return {
+        "survivors": list(result.survivors),
+        "rows": {
+            row_name(row): {
+                "members": list(opened.members),
+                "total": words(opened.total),
+                "sum": result.sum(row).tobytes().hex(),
+                "mean": result.mean(row).tobytes().hex(),
+            }
+            for row, opened in result.rows.items()
+        },
+        "closed": [row_name(row) for row in result.closed],
+        "lost": [row_name(row) for row in result.lost],
+        "dropouts": {str(v): dropout.stage.name for v, dropout in sorted(result.dropouts.items())},
+        "blamed": sorted(result.blamed),
+        "semi_honest_only": result.semi_honest_only,
+    }
+
+
+def _server_save(s: Session, v: Values) -> Values:
+    return {"bytes": s.put(v["as"], s.server.save())}
+
+
+def _server_restore(s: Session, v: Values) -> Values:
+    s.server = Server.restore(s.get(v["bytes"]), s.journal(v.get("journal", "server")))
+    return {"stage": s.server.stage.name}
+
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "client.new": _client_new,
+    "client.hello": _client_hello,
+    "client.receive": _client_receive,
+    "client.state": _client_state,
+    "client.save": _client_save,
+    "client.restore": _client_restore,
+    "client.records": _client_records,
+    "client.values": _client_values,
+    "server.new": _server_new,
+    "server.receive": _server_receive,
+    "server.advance": _server_advance,
+    "server.outbox": _server_outbox,
+    "server.values": _server_values,
+    "server.result": _server_result,
+    "server.save": _server_save,
+    "server.restore": _server_restore,
+}

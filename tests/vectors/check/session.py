@@ -1,0 +1,202 @@
+"""What the operations of a test vector act on: named bytes, recorded randomness, clients and a server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from secagg import labels
+from secagg.crypto.keys import Entropy, Identity
+from secagg.errors import UsageError
+from secagg.exposure.audit import Policy
+from secagg.exposure.schedules import Row, Schedule
+from secagg.protocol import client_state, transcript
+from secagg.protocol.client import Client
+from secagg.protocol.client_state import Memory
+from secagg.protocol.codec import Ring32
+from secagg.protocol.plan import Floors, Plan
+from secagg.protocol.server import Server
+
+Values = dict[str, Any]
+Operation = Callable[["Session", Values], Values]
+
+
+class Mismatch(Exception):  # noqa: N818 - it reads as the sentence it is
+    """This implementation and the vector disagree."""
+
+
+# --- values of JSON ------------------------------------------------------------------------------------
+
+
+def words(vector: npt.NDArray[Any]) -> str:
+    return vector.astype("<u4").tobytes().hex()
+
+
+def ring(text: str) -> Ring32:
+    return np.frombuffer(bytes.fromhex(text), "<u4").astype(np.uint32)
+
+
+def doubles(values: npt.ArrayLike) -> str:
+    return np.asarray(values, "<f8").tobytes().hex()
+
+
+def row_name(row: Row) -> str:
+    return f"{row[0]}/{row[1]}"
+
+
+def numbers(value: Mapping[str, Any]) -> npt.NDArray[Any]:
+    """An update: {"f64": hex} or {"f32": hex}, little-endian, or {"i64": [integers]}."""
+    ((kind, content),) = value.items()
+    if kind == "i64":
+        return np.array(content, np.int64)
+    stored, native = {"f32": ("<f4", np.float32), "f64": ("<f8", np.float64)}[kind]
+    return np.frombuffer(bytes.fromhex(content), stored).astype(native)
+
+
+def hexes(values: list[str]) -> list[bytes]:
+    return [bytes.fromhex(value) for value in values]
+
+
+def box_address(plan_hash: bytes, sender: int, receiver: int) -> bytes:
+    """What a box is sealed for: its HKDF info and its associated data."""
+    return labels.SHARE_BOX + plan_hash + transcript.u32(sender) + transcript.u32(receiver)
+
+
+# --- who acts ------------------------------------------------------------------------------------------
+
+
+class Tape:
+    """An Entropy that gives the draws of a vector, in order and of the right size, and no others."""
+
+    def __init__(self, name: str, draws: list[str]) -> None:
+        self.name = name
+        self._draws = [bytes.fromhex(draw) for draw in draws]
+        self._next = 0
+
+    @property
+    def left(self) -> int:
+        return len(self._draws) - self._next
+
+    def __call__(self, count: int) -> bytes:
+        if not self.left or len(self._draws[self._next]) != count:
+            has = f"{len(self._draws[self._next])} bytes" if self.left else "no further draw"
+            raise Mismatch(f"draw {self._next} of {self.name}: {count} bytes wanted, the vector has {has}")
+        self._next += 1
+        return self._draws[self._next - 1]
+
+
+class Records:
+    """A journal whose records a vector can list."""
+
+    def __init__(self, records: Mapping[str, bytes]) -> None:
+        self.records = dict(records)
+
+    def create(self, name: str, content: bytes) -> bytes | None:
+        if name in self.records:
+            return self.records[name]
+        self.records[name] = bytes(content)
+        return None
+
+
+@dataclass(slots=True)
+class Actor:
+    """One client of a vector, with what its machine was made with."""
+
+    machine: Client
+    identity: Identity = field(repr=False)
+    floors: Floors
+    journal: Records
+    entropy: Entropy = field(repr=False)
+
+    def memory(self) -> Memory:
+        """What the client remembers, read through `save`; the client goes on from its own bytes."""
+        data = self.machine.save()
+        self.restore(data)
+        return client_state.restore(data)
+
+    def restore(self, data: bytes) -> None:
+        self.machine = Client.restore(data, self.identity, self.floors, self.journal, entropy=self.entropy)
+
+
+class Session:
+    """What the operations of one file act on.
+
+    `given` holds the inputs of the file, `known` its named byte strings, `hashed` the SHA-256 of those that
+    an operation makes and that are too long to print. With `draw` (when vectors are made) an unknown name is
+    filled in and randomness comes from `draw`; without it, both must be in the file.
+    """
+
+    def __init__(
+        self,
+        given: Values,
+        known: dict[str, bytes],
+        hashed: Mapping[str, bytes],
+        draw: Callable[[str], Entropy] | None = None,
+    ) -> None:
+        self.given = given
+        self.known = known
+        self._hashed = hashed
+        self._draw = draw
+        self.tapes: list[Tape] = []
+        self.journals: dict[str, Records] = {}
+        self.actors: dict[str, Actor] = {}
+        self._server: Server | None = None
+
+    def get(self, name: str) -> bytes:
+        return self.known[name]
+
+    def put(self, name: str, data: bytes) -> str:
+        """Compare what was made with the vector's bytes of that name."""
+        if self._draw is not None or self._hashed.get(name) == sha256(data).digest():
+            self.known.setdefault(name, data)
+        if self.known.get(name) != data:
+            wanted = self.known.get(name, b"").hex() or f"SHA-256 {self._hashed.get(name, b'').hex()}"
+            raise Mismatch(f"{name} is {data.hex()}, the vector has {wanted}")
+        return name
+
+    def entropy(self, name: str) -> Entropy:
+        if self._draw is not None and name not in self.given["entropy"]:
+            return self._draw(name)
+        self.tapes.append(Tape(name, self.given["entropy"][name]))
+        return self.tapes[-1]
+
+    def journal(self, name: str) -> Records:
+        if name not in self.journals:
+            before = self.given.get("journals", {}).get(name, {})
+            self.journals[name] = Records({record: bytes.fromhex(text) for record, text in before.items()})
+        return self.journals[name]
+
+    @property
+    def server(self) -> Server:
+        if self._server is None:
+            raise UsageError("the vector uses a server before it makes one")
+        return self._server
+
+    @server.setter
+    def server(self, server: Server) -> None:
+        self._server = server
+
+
+def floors_of(value: Values) -> Floors:
+    """Floors from JSON: the plan whose roster, training and seed are pinned, and the limits."""
+    pinned = Plan.from_bytes(bytes.fromhex(value["pinned"]))
+    return Floors(
+        roster=pinned.roster,
+        training_id=pinned.training_id,
+        training_seed=pinned.training_seed,
+        colluders=value["colluders"],
+        policy=Policy(**value["policy"]),
+        schedule=Schedule(**value["schedule"]) if value["schedule"] else None,
+        clip=(value["clip"][0], value["clip"][1]),
+        bound=value["bound"],
+        weight=value["weight"],
+        weight_ratio=value["weight_ratio"],
+        groupings=value["groupings"],
+        accept_semi_honest_server_only=value["accept_semi_honest_server_only"],
+        sparse_risk=value["sparse_risk"],
+    )

@@ -1,0 +1,320 @@
+"""Operations without a state: primitives, and what everybody derives from a plan or reads in a message."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from secagg import labels
+from secagg.crypto import box, hashtree, prg, shamir
+from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
+from secagg.crypto.keys import AgreementKey, Identity, digest, hkdf, verify
+from secagg.crypto.masks import pairwise_key, pairwise_sign, self_key
+from secagg.exposure.schedules import Schedule, shuffled
+from secagg.exposure.seed import Beacon, SeedCeremony
+from secagg.protocol import sparse, transcript
+from secagg.protocol.client_state import nonce_of
+from secagg.protocol.messages import Unmasking
+from secagg.protocol.plan import Plan
+from secagg.protocol.wire import decode, encode
+from tests.vectors.check.session import (
+    Mismatch,
+    Operation,
+    Session,
+    Tape,
+    Values,
+    box_address,
+    doubles,
+    floors_of,
+    hexes,
+    numbers,
+    ring,
+    row_name,
+    words,
+)
+
+# --- primitives ----------------------------------------------------------------------------------------
+
+
+def _label(_: Session, v: Values) -> Values:
+    return {"bytes": getattr(labels, v["name"]).hex()}
+
+
+def _hkdf(_: Session, v: Values) -> Values:
+    return {"okm": hkdf(bytes.fromhex(v["secret"]), bytes.fromhex(v["info"]), v["length"]).hex()}
+
+
+def _digest(_: Session, v: Values) -> Values:
+    return {"hash": digest(getattr(labels, v["label"]), *hexes(v["parts"])).hex()}
+
+
+def _x25519_public(_: Session, v: Values) -> Values:
+    return {"public": AgreementKey.from_private(bytes.fromhex(v["private"])).public.hex()}
+
+
+def _x25519_agree(_: Session, v: Values) -> Values:
+    key = AgreementKey.from_private(bytes.fromhex(v["private"]))
+    return {"secret": key.agree(bytes.fromhex(v["public"])).hex()}
+
+
+def _ed25519_sign(_: Session, v: Values) -> Values:
+    identity = Identity.from_private(bytes.fromhex(v["private"]))
+    return {"public": identity.public.hex(), "signature": identity.sign(bytes.fromhex(v["message"])).hex()}
+
+
+def _ed25519_verify(_: Session, v: Values) -> Values:
+    public, signature, message = hexes([v["public"], v["signature"], v["message"]])
+    verify(public, signature, message, signer=v["signer"])
+    return {}
+
+
+def _aes_ctr(_: Session, v: Values) -> Values:
+    mask = np.zeros(v["length"], np.uint32)
+    prg.add_masks(mask, [bytes.fromhex(v["key"])], [v["sign"]], offset=v["offset"])
+    return {"words": words(mask)}
+
+
+def _box_seal(_: Session, v: Values) -> Values:
+    agreed, plan_hash, content = hexes([v["agreed"], v["plan_hash"], v["content"]])
+    entropy = Tape("the nonce", [v["nonce"]])
+    sealed = box.seal(agreed, plan_hash, v["sender"], v["receiver"], content, entropy)
+    address = box_address(plan_hash, v["sender"], v["receiver"])
+    return {"address": address.hex(), "key": hkdf(agreed, address).hex(), "box": sealed.hex()}
+
+
+def _box_unseal(_: Session, v: Values) -> Values:
+    agreed, plan_hash, sealed = hexes([v["agreed"], v["plan_hash"], v["box"]])
+    return {"content": box.unseal(agreed, plan_hash, v["sender"], v["receiver"], sealed).hex()}
+
+
+def _shamir_split(_: Session, v: Values) -> Values:
+    entropy = Tape("the polynomials", v["entropy"])
+    shares = shamir.split(hexes(v["secrets"]), v["threshold"], v["indices"], entropy)
+    if entropy.left:
+        raise Mismatch(f"{entropy.left} draws of the polynomials were not used")
+    return {"shares": [[share.tobytes().hex() for share in row] for row in shares]}
+
+
+def _shamir_combine(_: Session, v: Values) -> Values:
+    weights = shamir.coefficients(v["indices"])
+    (secret,) = shamir.combine(weights, [hexes(v["shares"])])
+    return {
+        "coefficients": [value.tobytes().hex() for value in weights.weights],
+        "secret": None if secret is None else secret.hex(),
+    }
+
+
+def _encoding(v: Values) -> Encoding:
+    if "clip" in v:
+        return FixedPoint(clients=v["clients"], clip=v["clip"])
+    return Integers(clients=v["clients"], bound=v["bound"])
+
+
+def _encode(_: Session, v: Values) -> Values:
+    encoding = _encoding(v)
+    encoded, clipped = encoding.encode(numbers(v["update"]), weight=v["weight"])
+    bits = {"frac_bits": encoding.frac_bits} if isinstance(encoding, FixedPoint) else {}
+    return {**bits, "encoded": words(encoded), "clipped": clipped}
+
+
+def _decode(_: Session, v: Values) -> Values:
+    values = _encoding(v).decode(ring(v["total"]), divisor=v["divisor"])
+    return {"values": values.astype(values.dtype.newbyteorder("<")).tobytes().hex()}
+
+
+def _tree(_: Session, v: Values) -> Values:
+    leaves = [hashtree.leaf(content) for content in hexes(v["contents"])]
+    levels = hashtree.levels(b"".join(leaves))
+    proofs = [[step.hex() for step in hashtree.proof(levels, place)] for place in range(len(leaves))]
+    return {"levels": [level.hex() for level in levels], "root": levels[-1].hex(), "proofs": proofs}
+
+
+def _tree_climb(_: Session, v: Values) -> Values:
+    leaf = hashtree.leaf(bytes.fromhex(v["content"]))
+    return {"root": hashtree.root_from(leaf, v["place"], hexes(v["siblings"])).hex()}
+
+
+# --- what is derived from a plan --------------------------------------------------------------------------
+
+
+def _shuffle(_: Session, v: Values) -> Values:
+    purpose = v["purpose"].encode("ascii")
+    return {"order": shuffled(v["items"], bytes.fromhex(v["seed"]), v["round"], purpose, v["index"])}
+
+
+def _schedule(_: Session, v: Values) -> Values:
+    schedule = Schedule(name=v["name"], size=v["size"], groupings=v["groupings"], atom=v["atom"])
+    seed = bytes.fromhex(v["seed"])
+    return {
+        "groupings": _lists(schedule.draw(v["ids"], seed, v["round"])),
+        "atoms": _lists(schedule.units(v["ids"], seed, v["round"])),
+        "columns": _lists(schedule.columns(v["ids"], seed, v["round"])),
+    }
+
+
+def _seed(_: Session, v: Values) -> Values:
+    ceremony = SeedCeremony(training_id=bytes.fromhex(v["training_id"]), roster=tuple(v["ids"]))
+    drawn = {int(client): bytes.fromhex(text) for client, text in v["contributions"].items()}
+    committed = {int(client): bytes.fromhex(text) for client, text in v["commitments"].items()}
+    return {"seed": ceremony.seed(committed, drawn).hex()}
+
+
+def _seed_contribution(_: Session, v: Values) -> Values:
+    ceremony = SeedCeremony(training_id=bytes.fromhex(v["training_id"]), roster=tuple(v["ids"]))
+    return {"commitment": ceremony.commitment(v["client"], bytes.fromhex(v["contribution"])).hex()}
+
+
+def _seed_beacon(_: Session, v: Values) -> Values:
+    beacon = Beacon(name=v["name"], pulse=v["pulse"])
+    return {"seed": beacon.seed(*hexes([v["training_id"], v["value"]])).hex()}
+
+
+def _lists(value: Any) -> Any:
+    return [_lists(item) for item in value] if isinstance(value, (tuple, list)) else value
+
+
+def _graph(_: Session, v: Values) -> Values:
+    seed = bytes.fromhex(v["seed"])
+    near = sparse.neighbours(v["ids"], v["degree"], seed)
+    return {
+        "circle": sparse.circle(v["ids"], seed),
+        "neighbours": {str(client): list(peers) for client, peers in near.items()},
+    }
+
+
+def _plan(s: Session, v: Values) -> Values:
+    plan = Plan.from_bytes(s.get(v["plan"]))
+    encoding = plan.encoding
+    return {
+        "training_id": plan.training_id.hex(),
+        "round": plan.round,
+        "roster": {str(member.id): member.identity.hex() for member in plan.roster},
+        "threshold": plan.t,
+        "colluders": plan.assumed_colluders,
+        "length": plan.length,
+        "clip": plan.clip,
+        "bound": plan.bound,
+        "frac_bits": encoding.frac_bits if isinstance(encoding, FixedPoint) else None,
+        "weights": list(plan.weights),
+        "relative_weights": doubles([plan.relative_weight(v) for v in plan.ids]),
+        "schedule": plan.schedule.name,
+        "size": plan.schedule.size,
+        "training_seed": plan.training_seed.hex(),
+        "policy": {
+            "min_survivors": plan.policy.min_survivors,
+            "anonymity": plan.policy.anonymity,
+            "max_leverage": plan.policy.max_leverage,
+            "mode": plan.policy.mode,
+        },
+        "degree": plan.degree,
+        "context": plan.context.hex(),
+        "roster_hash": plan.roster_hash.hex(),
+        "hash": plan.hash.hex(),
+        "groupings": _lists(plan.groupings),
+        "atoms": _lists(plan.atoms),
+        "peers": {str(v): list(plan.peers(v)) for v in plan.ids} if plan.degree else None,
+    }
+
+
+def _audit(s: Session, v: Values) -> Values:
+    plan = Plan.from_bytes(s.get(v["plan"]))
+    verdict = plan.audit(v["survivors"])
+    return {
+        "leave_with_their_atom": list(plan.too_few_in_atom(v["survivors"])),
+        "rows": [row_name(row) for row in sorted(verdict.rows)],
+        "closed": [row_name(row) for row in sorted(verdict.closed)],
+    }
+
+
+def _floors_check(s: Session, v: Values) -> Values:
+    plan = Plan.from_bytes(s.get(v["plan"]))
+    floors = floors_of({**s.given["floors"], **v["floors"]})
+    floors.check(plan, v["client"], v["round"], bytes.fromhex(v["context"]))
+    return {}
+
+
+def _message(s: Session, v: Values) -> Values:
+    message = decode(s.get(v["message"]))
+    if encode(message) != s.get(v["message"]):
+        raise Mismatch("the message has another encoding")
+    return {"type": type(message).__name__, "fields": _fields(message)}
+
+
+def _fields(value: Any) -> Any:
+    """A message as JSON, to compare a decoder field by field."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, np.ndarray):
+        return [words(row) for row in value]
+    if isinstance(value, tuple):
+        return [_fields(item) for item in value]
+    if isinstance(value, int):
+        return value
+    return {name: _fields(getattr(value, name)) for name in value.__dataclass_fields__}
+
+
+def _pairwise_key(_: Session, v: Values) -> Values:
+    agreed, plan_hash = hexes([v["agreed"], v["plan_hash"]])
+    key = pairwise_key(agreed, plan_hash, v["a"], v["b"], v["grouping"])
+    return {"key": key.hex(), "sign_of_a": pairwise_sign(v["a"], v["b"])}
+
+
+def _self_key(_: Session, v: Values) -> Values:
+    seed, plan_hash = hexes([v["seed"], v["plan_hash"]])
+    return {"key": self_key(seed, plan_hash, v["owner"], v["grouping"]).hex()}
+
+
+def _share_hash(_: Session, v: Values) -> Values:
+    plan_hash, share, pair_nonce = hexes([v["plan_hash"], v["share"], v["pair_nonce"]])
+    nonce = nonce_of(pair_nonce, v["secret"])
+    found = transcript.share_hash(plan_hash, v["dealer"], v["holder"], v["secret"], share, nonce)
+    return {"nonce": nonce.hex(), "hash": found.hex()}
+
+
+def _seed_commitment(_: Session, v: Values) -> Values:
+    plan_hash, seed = hexes([v["plan_hash"], v["seed"]])
+    return {"commitment": transcript.seed_commitment(plan_hash, v["owner"], v["grouping"], seed).hex()}
+
+
+def _unmasking_signed(s: Session, v: Values) -> Values:
+    message = decode(s.get(v["message"]))
+    assert isinstance(message, Unmasking)
+    plan = Plan.from_bytes(s.get(v["plan"]))
+    return {"signed": transcript.unmasking_statement(plan.hash, message).hex()}
+
+
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    "label": _label,
+    "hash": _digest,
+    "hkdf": _hkdf,
+    "x25519.public": _x25519_public,
+    "x25519.agree": _x25519_agree,
+    "ed25519.sign": _ed25519_sign,
+    "ed25519.verify": _ed25519_verify,
+    "aes-ctr": _aes_ctr,
+    "box.seal": _box_seal,
+    "box.unseal": _box_unseal,
+    "shamir.split": _shamir_split,
+    "shamir.combine": _shamir_combine,
+    "encode": _encode,
+    "decode": _decode,
+    "tree": _tree,
+    "tree.climb": _tree_climb,
+    "shuffle": _shuffle,
+    "schedule": _schedule,
+    "graph": _graph,
+    "seed.contribution": _seed_contribution,
+    "seed": _seed,
+    "seed.beacon": _seed_beacon,
+    "plan": _plan,
+    "audit": _audit,
+    "floors.check": _floors_check,
+    "message": _message,
+    "pairwise-key": _pairwise_key,
+    "self-key": _self_key,
+    "share-hash": _share_hash,
+    "seed-commitment": _seed_commitment,
+    "unmasking.signed": _unmasking_signed,
+}
