@@ -24,6 +24,7 @@ OVERHEAD: Final = NONCE_BYTES + 16
 
 
 def _address(plan_hash: bytes, sender: int, receiver: int) -> bytes:
+    # audit: box-bound-sender box-bound-plan
     return labels.SHARE_BOX + plan_hash + sender.to_bytes(4, "little") + receiver.to_bytes(4, "little")
 
 
@@ -31,7 +32,7 @@ def keys(agreed: Sequence[bytes], plan_hash: bytes, ends: Sequence[tuple[int, in
     """The keys of many boxes: from the agreed secret of each, and its sender and receiver."""
     if not ends:
         return []
-    addresses = [_address(plan_hash, sender, receiver) for sender, receiver in ends]
+    addresses = [_address(plan_hash, sender, receiver) for sender, receiver in ends]  # audit: keys-many-boxes
     infos = np.frombuffer(b"".join(addresses), np.uint8).reshape(len(ends), -1)
     secrets = np.frombuffer(b"".join(agreed), np.uint8).reshape(-1, KEY_BYTES)
     return [key.tobytes() for key in hkdf_each(secrets, infos)]
@@ -64,5 +65,5 @@ def unseal_under(key: bytes, plan_hash: bytes, sender: int, receiver: int, box: 
     address = _address(plan_hash, sender, receiver)
     try:
         return AESGCM(key).decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], address)
-    except (InvalidTag, ValueError):
+    except (InvalidTag, ValueError):  # audit: box-authenticated
         raise PeerError(f"the box from client {sender} does not open", culprit=sender) from None

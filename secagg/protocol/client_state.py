@@ -43,6 +43,7 @@ class HeldShares:
 
     dealer: ClientId
     nonce: bytes = field(repr=False)
+    # audit: no-repr-shows-shares
     shares: bytes = field(repr=False)  # (R + 1) * 33 bytes: the mask key's, then one per grouping
 
     def share(self, secret: int) -> bytes:
@@ -80,10 +81,10 @@ class Memory:
     instance: bytes  # names the records of this run of this client
     step: int = 0
     channel: bytes = field(repr=False)
-    mask: bytes = field(repr=False)
+    mask: bytes = field(repr=False)  # audit: no-repr-shows-mask
     plan: bytes = b""
     adverts: tuple[KeyAdvert, ...] = ()
-    seeds: tuple[bytes, ...] = field(default=(), repr=False)
+    seeds: tuple[bytes, ...] = field(default=(), repr=False)  # audit: no-repr-shows-seeds
     mine: tuple[Dealer, ...] = ()  # my own dealing's public part: the server may not alter it
     dealers: tuple[Dealer, ...] = ()
     held: tuple[HeldShares, ...] = field(default=(), repr=False)

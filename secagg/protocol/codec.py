@@ -38,13 +38,13 @@ class Reader:
         return len(self._data) - self._next
 
     def take(self, count: int) -> memoryview:
-        if count > self.left:
+        if count > self.left:  # audit: no-message-ends
             raise WireError(f"message ends {count - self.left} bytes too early")
         start, self._next = self._next, self._next + count
         return self._data[start : self._next]
 
     def end(self) -> None:
-        if self.left:
+        if self.left:  # audit: no-slack-after
             raise WireError(f"{self.left} bytes too many after the message")
 
 
@@ -92,6 +92,7 @@ class Float:
 
     def get(self, reader: Reader) -> float:
         (value,) = struct.unpack("<d", reader.take(8))
+        # audit: floats-finite-have
         if not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0):
             raise WireError("a number is not finite")
         return float(value)
@@ -196,7 +197,7 @@ class Ascending:
         count = int.from_bytes(reader.take(4), "little")
         _check_count(count, self.most)
         values = struct.unpack(f"<{count}I", reader.take(4 * count))
-        if any(a >= b for a, b in pairwise(values)):
+        if any(a >= b for a, b in pairwise(values)):  # audit: ids-ascend
             raise WireError("ids must be strictly ascending")
         return values
 
@@ -224,7 +225,7 @@ class AscendingRows:
         count = int.from_bytes(reader.take(4), "little")
         _check_count(count, self.most)
         rows = tuple(struct.iter_unpack("<HI", reader.take(6 * count)))
-        if any(a >= b for a, b in pairwise(rows)):
+        if any(a >= b for a, b in pairwise(rows)):  # audit: rows-ascend
             raise WireError("rows must be strictly ascending")
         return rows
 

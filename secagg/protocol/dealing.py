@@ -19,13 +19,15 @@ from secagg.protocol.plan import Plan
 def check_advert(plan: Plan, advert: KeyAdvert) -> None:
     """PeerError, naming the sender, unless a stage-0 message is well made and signed."""
     try:
-        check_public_key(advert.channel)
-        check_public_key(advert.mask)
+        check_public_key(advert.channel)  # audit: channel-keys-low
+        check_public_key(advert.mask)  # audit: mask-keys-low
     except PeerError as bad:
+        # audit: bad-key-names
         raise PeerError(f"client {advert.sender}: {bad}", culprit=advert.sender) from None
-    if advert.channel == advert.mask:
+    if advert.channel == advert.mask:  # audit: one-key-two
         raise PeerError(f"client {advert.sender}: one key for two purposes", culprit=advert.sender)
     statement = transcript.key_statement(plan.training_id, plan.round, plan.roster_hash, advert)
+    # audit: keys-signed-their
     verify(plan.identities[advert.sender], advert.signature, statement, signer=advert.sender)
 
 
@@ -43,7 +45,7 @@ def read_proofs(data: bytes) -> list[tuple[int, tuple[bytes, ...]]]:
             int.from_bytes(data[start + 2 : start + 3]),
         )
         end = start + 3 + depth * HASH_BYTES
-        if end > len(data):
+        if end > len(data):  # audit: proofs-end-where
             raise PeerError("the proofs end too early")
         proofs.append((place, tuple(data[i : i + HASH_BYTES] for i in range(start + 3, end, HASH_BYTES))))
         start = end

@@ -126,7 +126,7 @@ class Unmasking:
 
     sender: ClientId
     seed_owners: tuple[ClientId, ...]
-    seeds: bytes = field(repr=False)
+    seeds: bytes = field(repr=False)  # audit: no-repr-shows-shares-sent
     key_owners: tuple[ClientId, ...]
     keys: bytes = field(repr=False)
     signature: bytes

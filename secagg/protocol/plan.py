@@ -182,9 +182,9 @@ class Plan:
             if not 2 <= t <= self.degree:
                 raise UsageError(f"sparse threshold {t} must be between 2 and the degree {self.degree}")
             sparse.check_degree(n, self.degree)
-        elif not 2 <= t <= n:
+        elif not 2 <= t <= n:  # audit: t-most-n
             raise UsageError(f"threshold {t} must be between 2 and n={n}; n={n} with {colluders} colluders")
-        elif 2 * t <= n + colluders:
+        elif 2 * t <= n + colluders:  # audit: two-sets-t
             raise UsageError(
                 f"threshold {t} lets a server that lies open two sets: 2t > n + colluders needs "
                 f"t >= {default_threshold(n, colluders)} for n={n}, colluders={colluders}"
@@ -316,7 +316,7 @@ class Plan:
         """Strict: WireError for bytes that no plan makes, UsageError for a plan that may not be built."""
         flat: _Flat = codec.from_bytes(_PLAN, data)
         plan = flat.plan()
-        if plan.to_bytes() != data:
+        if plan.to_bytes() != data:  # audit: plan-has-one
             raise WireError("a plan has one encoding, and this is another")
         return plan
 
@@ -385,7 +385,7 @@ class _Flat:
         )
 
     def plan(self) -> Plan:
-        if self.version != labels.VERSION:
+        if self.version != labels.VERSION:  # audit: plan-another-version
             raise WireError(f"plan version {self.version}, this is version {labels.VERSION}")
         if self.schedule >= len(SCHEDULES) or self.mode >= len(MODES) or self.floats > 1:
             raise WireError("a plan names a schedule, mode or encoding that does not exist")
@@ -480,45 +480,52 @@ class Floors:
         weights = plan.weights or (1,)
         least_clip, most_clip = self.clip
         for refused, why in (
-            (plan.training_id != self.training_id, "it is for another training"),
+            (plan.training_id != self.training_id, "it is for another training"),  # audit: floor-training
+            # audit: floor-round
             (plan.round != round, f"it is for round {plan.round}, my keys are for round {round}"),
-            (plan.roster != self.roster, "its roster is not the one I pinned"),
+            (plan.roster != self.roster, "its roster is not the one I pinned"),  # audit: floor-roster
+            # audit: floor-training-seed
             (plan.training_seed != self.training_seed, "its training seed is not the one I pinned"),
+            # audit: floor-context
             (plan.context != context, "its context (model, configuration) is not mine"),
             (
-                plan.assumed_colluders < least_colluders,
+                plan.assumed_colluders < least_colluders,  # audit: floor-colluders
                 f"it assumes {plan.assumed_colluders} colluders, my floor is {least_colluders}",
             ),
             (
-                plan.clip is not None and not least_clip <= plan.clip <= most_clip,
+                plan.clip is not None and not least_clip <= plan.clip <= most_clip,  # audit: floor-clip
                 f"clip {plan.clip} is outside my range {least_clip} to {most_clip}",
             ),
             (
+                # audit: floor-bound-integers
                 plan.bound is not None and (self.bound is None or plan.bound < self.bound),
                 f"bound {plan.bound} would tell who is above it; mine is {self.bound}",
             ),
             (
+                # audit: floor-weight
                 bool(plan.weights) and self.weight not in (None, plan.weight_of.get(me)),
                 "it does not give me my own weight",
             ),
             (
-                max(weights) > self.weight_ratio * min(weights),
+                max(weights) > self.weight_ratio * min(weights),  # audit: floor-weight-ratio
                 f"weights differ by more than {self.weight_ratio:g} times",
             ),
             (
-                plan.schedule.groupings > self.groupings,
+                plan.schedule.groupings > self.groupings,  # audit: floor-groupings
                 f"{plan.schedule.groupings} groupings, my most is {self.groupings}",
             ),
             (
-                self.schedule not in (None, plan.schedule),
+                self.schedule not in (None, plan.schedule),  # audit: floor-schedule
                 "its schedule is not the one I pinned",
             ),
+            # audit: floor-policy
             (not plan.policy.at_least(self.policy), "its exposure policy is weaker than mine"),
             (
-                plan.semi_honest_only and not self.accept_semi_honest_server_only,
+                plan.semi_honest_only and not self.accept_semi_honest_server_only,  # audit: floor-sparse-mode
                 "the sparse mode protects only from a semi-honest server",
             ),
             (
+                # audit: floor-sparse-risk
                 plan.semi_honest_only and plan.sparse_risk(gone=0) > self.sparse_risk,
                 "its neighbourhoods are too small for the colluders that it assumes",
             ),

@@ -33,9 +33,9 @@ def key_statement(training_id: bytes, round: int, roster_hash: bytes, advert: Ke
     return b"".join(
         (
             labels.SIGN_KEYS,
-            training_id,
-            round.to_bytes(8, "little"),
-            roster_hash,
+            training_id,  # audit: stage-0-signature
+            round.to_bytes(8, "little"),  # audit: stage-0-signature-binds
+            roster_hash,  # audit: stage-0-signature-binds-roster
             u32(advert.sender),
             advert.channel,
             advert.mask,
@@ -45,6 +45,7 @@ def key_statement(training_id: bytes, round: int, roster_hash: bytes, advert: Ke
 
 def seed_commitment(plan_hash: bytes, owner: ClientId, grouping: int, seed: bytes) -> bytes:
     """Hiding because a seed is 32 uniform bytes; binding because SHA-256 is collision resistant."""
+    # audit: seed-commitment-binds seed-commitment-binds-grouping
     return digest(labels.SEED_COMMITMENT, plan_hash, u32(owner), u32(grouping), seed)
 
 
@@ -52,6 +53,7 @@ def share_hash(
     plan_hash: bytes, dealer: ClientId, holder: ClientId, secret: int, share: bytes, nonce: bytes
 ) -> bytes:
     """What a dealer publishes of one share, so that nobody can pass off another."""
+    # audit: share-hash-binds share-hash-binds-dealer share-hash-binds-which
     return digest(labels.SHARE_LEAF, plan_hash, u32(dealer), u32(holder), u32(secret), share, nonce)
 
 
@@ -66,13 +68,13 @@ def dealing_statement(plan_hash: bytes, advert: KeyAdvert, dealing: Dealing | De
     return b"".join(
         (
             labels.SIGN_SHARES,
-            plan_hash,
+            plan_hash,  # audit: stage-1-signature
             u32(advert.sender),
             advert.channel,
             advert.mask,
             u32(len(dealing.commitments)),
-            *dealing.commitments,
-            dealing.root,
+            *dealing.commitments,  # audit: stage-1-signature-binds
+            dealing.root,  # audit: stage-1-signature-binds-root
         )
     )
 
@@ -80,6 +82,7 @@ def dealing_statement(plan_hash: bytes, advert: KeyAdvert, dealing: Dealing | De
 def view(plan_hash: bytes, members: Iterable[tuple[KeyAdvert, Dealer]]) -> bytes:
     """A client's view of U2: ids, keys, commitments and roots, ascending by id."""
     rows = [
+        # audit: view-u2-binds view-u2-binds-commitments
         b"".join((u32(dealer.id), advert.channel, advert.mask, *dealer.commitments, dealer.root))
         for advert, dealer in members
     ]
@@ -91,6 +94,7 @@ def view_statement(
 ) -> bytes:
     """Stage 2 signs this."""
     disputed = digest(labels.DISPUTES, to_bytes(IDS, disputes))
+    # audit: stage-2-signature stage-2-signature-binds
     return labels.SIGN_VIEW + plan_hash + u32(sender) + view_digest + disputed
 
 
@@ -100,6 +104,7 @@ def opening(plan: Plan, view_digest: bytes, survivors: Sequence[ClientId], rows:
     In the sparse mode each client has a view of its own neighbourhood, so the view is left out there.
     """
     bound_view = bytes(32) if plan.semi_honest_only else view_digest
+    # audit: opening-binds-plan opening-binds-view opening-binds-survivors opening-binds-rows
     statement = digest(labels.OPENING, plan.hash, bound_view, to_bytes(IDS, survivors), to_bytes(ROWS, rows))
     return labels.SIGN_OPENING + statement
 
@@ -115,4 +120,4 @@ def unmasking_statement(plan_hash: bytes, message: Unmasking) -> bytes:
         u32(len(message.keys)),
         message.keys,
     )
-    return labels.SIGN_UNMASKING + plan_hash + u32(message.sender) + content
+    return labels.SIGN_UNMASKING + plan_hash + u32(message.sender) + content  # audit: stage-4-signature
