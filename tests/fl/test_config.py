@@ -21,7 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_names_in_the_configuration_are_those_of_the_code() -> None:
     assert tuple(fl.data.DATA_SETS) == schema.DATA_SETS
     assert tuple(fl.data.PARTITIONS) == schema.PARTITIONS
-    assert set(schema.MODELS) == set(fl.models.MODELS)
+    assert set(schema.MODELS) == set(fl.training.models.MODELS)
     assert set(schema._rules()) == {*robust.AGGREGATORS, "weighted-mean"}
     assert set(schema._attacks()) == {*robust.ATTACKS, "none", "label-flip"}
 

@@ -279,7 +279,7 @@ def test_importing_prg_does_not_import_numba() -> None:
 
 def test_a_processor_without_aes_takes_openssl_and_gives_the_same_words() -> None:
     # numba told to compile for the plainest processor: the AES instructions may not even be generated
-    code = "from secagg import prg; print(prg.available_backends(), prg.expand(b'k' * 16, 5000).sum())"
+    code = "from secagg.crypto import prg; print(prg.available_backends(), prg.expand(b'k' * 16, 5000).sum())"
     generic = run(code, NUMBA_CPU_NAME="generic", NUMBA_CPU_FEATURES="")
     assert generic == f"('openssl',) {prg.expand(b'k' * 16, 5000).sum()}"
 
@@ -287,13 +287,13 @@ def test_a_processor_without_aes_takes_openssl_and_gives_the_same_words() -> Non
 @pytest.mark.skipif("vaes" not in HERE, reason="needs VAES to take it away")
 def test_a_processor_without_vaes_takes_aesni() -> None:
     features = ",".join(f"+{name}" for name in ("aes", "sse4.1", "sse4.2", "ssse3", "sse3", "sse2", "sse"))
-    code = "from secagg import prg; print(prg.backend(), prg.expand(b'k' * 16, 5000).sum())"
+    code = "from secagg.crypto import prg; print(prg.backend(), prg.expand(b'k' * 16, 5000).sum())"
     older = run(code, NUMBA_CPU_NAME="westmere", NUMBA_CPU_FEATURES=features)
     assert older == f"aesni {prg.expand(b'k' * 16, 5000).sum()}"
 
 
 def test_compiled_code_is_kept_for_the_next_process_and_waiting_is_announced(tmp_path: Any) -> None:
-    code = "from secagg import prg; prg.prepare(on_compile=print)"
+    code = "from secagg.crypto import prg; prg.prepare(on_compile=print)"
     first = run(code, NUMBA_CACHE_DIR=str(tmp_path))
     again = run(code, NUMBA_CACHE_DIR=str(tmp_path))
     assert first.split()[0] in {"secagg.kernels.aes.add_masks", "secagg.kernels.vectors.add_streams"}
@@ -301,7 +301,7 @@ def test_compiled_code_is_kept_for_the_next_process_and_waiting_is_announced(tmp
 
 
 def test_a_cache_is_not_shared_between_different_processors(tmp_path: Any) -> None:
-    code = "from secagg import prg; prg.prepare(on_compile=print)"
+    code = "from secagg.crypto import prg; prg.prepare(on_compile=print)"
     settings = {"NUMBA_CACHE_DIR": str(tmp_path), prg.ENVIRONMENT: "openssl"}
     assert run(code, **settings) == "secagg.kernels.vectors.add_streams"
     assert (
@@ -315,7 +315,7 @@ def test_masks_are_made_where_no_cache_can_be_written() -> None:
 from numba.core import caching
 def refuse(self): raise OSError("read-only")
 caching._CacheLocator.ensure_cache_path = refuse
-from secagg import prg
+from secagg.crypto import prg
 print(prg.expand(b"k" * 16, 5000).sum())
 """
     assert run(code, SECAGG_BACKEND="openssl") == str(prg.expand(b"k" * 16, 5000).sum())
