@@ -19,8 +19,9 @@ from secagg.errors import (
 from secagg.exposure.audit import Policy, Verdict, audit
 from secagg.exposure.schedules import Schedule
 from secagg.protocol.client import Client
+from secagg.protocol.floors import Floors
 from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
-from secagg.protocol.plan import Floors, Member, Plan
+from secagg.protocol.plan import Member, Plan
 from secagg.protocol.result import Dropout, Result, Stage
 from secagg.protocol.server import Server
 from secagg.protocol.wire import decode, encode

@@ -16,16 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from secagg.crypto import box, hashtree, prg
-from secagg.crypto.keys import AgreementKey, Entropy, Identity, verify
+from secagg.crypto.keys import AgreementKey, Identity, verify
 from secagg.crypto.masks import pairwise_key, self_key
 from secagg.crypto.shamir import PRIME, SHARE_BYTES
 from secagg.errors import PeerError, TooFewSurvivors
-from secagg.exposure.schedules import ClientId, Row
 from secagg.protocol import transcript
 from secagg.protocol.client_state import nonce_of
 from secagg.protocol.messages import Dealer, KeyAdvert
 from secagg.protocol.plan import Plan
 from secagg.protocol.result import Stage
+from secagg.types import ClientId, Entropy, GroupId
 
 Expand = Callable[[bytes, int], list[int]]
 Vector = list[int]
@@ -98,9 +98,9 @@ class Transcript:
     shares: dict[tuple[ClientId, ClientId], list[int]] = field(default_factory=dict)  # (dealer, holder)
     masked: dict[ClientId, list[Vector]] = field(default_factory=dict)  # U3
     views: dict[ClientId, bytes] = field(default_factory=dict)  # stage-2 signatures
-    rows: tuple[Row, ...] = ()
+    rows: tuple[GroupId, ...] = ()
     endorsements: dict[ClientId, bytes] = field(default_factory=dict)  # stage-3 signatures
-    totals: dict[Row, Vector] = field(default_factory=dict)
+    totals: dict[GroupId, Vector] = field(default_factory=dict)
 
     def enough(self, who: Mapping[ClientId, object]) -> None:
         if len(who) < self.plan.t:

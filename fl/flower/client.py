@@ -34,11 +34,11 @@ from secagg.crypto.keys import HASH_BYTES
 from secagg.errors import PlanRefused, SecAggError
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import State
+from secagg.protocol.floors import Floors
 from secagg.protocol.messages import Bundle, KeyList, ToServer
 from secagg.protocol.plan import Plan
 from secagg.protocol.result import Stage
 from secagg.protocol.wire import decode, encode
-from secagg.simulation.run import floors_for
 
 Train = Callable[[Node, int, NDArray[np.float32]], NDArray[np.float32]]
 STATE: Final = "share"
@@ -104,7 +104,7 @@ def hello(node: Node, memory: Memory, asked: Envelope) -> dict[str, bytes]:
     plan = node.enrolment.plan_of(node.client, asked.round)
     advert = b""
     if plan is not None and not memory.absent("keys", asked.round):
-        client = Client(node.client, node.identity, floors_for(plan), asked.round, node.journal)
+        client = Client(node.client, node.identity, Floors.for_plan(plan), asked.round, node.journal)
         advert = encode(client.hello())
         memory.store(asked.round, bytes(HASH_BYTES), client.save())
     here = memory.context
@@ -222,7 +222,7 @@ def restored(node: Node, round: int, saved: bytes) -> Client:
     plan = node.enrolment.plan_of(node.client, round)
     if plan is None:
         raise Refused("this node was not drawn for this round")
-    return Client.restore(saved, node.identity, floors_for(plan), node.journal)
+    return Client.restore(saved, node.identity, Floors.for_plan(plan), node.journal)
 
 
 def _part(asked: Envelope, name: str) -> bytes:

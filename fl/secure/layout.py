@@ -25,7 +25,7 @@ from secagg.crypto.fixedpoint import FixedPoint
 from secagg.crypto.keys import Identity
 from secagg.errors import TooFewSurvivors, UsageError
 from secagg.exposure.audit import Policy, Verdict
-from secagg.exposure.schedules import Row, Schedule, shuffled
+from secagg.exposure.schedules import Schedule, shuffled
 from secagg.kernels.threads import cores
 from secagg.protocol import transcript
 from secagg.protocol.messages import Dealing, ToServer, Unmasking
@@ -34,6 +34,7 @@ from secagg.protocol.result import Dropout, Result, Stage
 from secagg.simulation.clients import Tamper
 from secagg.simulation.run import Meter, clear, make_identities, run
 from secagg.simulation.secure_sum import secure_sum
+from secagg.types import GroupId
 
 Vector = NDArray[np.float32]
 Inputs = Callable[[int], Vector]
@@ -335,7 +336,7 @@ class Opened:
     exposure: Exposure | None
     cost: Cost
     failed: str = ""
-    _totals: dict[Row, NDArray[np.uint32]] = field(default_factory=dict, repr=False)
+    _totals: dict[GroupId, NDArray[np.uint32]] = field(default_factory=dict, repr=False)
     _encoding: FixedPoint | None = field(default=None, repr=False)
     _weights: dict[int, int] = field(default_factory=dict, repr=False)
 
@@ -434,7 +435,9 @@ class Cohort:
         except UsageError as error:
             raise ConfigError(f"privacy: {error}") from None
 
-    def opened(self, cell: Cell, plan: Plan, result: Result, lost: Mapping[Row, str], cost: Cost) -> Opened:
+    def opened(
+        self, cell: Cell, plan: Plan, result: Result, lost: Mapping[GroupId, str], cost: Cost
+    ) -> Opened:
         """The outcome of a run, in the words of training."""
         return Opened(
             cell,
@@ -658,7 +661,7 @@ def _spoiled(shares: bytes) -> bytes:
 
 def _clear(
     plan: Plan, inputs: Inputs, drop: Mapping[int, Stage], cheats: Mapping[int, str]
-) -> tuple[Result, dict[Row, str]]:
+) -> tuple[Result, dict[GroupId, str]]:
     """The same outcome as with cryptography: whoever sends what cannot be used is as good as gone."""
     quiet = {"silence": Stage.INPUTS, "garbage": Stage.INPUTS, "wrong-shares": Stage.UNMASKING}
     gone = dict(drop)
@@ -673,7 +676,7 @@ def _clear(
     return result, lost
 
 
-def _clusters(cell: Cell, plan: Plan, result: Result, lost: Mapping[Row, str]) -> Iterator[Cluster]:
+def _clusters(cell: Cell, plan: Plan, result: Result, lost: Mapping[GroupId, str]) -> Iterator[Cluster]:
     alive = set(result.survivors)
     for r, grouping in enumerate(plan.groupings):
         for g, group in enumerate(grouping):

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from secagg.errors import UsageError
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
-from secagg.exposure.schedules import SCHEDULES, ClientId, Schedule, keep_whole_atoms, shuffled
+from secagg.exposure.schedules import SCHEDULES, Schedule, keep_whole_atoms, shuffled
+from secagg.types import ClientId
 
 
 def add_parser(commands: _SubParsersAction[ArgumentParser]) -> None:

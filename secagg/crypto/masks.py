@@ -13,8 +13,7 @@ from secagg import labels
 from secagg.crypto.hashing import Bytes
 from secagg.crypto.keys import hkdf, hkdf_each
 from secagg.crypto.prg import KEY_BYTES
-from secagg.exposure.schedules import ClientId
-from secagg.protocol.transcript import u32
+from secagg.types import ClientId, u32
 
 
 def pairwise_key(agreed: bytes, plan_hash: bytes, a: ClientId, b: ClientId, grouping: int) -> bytes:

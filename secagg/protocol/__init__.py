@@ -1,0 +1,75 @@
+"""The protocol: a `Client` and a `Server` that take messages and return messages, without I/O.
+
+A `Plan` describes one run, `Floors` is what a client accepts of it. docs/protocol.md is the specification,
+docs/embedding.md shows how an application moves the messages.
+"""
+
+from __future__ import annotations
+
+from secagg.protocol.cache import Cache
+from secagg.protocol.client import Client
+from secagg.protocol.client_state import State
+from secagg.protocol.dealing import check_advert
+from secagg.protocol.floors import Floors
+from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
+from secagg.protocol.messages import (
+    Bundle,
+    Consistency,
+    Dealer,
+    Dealing,
+    Endorsement,
+    KeyAdvert,
+    KeyList,
+    MaskedInput,
+    Message,
+    Signatures,
+    Survivor,
+    Survivors,
+    ToClient,
+    ToServer,
+    Unmasking,
+)
+from secagg.protocol.plan import Member, Plan, default_colluders, default_threshold
+from secagg.protocol.result import Dropout, Result, RowSum, Stage
+from secagg.protocol.server import Outbox, Server
+from secagg.protocol.transcript import unmasking_statement
+from secagg.protocol.wire import decode, encode
+
+__all__ = [
+    "Bundle",
+    "Cache",
+    "Client",
+    "Consistency",
+    "Dealer",
+    "Dealing",
+    "Dropout",
+    "Endorsement",
+    "FileJournal",
+    "Floors",
+    "Journal",
+    "KeyAdvert",
+    "KeyList",
+    "MaskedInput",
+    "Member",
+    "MemoryJournal",
+    "Message",
+    "Outbox",
+    "Plan",
+    "Result",
+    "RowSum",
+    "Server",
+    "Signatures",
+    "Stage",
+    "State",
+    "Survivor",
+    "Survivors",
+    "ToClient",
+    "ToServer",
+    "Unmasking",
+    "check_advert",
+    "decode",
+    "default_colluders",
+    "default_threshold",
+    "encode",
+    "unmasking_statement",
+]

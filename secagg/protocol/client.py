@@ -19,16 +19,16 @@ import numpy.typing as npt
 
 from secagg import labels
 from secagg.crypto import box, hashtree, shamir
-from secagg.crypto.hashing import Bytes
-from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Entropy, Identity, digest, verify
+from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Identity, digest, verify
 from secagg.crypto.masks import pairwise_keys, pairwise_sign, self_key
 from secagg.crypto.prg import add_masks
 from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, TooFewSurvivors, UsageError
-from secagg.exposure.schedules import ClientId
 from secagg.protocol import client_state, codec, transcript
+from secagg.protocol.cache import Cache, NoCache
 from secagg.protocol.client_state import OPENING, HeldShares, Memory, Opening, State, nonce_of, nonces_of
-from secagg.protocol.codec import BUFFERS, Buffer, Ring32
+from secagg.protocol.codec import BUFFERS, Buffer
 from secagg.protocol.dealing import box_bytes, check_advert, read_proofs
+from secagg.protocol.floors import Floors
 from secagg.protocol.journal import Journal
 from secagg.protocol.messages import (
     Bundle,
@@ -44,9 +44,9 @@ from secagg.protocol.messages import (
     ToServer,
     Unmasking,
 )
-from secagg.protocol.plan import Floors, Plan, roster_hash
+from secagg.protocol.plan import Plan, roster_hash
 from secagg.protocol.wire import decode
-from secagg.simulation.cache import Memo
+from secagg.types import Bytes, ClientId, Entropy, Ring32, u32
 
 Update = npt.NDArray[Any]
 
@@ -64,7 +64,7 @@ class Client:
     """A client of one run. `hello()` first, then `receive()` for each message of the server.
 
     `journal` stores the exclusive records (`journal.py`); nothing leaves before a record is stored.
-    `floors` is what the client pinned and the least it accepts. `entropy` is for tests, `memo` for
+    `floors` is what the client pinned and the least it accepts. `entropy` is for tests, `cache` for
     processes that simulate many clients, `threads` limits the cores that masking uses.
     """
 
@@ -77,12 +77,12 @@ class Client:
         journal: Journal,
         *,
         entropy: Entropy = os.urandom,
-        memo: Memo | None = None,
+        cache: Cache | None = None,
         threads: int | None = None,
     ) -> None:
         if not 0 <= round < 2**63:
             raise UsageError(f"round {round} does not fit in 63 bits")
-        self._bind(identity, floors, journal, entropy, memo)
+        self._bind(identity, floors, journal, entropy, cache)
         self._threads = threads
         # audit: client-pinned-roster
         if identity.public != {m.id: m.identity for m in floors.roster}.get(me):
@@ -102,13 +102,13 @@ class Client:
         floors: Floors,
         journal: Journal,
         entropy: Entropy,
-        memo: Memo | None,
+        cache: Cache | None,
     ) -> None:
         self._identity = identity
         self._floors = floors
         self._journal = journal
         self._entropy = entropy
-        self._memo = memo or Memo()
+        self._cache = cache or NoCache()
         self._agreed: dict[ClientId, bytes] = {}  # channel secrets, so that each is computed once
 
     def __repr__(self) -> str:
@@ -204,7 +204,7 @@ class Client:
         """Claim this transition, so that a copy of this client cannot take it too."""
         memory = self._memory
         memory.step += 1
-        name = digest(labels.STEP_RECORD, memory.instance, transcript.u32(memory.step)).hex()
+        name = digest(labels.STEP_RECORD, memory.instance, u32(memory.step)).hex()
         if self._journal.create(name, b"") is not None:  # audit: step-taken-one
             raise AlreadyUsed(f"client {memory.me}: step {memory.step} of this run was already taken")
 
@@ -251,7 +251,7 @@ class Client:
         The record binds the update (training, round) to this plan: a repeated run must have the same one.
         """
         try:
-            plan = self._memo.plan(message.plan)
+            plan = self._cache.plan(message.plan)
         except UsageError as unsafe:
             raise PlanRefused(f"plan refused: {unsafe}") from None
         self._floors.check(plan, self.me, self._memory.round, context)  # audit: floors-checked
@@ -414,7 +414,7 @@ class Client:
         """
         plan, memory = self.plan, self._memory
         survivors = self._check_survivors(message)
-        verdict = self._memo.verdict(plan, survivors)
+        verdict = self._cache.verdict(plan, survivors)
         refused = sorted(set(message.rows) - verdict.rows)
         if refused:  # audit: only-rows-my
             why = verdict.closed.get(refused[0], "there is no such row")
@@ -550,17 +550,17 @@ class Client:
         journal: Journal,
         *,
         entropy: Entropy = os.urandom,
-        memo: Memo | None = None,
+        cache: Cache | None = None,
         threads: int | None = None,
     ) -> Client:
         """The client that `save` wrote, with the same identity, floors and journal."""
         client = cls.__new__(cls)
-        client._bind(identity, floors, journal, entropy, memo)
+        client._bind(identity, floors, journal, entropy, cache)
         client._threads = threads
         client._memory = client_state.restore(data)
         data = client._memory.plan
         try:
-            client._plan = client._memo.plan(data) if data else None
+            client._plan = client._cache.plan(data) if data else None
         except SecAggError as damaged:
             raise UsageError(f"this saved client is damaged: {damaged}") from None
         # audit: saved-bytes-belong

@@ -14,15 +14,15 @@ import numpy as np
 
 from secagg import labels
 from secagg.crypto import shamir
-from secagg.crypto.hashing import Bytes, sha256_each
+from secagg.crypto.hashing import sha256_each
 from secagg.crypto.keys import KEY_BYTES, digest
 from secagg.crypto.shamir import SHARE_BYTES
 from secagg.errors import SecAggError, UsageError
-from secagg.exposure.schedules import ClientId, Row
-from secagg.protocol import codec, transcript
+from secagg.protocol import codec
 from secagg.protocol.codec import U8, U32, U64, Blob, Fixed, Many, Struct
 from secagg.protocol.messages import Dealer, KeyAdvert
 from secagg.protocol.wire import ADVERT, DEALER, HASH, IDS, ROWS
+from secagg.types import Bytes, ClientId, GroupId, u32
 
 
 class State(IntEnum):
@@ -61,7 +61,7 @@ def is_canonical(share: bytes) -> bool:
 
 def nonce_of(pair_nonce: bytes, secret: int) -> bytes:
     """The nonce of one share: all of a pair's nonces come from one, and none tells another."""
-    return digest(labels.SHARE_NONCE, pair_nonce, transcript.u32(secret))
+    return digest(labels.SHARE_NONCE, pair_nonce, u32(secret))
 
 
 def nonces_of(pair_nonces: Bytes, secrets: int) -> Bytes:
@@ -89,7 +89,7 @@ class Memory:
     dealers: tuple[Dealer, ...] = ()
     held: tuple[HeldShares, ...] = field(default=(), repr=False)
     survivors: tuple[ClientId, ...] = ()
-    rows: tuple[Row, ...] = ()
+    rows: tuple[GroupId, ...] = ()
     clipped: int = 0
 
 
@@ -100,7 +100,7 @@ class Opening:
     plan_hash: bytes
     view: bytes  # whose keys are in it: so another run of the same plan is another opening
     survivors: tuple[ClientId, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[GroupId, ...]
 
 
 OPENING: Final = Struct(Opening, (("plan_hash", HASH), ("view", HASH), ("survivors", IDS), ("rows", ROWS)))

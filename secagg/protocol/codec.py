@@ -15,11 +15,10 @@ from itertools import pairwise
 from typing import Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from secagg.errors import WireError
+from secagg.types import Ring32
 
-Ring32 = npt.NDArray[np.uint32]
 BUFFERS = (bytes, bytearray, memoryview)  # what may be received
 Buffer = bytes | bytearray | memoryview
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from secagg.exposure.schedules import ClientId, Row
-from secagg.protocol.codec import Ring32
+from secagg.types import ClientId, GroupId, Ring32
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class Survivors:
     """U3, everyone's stage-2 signature, and the rows to open."""
 
     members: tuple[Survivor, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[GroupId, ...]
 
 
 @dataclass(frozen=True, slots=True)

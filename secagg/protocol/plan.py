@@ -17,11 +17,12 @@ from typing import Final
 from secagg import labels
 from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, digest
-from secagg.errors import PlanRefused, UsageError, WireError
+from secagg.errors import UsageError, WireError
 from secagg.exposure.audit import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
-from secagg.exposure.schedules import SCHEDULES, ClientId, Group, Grouping, Row, Schedule, keep_whole_atoms
+from secagg.exposure.schedules import SCHEDULES, Schedule, keep_whole_atoms
 from secagg.protocol import codec, sparse
 from secagg.protocol.codec import U8, U16, U32, U64, Blob, Fixed, Float, Many, Struct
+from secagg.types import ClientId, Group, GroupId, Grouping
 
 MOST_CLIENTS: Final = 65535  # a Shamir index has 16 bits
 MOST_GROUPINGS: Final = 1024
@@ -238,9 +239,9 @@ class Plan:
         return self.schedule.units(self.ids, self.training_seed, self.round)
 
     @cached_property
-    def rows_of(self) -> Mapping[ClientId, tuple[Row, ...]]:
+    def rows_of(self) -> Mapping[ClientId, tuple[GroupId, ...]]:
         """The rows of each client, one per grouping; empty for those left out by lot."""
-        rows: dict[ClientId, list[Row]] = {client: [] for client in self.ids}
+        rows: dict[ClientId, list[GroupId]] = {client: [] for client in self.ids}
         for r, grouping in enumerate(self.groupings):
             for g, group in enumerate(grouping):
                 for client in group:
@@ -272,7 +273,7 @@ class Plan:
             return 1.0
         return float(2.0**found.privacy)
 
-    def group(self, row: Row) -> Group:
+    def group(self, row: GroupId) -> Group:
         return self.groupings[row[0]][row[1]]
 
     @cached_property
@@ -442,93 +443,3 @@ _PLAN: Final = Struct(
         ("context", Blob(MOST_CONTEXT)),
     ),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Floors:
-    """What a client pinned at enrolment, and the least that it accepts of a plan.
-
-    `roster`, `training_id` and `training_seed` must be met exactly. `colluders` None means a third of the
-    roster, `schedule` None any (pin it: otherwise the server chooses cluster sizes round by round). `bound`
-    is how large the client's integers may be, None if it sums none: a smaller bound would tell the server
-    who is above it. `weight` is the client's own n_i, None if it does not care. `sparse_risk` limits the
-    probability that a sparse plan's neighbourhoods give someone away (`sparse.py`). `context` is compared
-    when the plan arrives, because the application may learn it (the model's hash) only then.
-    """
-
-    roster: tuple[Member, ...]
-    training_id: bytes
-    training_seed: bytes
-    colluders: int | None = None
-    policy: Policy = field(default_factory=Policy)
-    schedule: Schedule | None = None
-    clip: tuple[float, float] = (2.0**-10, 2.0**20)
-    bound: int | None = None
-    weight: int | None = None
-    weight_ratio: float = 10.0
-    groupings: int = 16
-    accept_semi_honest_server_only: bool = False
-    sparse_risk: float = 2.0**-40
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "roster", tuple(self.roster))
-
-    def check(self, plan: Plan, me: ClientId, round: int, context: bytes) -> None:
-        """Raise PlanRefused, with the floor that was crossed, unless the plan is good enough."""
-        n = len(self.roster)
-        least_colluders = default_colluders(n) if self.colluders is None else self.colluders
-        weights = plan.weights or (1,)
-        least_clip, most_clip = self.clip
-        for refused, why in (
-            (plan.training_id != self.training_id, "it is for another training"),  # audit: floor-training
-            # audit: floor-round
-            (plan.round != round, f"it is for round {plan.round}, my keys are for round {round}"),
-            (plan.roster != self.roster, "its roster is not the one I pinned"),  # audit: floor-roster
-            # audit: floor-training-seed
-            (plan.training_seed != self.training_seed, "its training seed is not the one I pinned"),
-            # audit: floor-context
-            (plan.context != context, "its context (model, configuration) is not mine"),
-            (
-                plan.assumed_colluders < least_colluders,  # audit: floor-colluders
-                f"it assumes {plan.assumed_colluders} colluders, my floor is {least_colluders}",
-            ),
-            (
-                plan.clip is not None and not least_clip <= plan.clip <= most_clip,  # audit: floor-clip
-                f"clip {plan.clip} is outside my range {least_clip} to {most_clip}",
-            ),
-            (
-                # audit: floor-bound-integers
-                plan.bound is not None and (self.bound is None or plan.bound < self.bound),
-                f"bound {plan.bound} would tell who is above it; mine is {self.bound}",
-            ),
-            (
-                # audit: floor-weight
-                bool(plan.weights) and self.weight not in (None, plan.weight_of.get(me)),
-                "it does not give me my own weight",
-            ),
-            (
-                max(weights) > self.weight_ratio * min(weights),  # audit: floor-weight-ratio
-                f"weights differ by more than {self.weight_ratio:g} times",
-            ),
-            (
-                plan.schedule.groupings > self.groupings,  # audit: floor-groupings
-                f"{plan.schedule.groupings} groupings, my most is {self.groupings}",
-            ),
-            (
-                self.schedule not in (None, plan.schedule),  # audit: floor-schedule
-                "its schedule is not the one I pinned",
-            ),
-            # audit: floor-policy
-            (not plan.policy.at_least(self.policy), "its exposure policy is weaker than mine"),
-            (
-                plan.semi_honest_only and not self.accept_semi_honest_server_only,  # audit: floor-sparse-mode
-                "the sparse mode protects only from a semi-honest server",
-            ),
-            (
-                # audit: floor-sparse-risk
-                plan.semi_honest_only and plan.sparse_risk(gone=0) > self.sparse_risk,
-                "its neighbourhoods are too small for the colluders that it assumes",
-            ),
-        ):
-            if refused:
-                raise PlanRefused(f"plan refused: {why}")

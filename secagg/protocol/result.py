@@ -11,9 +11,8 @@ import numpy.typing as npt
 
 from secagg.errors import UsageError
 from secagg.exposure.audit import Verdict
-from secagg.exposure.schedules import ClientId, Row
-from secagg.protocol.codec import Ring32
 from secagg.protocol.plan import Plan
+from secagg.types import ClientId, GroupId, Ring32
 
 
 class Stage(IntEnum):
@@ -55,9 +54,9 @@ class Result:
 
     plan: Plan
     survivors: tuple[ClientId, ...]
-    rows: Mapping[Row, RowSum]
-    closed: Mapping[Row, str]
-    lost: Mapping[Row, str]
+    rows: Mapping[GroupId, RowSum]
+    closed: Mapping[GroupId, str]
+    lost: Mapping[GroupId, str]
     dropouts: Mapping[ClientId, Dropout]
     blamed: Mapping[ClientId, str]
     verdict: Verdict
@@ -67,11 +66,11 @@ class Result:
         """True for a sparse run: its privacy holds only if the server followed the protocol."""
         return self.plan.semi_honest_only
 
-    def sum(self, row: Row = (0, 0)) -> npt.NDArray[Any]:
+    def sum(self, row: GroupId = (0, 0)) -> npt.NDArray[Any]:
         """The sum of a row's (weighted) updates: float32, or int64 for exact integers."""
         return self.plan.encoding.decode(self._row(row).total)
 
-    def mean(self, row: Row = (0, 0)) -> npt.NDArray[Any]:
+    def mean(self, row: GroupId = (0, 0)) -> npt.NDArray[Any]:
         """The weighted mean of a row's updates over its survivors: float32, or float64 of exact integers."""
         opened = self._row(row)
         weight = sum(self.plan.relative_weight(client) for client in opened.members)
@@ -79,7 +78,7 @@ class Result:
             return self.plan.encoding.decode(opened.total) / weight
         return self.plan.encoding.decode(opened.total, divisor=weight)
 
-    def _row(self, row: Row) -> RowSum:
+    def _row(self, row: GroupId) -> RowSum:
         opened = self.rows.get(row)
         if opened is None:
             why = self.closed.get(row) or self.lost.get(row) or "there is no such row"

@@ -19,11 +19,10 @@ import numpy as np
 
 from secagg import labels
 from secagg.crypto import hashtree
-from secagg.crypto.keys import HASH_BYTES, Entropy, digest, verify
+from secagg.crypto.keys import HASH_BYTES, digest, verify
 from secagg.errors import AlreadyUsed, PeerError, TooFewSurvivors, UsageError
-from secagg.exposure.schedules import ClientId, Row
 from secagg.protocol import server_state, transcript
-from secagg.protocol.codec import BUFFERS, Buffer, Ring32
+from secagg.protocol.codec import BUFFERS, Buffer
 from secagg.protocol.dealing import box_bytes, check_advert, write_proof, write_proofs
 from secagg.protocol.journal import Journal, MemoryJournal
 from secagg.protocol.messages import (
@@ -47,6 +46,7 @@ from secagg.protocol.result import Dropout, Result, RowSum, Stage
 from secagg.protocol.server_state import Departure, Ledger
 from secagg.protocol.unmask import Opened, Shares, rebuild, remove_masks
 from secagg.protocol.wire import TYPES, decode
+from secagg.types import ClientId, Entropy, GroupId, Ring32, u32
 
 
 class Outbox(Mapping[ClientId, ToClient]):
@@ -98,8 +98,8 @@ class Server:
         self._dealings: dict[ClientId, Dealing] = {}
         self._trees: dict[ClientId, list[bytes]] = {}
         self._inputs: dict[ClientId, Survivor] = {}
-        self._sums: dict[Row, Ring32] = {}
-        self._rows: tuple[Row, ...] = ()
+        self._sums: dict[GroupId, Ring32] = {}
+        self._rows: tuple[GroupId, ...] = ()
         self._endorsements: dict[ClientId, Consistency] = {}
         self._unmaskings: dict[ClientId, Unmasking] = {}
         self._dropouts = {v: Dropout(Stage.KEYS, "left out by the application") for v in exclude}
@@ -319,11 +319,11 @@ class Server:
 
     def _claim(self, stage: Stage) -> None:
         """One process begins a stage: a second one, restored from the same bytes, must not."""
-        name = digest(labels.STEP_RECORD, self._instance, transcript.u32(stage)).hex()
+        name = digest(labels.STEP_RECORD, self._instance, u32(stage)).hex()
         if self._journal.create(name, b"") is not None:  # audit: stage-closed-one
             raise AlreadyUsed(f"another process has begun stage {stage.name} of this run")
 
-    def doomed_rows(self) -> Mapping[Row, tuple[ClientId, ...]]:
+    def doomed_rows(self) -> Mapping[GroupId, tuple[ClientId, ...]]:
         """In stage INPUTS: rows that could not be rebuilt, and the dealers whose shares too few can use.
 
         It looks at what survivors dispute so far. Before the stage is closed the run may still be given up
@@ -335,7 +335,7 @@ class Server:
             for v, count in disputes.items()
             if sum(h in self._inputs for h in self._places(v)) - count < self.plan.t
         }
-        doomed: dict[Row, tuple[ClientId, ...]] = {}
+        doomed: dict[GroupId, tuple[ClientId, ...]] = {}
         for v in sorted(bad):
             for row in self.plan.rows_of[v]:
                 doomed[row] = (*doomed.get(row, ()), v)
@@ -435,7 +435,7 @@ class Server:
         self._rows = tuple(sorted(self.plan.audit(sorted(self._inputs)).rows))
         self._sums = {row: total for row in self._rows if (total := self._row_total(row)) is not None}
 
-    def _row_total(self, row: Row) -> Ring32 | None:
+    def _row_total(self, row: GroupId) -> Ring32 | None:
         if not self.plan.atoms:
             return self._sums.get(row)
         units = sorted({self._unit_of[v] for v in self.plan.group(row) if v in self._inputs})
@@ -490,7 +490,7 @@ class Server:
             if len(peers) >= enough  # audit: nobody-blamed-word
         }
 
-    def _finish(self, lost: Mapping[Row, str], blamed: Mapping[ClientId, str]) -> Result:
+    def _finish(self, lost: Mapping[GroupId, str], blamed: Mapping[ClientId, str]) -> Result:
         plan, survivors = self.plan, tuple(sorted(self._inputs))
         verdict = plan.audit(survivors)
         rows = {}

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 from secagg.errors import SecAggError, UsageError
-from secagg.exposure.schedules import ClientId, Row
 from secagg.protocol import codec
-from secagg.protocol.codec import U8, U32, Blob, Fixed, Many, Matrix, Ring32, Struct
+from secagg.protocol.codec import U8, U32, Blob, Fixed, Many, Matrix, Struct
 from secagg.protocol.messages import Consistency, Dealing, KeyAdvert, Survivor, Unmasking
 from secagg.protocol.plan import Plan
 from secagg.protocol.result import Dropout, Stage
 from secagg.protocol.wire import ADVERT, LAYOUTS, ROWS, SURVIVOR
+from secagg.types import ClientId, GroupId, Ring32
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +38,9 @@ class Ledger:
     adverts: tuple[KeyAdvert, ...] = ()
     dealings: tuple[Dealing, ...] = ()
     survivors: tuple[Survivor, ...] = ()
-    units: tuple[Row, ...] = ()
+    units: tuple[GroupId, ...] = ()
     sums: Ring32 = field(repr=False)
-    rows: tuple[Row, ...] = ()
+    rows: tuple[GroupId, ...] = ()
     endorsements: tuple[Consistency, ...] = ()
     unmaskings: tuple[Unmasking, ...] = ()
     dropouts: tuple[Departure, ...] = ()

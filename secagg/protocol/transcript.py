@@ -7,25 +7,21 @@ different statements never have the same bytes.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg import labels
-from secagg.crypto.hashing import Bytes, sha256_each
+from secagg.crypto.hashing import sha256_each
 from secagg.crypto.keys import digest
-from secagg.exposure.schedules import ClientId, Row
 from secagg.protocol.codec import to_bytes
 from secagg.protocol.messages import Dealer, Dealing, KeyAdvert, Unmasking
 from secagg.protocol.plan import Plan
 from secagg.protocol.wire import IDS, ROWS
+from secagg.types import Bytes, ClientId, GroupId, u32
 
 KEY_SECRET = 0  # which secret a share is of: 0 the mask key, r + 1 the seed of grouping r
-
-
-u32 = struct.Struct("<I").pack  # an id, a count or an index in four bytes, little-endian
 
 
 def key_statement(training_id: bytes, round: int, roster_hash: bytes, advert: KeyAdvert) -> bytes:
@@ -98,7 +94,7 @@ def view_statement(
     return labels.SIGN_VIEW + plan_hash + u32(sender) + view_digest + disputed
 
 
-def opening(plan: Plan, view_digest: bytes, survivors: Sequence[ClientId], rows: Sequence[Row]) -> bytes:
+def opening(plan: Plan, view_digest: bytes, survivors: Sequence[ClientId], rows: Sequence[GroupId]) -> bytes:
     """Stage 3 signs this: the one survivor set and the rows that will be opened.
 
     In the sparse mode each client has a view of its own neighbourhood, so the view is left out there.

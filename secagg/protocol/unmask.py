@@ -16,21 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.crypto import shamir
-from secagg.crypto.hashing import Bytes
 from secagg.crypto.keys import HASH_BYTES, AgreementKey
 from secagg.crypto.masks import pairwise_keys, pairwise_sign, self_key
 from secagg.crypto.prg import KEY_BYTES, add_masks
 from secagg.crypto.shamir import SHARE_BYTES
 from secagg.errors import PeerError
-from secagg.exposure.schedules import ClientId, Row
 from secagg.kernels.threads import spread, thread_count
 from secagg.protocol import transcript
-from secagg.protocol.codec import Ring32
 from secagg.protocol.messages import Dealing, KeyAdvert, Unmasking
 from secagg.protocol.plan import Plan
+from secagg.types import Bytes, ClientId, GroupId, Ring32
 
 Secret = tuple[ClientId, int]  # its owner, and which: KEY_SECRET or r + 1
-Pair = tuple[ClientId, ClientId, Row]  # one that is gone, one that is alive, and a row of both
+Pair = tuple[ClientId, ClientId, GroupId]  # one that is gone, one that is alive, and a row of both
 ENTRY = SHARE_BYTES + HASH_BYTES
 SOME = 256  # the fewest pairs that a thread takes at a time: enough to be worth hashing at once
 
@@ -44,7 +42,7 @@ class Opened:
     dealings: Mapping[ClientId, Dealing]  # of U2
     holders: Mapping[ClientId, Mapping[ClientId, int]]  # of each dealer: who holds its shares, and where
     survivors: frozenset[ClientId]
-    rows: tuple[Row, ...]
+    rows: tuple[GroupId, ...]
 
     @cached_property
     def groupings_of(self) -> Mapping[ClientId, tuple[int, ...]]:
@@ -259,21 +257,21 @@ def _is_right(opened: Opened, secret: Secret, value: bytes) -> bool:
 
 
 def remove_masks(
-    opened: Opened, rebuilt: Rebuilt, totals: Mapping[Row, Ring32], *, threads: int | None = None
-) -> dict[Row, str]:
+    opened: Opened, rebuilt: Rebuilt, totals: Mapping[GroupId, Ring32], *, threads: int | None = None
+) -> dict[GroupId, str]:
     """Take the masks off each opened row, in place. Rows that stay masked come back with the reason.
 
     The keys of dropped clients' pairs are derived first; then each row is gone over once for all its keys.
     Both on all cores, or on so many threads.
     """
-    lost: dict[Row, str] = {}
+    lost: dict[GroupId, str] = {}
     for row in opened.rows:
         gaps = [rebuilt.missing[secret] for secret in _secrets_of(opened, row) if secret in rebuilt.missing]
         if gaps:  # audit: row-missing-secret
             lost[row] = gaps[0]
     pairs = sorted(pair for row in opened.rows if row not in lost for pair in _pairs_of(opened, row))
     pair_keys = _pair_keys(opened, rebuilt, pairs, thread_count(threads))
-    of_row: dict[Row, list[int]] = {row: [] for row in opened.rows if row not in lost}
+    of_row: dict[GroupId, list[int]] = {row: [] for row in opened.rows if row not in lost}
     for number, (_, _, row) in enumerate(pairs):
         of_row[row].append(number)
     for row, numbers in of_row.items():
@@ -284,7 +282,7 @@ def remove_masks(
     return lost
 
 
-def _secrets_of(opened: Opened, row: Row) -> Iterable[Secret]:
+def _secrets_of(opened: Opened, row: GroupId) -> Iterable[Secret]:
     for client in opened.plan.group(row):
         if client in opened.survivors:
             yield client, row[0] + 1
@@ -292,14 +290,14 @@ def _secrets_of(opened: Opened, row: Row) -> Iterable[Secret]:
             yield client, transcript.KEY_SECRET
 
 
-def _self_keys(opened: Opened, rebuilt: Rebuilt, row: Row) -> list[bytes]:
+def _self_keys(opened: Opened, rebuilt: Rebuilt, row: GroupId) -> list[bytes]:
     """The keys of the survivors' own masks."""
     plan, (r, _) = opened.plan, row
     alive = (client for client in plan.group(row) if client in opened.survivors)
     return [self_key(rebuilt.secrets[client, r + 1], plan.hash, client, r) for client in alive]
 
 
-def _pairs_of(opened: Opened, row: Row) -> Iterable[Pair]:
+def _pairs_of(opened: Opened, row: GroupId) -> Iterable[Pair]:
     """Whose pairwise mask is still in a row's sum, because only one of the two sent its vector."""
     plan = opened.plan
     alive = [client for client in plan.group(row) if client in opened.survivors]

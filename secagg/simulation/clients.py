@@ -24,13 +24,12 @@ import numpy.typing as npt
 
 from secagg.crypto import hashing
 from secagg.errors import SecAggError, UsageError
-from secagg.exposure.schedules import ClientId
 from secagg.protocol import wire
 from secagg.protocol.client import Client
-from secagg.protocol.codec import Ring32
 from secagg.protocol.messages import MaskedInput, ToClient, ToServer
 from secagg.protocol.plan import Plan
 from secagg.protocol.result import Stage
+from secagg.types import ClientId, Ring32
 
 Array = npt.NDArray[Any]
 Inputs = Mapping[ClientId, Array] | Callable[[ClientId], Array]

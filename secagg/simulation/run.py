@@ -19,17 +19,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from secagg.crypto.keys import Entropy, Identity
+from secagg.crypto.keys import Identity
 from secagg.errors import TooFewSurvivors, UsageError
-from secagg.exposure.schedules import ClientId, Row
 from secagg.protocol.client import Client
+from secagg.protocol.floors import Floors
 from secagg.protocol.journal import Journal, MemoryJournal
 from secagg.protocol.messages import ToClient
-from secagg.protocol.plan import Floors, Member, Plan
+from secagg.protocol.plan import Member, Plan
 from secagg.protocol.result import Dropout, Result, RowSum, Stage
 from secagg.protocol.server import Server
-from secagg.simulation.cache import Memo
+from secagg.simulation.cache import SharedCache
 from secagg.simulation.clients import Answer, Cast, Inputs, Tamper, forked
+from secagg.types import ClientId, Entropy, GroupId
 
 
 @dataclass(slots=True)
@@ -71,24 +72,6 @@ def make_roster(identities: Mapping[ClientId, Identity]) -> tuple[Member, ...]:
     return tuple(Member(client, identities[client].public) for client in sorted(identities))
 
 
-def floors_for(plan: Plan) -> Floors:
-    """Floors that just accept this plan: what simulated clients hold, because nobody attacks them here."""
-    weights = plan.weights or (1,)
-    return Floors(
-        roster=plan.roster,
-        training_id=plan.training_id,
-        training_seed=plan.training_seed,
-        colluders=plan.assumed_colluders,
-        policy=plan.policy,
-        clip=(plan.clip, plan.clip) if plan.clip is not None else (1.0, 1.0),
-        bound=plan.bound,
-        weight_ratio=max(weights) / min(weights),
-        groupings=plan.schedule.groupings,
-        accept_semi_honest_server_only=plan.semi_honest_only,
-        sparse_risk=1.0,
-    )
-
-
 def run(
     plan: Plan,
     inputs: Inputs,
@@ -117,12 +100,14 @@ def run(
     if processes > 1 and isinstance(journal, MemoryJournal):
         raise UsageError("a MemoryJournal cannot be shared between processes; use a FileJournal")
     meter = meter if meter is not None else Meter()
-    memo, floors, records = Memo(), floors_for(plan), journal or MemoryJournal()
+    cache, floors, records = SharedCache(), Floors.for_plan(plan), journal or MemoryJournal()
 
     def make(v: ClientId) -> Client:
         draw = entropy(v) if entropy else os.urandom
         threads = 1 if processes > 1 else None
-        return Client(v, identities[v], floors, plan.round, records, entropy=draw, memo=memo, threads=threads)
+        return Client(
+            v, identities[v], floors, plan.round, records, entropy=draw, cache=cache, threads=threads
+        )
 
     clients = forked(Cast(plan, make, inputs, tamper), processes)
     server = Server(plan)
@@ -172,7 +157,7 @@ def clear(plan: Plan, inputs: Inputs, *, drop: Mapping[ClientId, Stage] | None =
         if count < plan.t:
             raise TooFewSurvivors(f"{count} clients survive {stage.name}, the threshold is {plan.t}")
     verdict = plan.audit(alive)
-    totals: dict[Row, npt.NDArray[np.uint32]] = {}
+    totals: dict[GroupId, npt.NDArray[np.uint32]] = {}
     for client in alive:
         update = inputs(client) if callable(inputs) else inputs[client]
         encoded, _ = plan.encoding.encode(np.asarray(update), weight=plan.relative_weight(client))

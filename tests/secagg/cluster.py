@@ -36,8 +36,8 @@ from secagg.protocol.client import Client
 from secagg.protocol.client_state import State
 from secagg.protocol.messages import ToClient, ToServer, Unmasking
 from secagg.protocol.wire import encode
-from secagg.simulation.cache import Memo
-from secagg.simulation.run import floors_for, make_roster
+from secagg.simulation.cache import SharedCache
+from secagg.simulation.run import make_roster
 from tests.secagg.drbg import Drbg
 
 Vector = npt.NDArray[np.int64]
@@ -131,8 +131,8 @@ def copied(journal: MemoryJournal) -> MemoryJournal:
     return twin
 
 
-class WideMemo(Memo):
-    """Remembers every plan and verdict, where `Memo` remembers the last: one process tries many futures."""
+class WideCache(SharedCache):
+    """Remembers every plan and verdict, where `SharedCache` remembers only the last."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -179,10 +179,10 @@ class Cluster:
         contexts: Mapping[int, bytes] | None = None,
         journals: Mapping[int, MemoryJournal] | None = None,
         cheats: Mapping[int, Cheat] | None = None,
-        memo: Memo | None = None,
+        cache: SharedCache | None = None,
     ) -> None:
         self.plan, self.inputs, self.seed = plan, dict(inputs), seed
-        self.floors = floors or floors_for(plan)
+        self.floors = floors or Floors.for_plan(plan)
         self.contexts, self.cheats = contexts or {}, cheats or {}
         self.journals = dict(journals) if journals else {v: MemoryJournal() for v in plan.ids}
         self.server_journal = MemoryJournal()
@@ -196,7 +196,7 @@ class Cluster:
                 plan.round,
                 self.journals[v],
                 entropy=Drbg(seed + b"client %d" % v),
-                memo=memo,
+                cache=cache,
             )
             for v in plan.ids
         }

@@ -21,7 +21,7 @@ from tests.secagg.cluster import (
     Cheat,
     Cluster,
     Envelope,
-    WideMemo,
+    WideCache,
     both_kinds,
     check_outcome,
     make_plan,
@@ -157,7 +157,7 @@ def play(case: Case) -> Outcome:
         case.inputs,
         seed=b"run %d" % case.seed,
         cheats=cheats_of(case, rng),
-        memo=WideMemo(),
+        cache=WideCache(),
     ).start()
     outcome = Outcome(sparse=plan.semi_honest_only)
     outcome.must_finish = (

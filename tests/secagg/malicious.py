@@ -43,8 +43,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.unmask import ENTRY
 from secagg.protocol.wire import decode, encode
-from secagg.simulation.run import floors_for
-from tests.secagg.cluster import Vector, WideMemo, copied, identity, make_inputs, signed
+from tests.secagg.cluster import Vector, WideCache, copied, identity, make_inputs, signed
 from tests.secagg.drbg import Drbg
 
 
@@ -60,7 +59,7 @@ class Puppet:
             world.plan.round,
             world.journals[me],
             entropy=Drbg(name + b" client %d" % me),
-            memo=world.memo,
+            cache=world.cache,
         )
         self.view: bytes | None = None
         self.told: list[ToClient] = []  # what it accepted
@@ -122,13 +121,13 @@ class World:
         name: bytes = b"world",
     ) -> None:
         self.plan, self.name = plan, name
-        self.floors = floors or floors_for(plan)
+        self.floors = floors or Floors.for_plan(plan)
         self.colluders = frozenset(colluders)
         self.honest = tuple(v for v in plan.ids if v not in self.colluders)
         self.inputs = dict(inputs) if inputs is not None else make_inputs(plan)
         self.journals = {v: MemoryJournal() for v in plan.ids}
         self.puppets: list[Puppet] = []
-        self.memo = WideMemo()
+        self.cache = WideCache()
         # What an attacker worked out, kept between attackers: agreements by keys, colluders' boxes.
         self.agreed: dict[frozenset[bytes], bytes] = {}
         self.opened: dict[tuple[bytes, int, bytes], bytes | None] = {}
@@ -189,7 +188,7 @@ class World:
             )
         )
         if rows is None:
-            rows = sorted(self.memo.verdict(self.plan, tuple(member.id for member in members)).rows)
+            rows = sorted(self.cache.verdict(self.plan, tuple(member.id for member in members)).rows)
         return Survivors(members, tuple(rows))
 
     def signatures(self, endorsements: Iterable[Consistency]) -> Signatures:

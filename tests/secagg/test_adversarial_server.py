@@ -33,6 +33,7 @@ from secagg.crypto.prg import add_masks
 from secagg.protocol import dealing, transcript
 from secagg.protocol.client_state import State
 from secagg.protocol.dealing import box_bytes
+from secagg.protocol.floors import Floors
 from secagg.protocol.messages import (
     Consistency,
     Dealing,
@@ -44,7 +45,6 @@ from secagg.protocol.messages import (
     ToClient,
     Unmasking,
 )
-from secagg.simulation.run import floors_for
 from tests.secagg.cluster import (
     both_kinds,
     identity,
@@ -460,7 +460,7 @@ def test_without_the_audit_a_row_of_one_survivor_is_opened(monkeypatch: pytest.M
     asked = world.survivors((p.find(MaskedInput) for p in left.values()), rows=((0, 0),))
     everything = frozenset({(0, 0), (0, 1)})
     monkeypatch.setattr(
-        world.memo, "verdict", lambda plan, survivors: replace(plan.audit(survivors), rows=everything)
+        world.cache, "verdict", lambda plan, survivors: replace(plan.audit(survivors), rows=everything)
     )
     for p in left.values():
         p.tell(asked)
@@ -474,7 +474,7 @@ def test_without_the_audit_a_row_of_one_survivor_is_opened(monkeypatch: pytest.M
 def test_a_sparse_run_from_which_too_many_are_gone_is_refused() -> None:
     """Six of twelve gone from a ring with six neighbours each: the others may fall into two parts."""
     plan = make_plan(12, degree=6, threshold=3, colluders=1)
-    floors = replace(floors_for(plan), sparse_risk=0.1)
+    floors = replace(Floors.for_plan(plan), sparse_risk=0.1)
     for count, allowed in ((5, True), (6, False)):
         world = World(plan, floors=floors)
         puppets = world.run_to(Stage.KEYS)

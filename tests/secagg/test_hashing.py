@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from secagg import UsageError
 from secagg.crypto import hashing, keys, masks
-from secagg.crypto.hashing import MANY, Bytes, sha256_each
+from secagg.crypto.hashing import MANY, sha256_each
 from secagg.kernels import jit, sha
 from secagg.protocol import client_state, transcript
+from secagg.types import Bytes
 
 has_instructions = jit.target_features() >= sha.FEATURES
 needs_instructions = pytest.mark.skipif(not has_instructions, reason="this processor has no SHA instructions")

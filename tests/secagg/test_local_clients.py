@@ -12,10 +12,11 @@ import pytest
 
 from secagg import Client, MemoryJournal, Plan, Server, Stage
 from secagg.protocol import wire
+from secagg.protocol.floors import Floors
 from secagg.protocol.messages import MaskedInput
 from secagg.simulation import clients
 from secagg.simulation.clients import Cast, ForkedClients, HereClients, forked
-from secagg.simulation.run import floors_for, run
+from secagg.simulation.run import run
 from tests.secagg.cluster import identities_of, make_inputs, make_plan
 from tests.secagg.drbg import Drbg
 
@@ -23,7 +24,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can
 
 
 def make_cast(plan: Plan, **changes: Any) -> Cast:
-    identities, floors = identities_of(plan), floors_for(plan)
+    identities, floors = identities_of(plan), Floors.for_plan(plan)
 
     def make(v: int) -> Client:
         journal = MemoryJournal()

@@ -392,7 +392,7 @@ class AnyServer(RuleBasedStateMachine):
             self.world.floors,
             self.world.journals[puppet.me],
             entropy=Drbg(b"restored %d" % self.saves),
-            memo=self.world.memo,
+            cache=self.world.cache,
         )
 
     def send(self, puppet: Puppet, message: ToClient) -> None:

@@ -8,7 +8,7 @@ from hashlib import sha256
 from typing import Any
 
 from secagg import Identity, Member, Plan, Policy, Schedule
-from secagg.simulation.run import floors_for
+from secagg.protocol.floors import Floors
 from tests.secagg.drbg import Drbg
 from tests.vectors.check import FORMAT, perform, session_of
 
@@ -153,7 +153,7 @@ def make_plan(ids: tuple[int, ...], schedule: Schedule, **changes: Any) -> Plan:
 
 def floors_json(plan: Plan) -> dict[str, Any]:
     """The floors that just accept this plan."""
-    floors = floors_for(plan)
+    floors = Floors.for_plan(plan)
     return {
         "pinned": plan.to_bytes().hex(),
         "colluders": floors.colluders,

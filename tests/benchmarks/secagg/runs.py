@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.crypto import prg
-from secagg.exposure.schedules import ClientId
 from secagg.kernels.threads import cores
 from secagg.protocol.result import Result, Stage
 from secagg.simulation.run import Meter, clear, make_identities, run
+from secagg.types import ClientId
 from tests.benchmarks.secagg.report import Bar, Table
 from tests.benchmarks.secagg.work import Rates, Size, Work
 

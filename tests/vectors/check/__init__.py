@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from secagg.crypto.keys import Entropy
 from secagg.errors import PeerError, SecAggError
 from secagg.labels import VERSION
+from secagg.types import Entropy
 from tests.vectors.check import actors, stateless
 from tests.vectors.check.session import Mismatch, Operation, Session, Values
 

@@ -11,7 +11,6 @@ import numpy as np
 from secagg.crypto import box, hashtree, prg, shamir
 from secagg.crypto.keys import AgreementKey, Identity, hkdf
 from secagg.crypto.masks import pairwise_key, pairwise_sign, self_key
-from secagg.exposure.schedules import ClientId
 from secagg.protocol import client_state, codec, server_state, transcript
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import Memory, Opening, State, nonce_of
@@ -20,6 +19,7 @@ from secagg.protocol.plan import Plan, roster_hash
 from secagg.protocol.server import Server
 from secagg.protocol.unmask import Opened, Shares, rebuild
 from secagg.protocol.wire import decode, encode
+from secagg.types import ClientId
 from tests.vectors.check.session import (
     Actor,
     Operation,

@@ -11,16 +11,17 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import labels
-from secagg.crypto.keys import Entropy, Identity
+from secagg.crypto.keys import Identity
 from secagg.errors import UsageError
 from secagg.exposure.audit import Policy
-from secagg.exposure.schedules import Row, Schedule
-from secagg.protocol import client_state, transcript
+from secagg.exposure.schedules import Schedule
+from secagg.protocol import client_state
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import Memory
-from secagg.protocol.codec import Ring32
-from secagg.protocol.plan import Floors, Plan
+from secagg.protocol.floors import Floors
+from secagg.protocol.plan import Plan
 from secagg.protocol.server import Server
+from secagg.types import Entropy, GroupId, Ring32, u32
 
 Values = dict[str, Any]
 Operation = Callable[["Session", Values], Values]
@@ -45,7 +46,7 @@ def doubles(values: npt.ArrayLike) -> str:
     return np.asarray(values, "<f8").tobytes().hex()
 
 
-def row_name(row: Row) -> str:
+def row_name(row: GroupId) -> str:
     return f"{row[0]}/{row[1]}"
 
 
@@ -64,7 +65,7 @@ def hexes(values: list[str]) -> list[bytes]:
 
 def box_address(plan_hash: bytes, sender: int, receiver: int) -> bytes:
     """What a box is sealed for: its HKDF info and its associated data."""
-    return labels.SHARE_BOX + plan_hash + transcript.u32(sender) + transcript.u32(receiver)
+    return labels.SHARE_BOX + plan_hash + u32(sender) + u32(receiver)
 
 
 # --- who acts ------------------------------------------------------------------------------------------

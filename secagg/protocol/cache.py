@@ -1,0 +1,30 @@
+"""Where a client looks up what follows from public data alone: a decoded plan, an audit's verdict.
+
+A client on its own computes both once per run. A process that simulates many clients passes them one cache,
+so that each answer is computed once instead of once per client.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from secagg.exposure.audit import Verdict
+from secagg.protocol.plan import Plan
+from secagg.types import ClientId
+
+
+class Cache(Protocol):
+    """What `Client` asks. Answers must equal those of `NoCache`."""
+
+    def plan(self, data: bytes) -> Plan: ...
+    def verdict(self, plan: Plan, survivors: tuple[ClientId, ...]) -> Verdict: ...
+
+
+class NoCache:
+    """Computes every answer."""
+
+    def plan(self, data: bytes) -> Plan:
+        return Plan.from_bytes(data)
+
+    def verdict(self, plan: Plan, survivors: tuple[ClientId, ...]) -> Verdict:
+        return plan.audit(survivors)
