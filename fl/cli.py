@@ -267,15 +267,10 @@ def _data_list(options: argparse.Namespace) -> int:
 
 def _data_fetch(options: argparse.Namespace) -> int:
     from fl import data
+    from fl.reporting.progress import download_display
 
-    def show(name: str, received: int, expected: int | None) -> None:
-        if sys.stderr.isatty():
-            of = f" of {expected / 1e6:.1f}" if expected else ""
-            print(f"\r\x1b[2K{name}: {received / 1e6:.1f}{of} MB", end="", file=sys.stderr, flush=True)
-
-    place = data.fetch(options.name, options.url, folder=options.folder, progress=show)
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
+    with download_display() as show:
+        place = data.fetch(options.name, options.url, folder=options.folder, progress=show)
     print(place)
     return 0
 

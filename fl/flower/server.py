@@ -24,7 +24,7 @@ from fl.config.schema import ConfigError, Experiment
 from fl.flower import envelope
 from fl.flower.enrolment import TRAINING, Enrolment, read_enrolment, write_enrolment
 from fl.flower.network import Answer, Network, Question
-from fl.reporting.progress import Lines, Silent
+from fl.reporting.progress import LineProgress, Progress
 from fl.reporting.records import Folder, write
 from fl.secure.layout import Cell, Cost, Opened
 from fl.training.aggregation import worst_case
@@ -80,7 +80,7 @@ class Engine:
     """Sums over Flower, a round at a time."""
 
     def __init__(
-        self, network: Network, enrolment: Enrolment, deadlines: Deadlines, place: Path, show: Silent
+        self, network: Network, enrolment: Enrolment, deadlines: Deadlines, place: Path, show: Progress
     ) -> None:
         self.network = network
         self.enrolment = enrolment
@@ -342,7 +342,7 @@ def serve(
     e = replace(e, machine=replace(e.machine, checkpoint_every=1))  # an opened round cannot be played again
     with opened_folder(out, enrolment, e) as folder:
         task = task_of(e, server_data(e, test, validation, classes))
-        show = Log()
+        show = LineProgress(prefix="share: ")  # marked: Flower mixes it with its own lines
         for warning in (exposing(e), worst_case(e, enrolment.cohort.layout.clusters)):
             if warning:
                 show.note(f"{e.name}: {warning}")
@@ -373,10 +373,3 @@ def opened_folder(out: Path, enrolment: Enrolment, e: Experiment) -> Folder:
     if read_enrolment(out / TRAINING).training_id != enrolment.training_id:
         raise ConfigError(f"{out} holds another training; choose another `out`")
     return Folder.resume(out)
-
-
-class Log(Lines):
-    """A line per event, marked, because Flower mixes what a ServerApp prints with what it says itself."""
-
-    def _say(self, text: str) -> None:
-        super()._say(f"share: {text}")

@@ -1,74 +1,85 @@
-"""What a person sees while a run goes on: one line that moves on a terminal, one line per round elsewhere."""
+"""Progress of a training or a download: a bar on a terminal, plain lines elsewhere.
+
+`rich` draws the bar and is imported only where there is a terminal. It draws without a thread of its own,
+because a simulation forks.
+"""
 
 from __future__ import annotations
 
-import shutil
+import os
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any, TextIO
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TextIO
 
-BLOCKS = " ▏▎▍▌▋▊▉█"
+if TYPE_CHECKING:
+    from rich import progress as rich_progress
+
 SPARKS = "▁▂▃▄▅▆▇█"
+REDRAW_SECONDS = 0.05
+LAST_PHASE = 0.95  # a round that is about to end fills this much of its part of the bar
 
 
-class Silent:
-    """Shows nothing. The others speak where this is silent."""
+class Progress:
+    """The interface between a training and its display. This class shows nothing."""
 
     def begin(self, name: str, rounds: int, done: int) -> None:
-        """A run of so many rounds starts, or goes on after `done`."""
+        """A training of `rounds` rounds starts; `done` of them were finished earlier."""
 
     def phase(self, name: str, done: int, total: int) -> None:
-        """Inside a round: `done` of `total` steps of a phase."""
+        """A round is in this phase, with `done` of `total` steps finished."""
 
     def round(self, record: Mapping[str, Any]) -> None:
-        """A round is over and on disk."""
+        """A round has ended and its record is on disk."""
 
     def note(self, text: str) -> None:
-        """Something the user should know."""
+        """Show a message."""
 
     def end(self) -> None:
-        """The run is over, however it ended."""
+        """The training has ended, normally or not."""
 
 
-class Lines(Silent):
-    """For logs: a line per round."""
+class LineProgress(Progress):
+    """One line per round, for logs."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, prefix: str = "") -> None:
         self._stream = stream or sys.stderr
+        self._prefix = prefix
         self._name, self._rounds = "", 0
 
     def begin(self, name: str, rounds: int, done: int) -> None:
         self._name, self._rounds = name, rounds
         if done:
-            self.note(f"{name}: going on after round {done}")
+            self.note(f"{name}: continuing after round {done}")
 
     def round(self, record: Mapping[str, Any]) -> None:
-        self._say(f"{self._name}: round {record['round']}/{self._rounds}  {told(record)}")
+        self.note(f"{self._name}: round {record['round']}/{self._rounds}  {describe_round(record)}")
 
     def note(self, text: str) -> None:
-        self._say(text)
-
-    def _say(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        print(self._prefix + text, file=self._stream, flush=True)
 
 
-class Live(Lines):
-    """For a terminal: the current line is rewritten, with a bar, the phase and the accuracy so far."""
+class LiveProgress(LineProgress):
+    """One line that is redrawn: name, bar, round, accuracy so far, time and phase."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__(stream)
+        self._bar: rich_progress.Progress | None = None
         self._accuracies: list[float] = []
-        self._round, self._drawn, self._start = 0, 0.0, time.monotonic()
+        self._round, self._drawn = 0, 0.0
 
     def begin(self, name: str, rounds: int, done: int) -> None:
         super().begin(name, rounds, done)
-        self._accuracies, self._round, self._start = [], done, time.monotonic()
+        self._accuracies, self._round = [], done
+        self._bar = _training_bar(self._stream)
+        self._bar.add_task(name[:24].ljust(10), total=rounds, completed=done, round="", accuracy="", phase="")
+        self._bar.start()
+        self._draw()
 
     def phase(self, name: str, done: int, total: int) -> None:
-        if time.monotonic() - self._drawn > 0.05 or done == total:
-            part = done / total if total else 1.0
-            self._draw(f"{name} {done}/{total}" if total > 1 else name, part)
+        if time.monotonic() - self._drawn > REDRAW_SECONDS or done == total:
+            self._draw(f"{name} {done}/{total}" if total > 1 else name, done / total if total else 1.0)
 
     def round(self, record: Mapping[str, Any]) -> None:
         self._round = record["round"]
@@ -76,54 +87,106 @@ class Live(Lines):
             self._accuracies.append(record["accuracy"])
         if record.get("skipped"):
             self.note(f"round {record['round']}: {record['skipped']}")
-        self._draw("", 0.0)
+        self._draw()
 
     def note(self, text: str) -> None:
-        self._clear()
-        super().note(text)
+        if self._bar is None:
+            super().note(text)
+        else:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def end(self) -> None:
-        self._draw("done" if self._round >= self._rounds else "stopped", 0.0)
-        self._stream.write("\n")
-        self._stream.flush()
+        if self._bar is not None:
+            self._draw("done" if self._round >= self._rounds else "stopped")
+            self._bar.stop()
+            self._bar = None
 
-    def _draw(self, phase: str, part: float) -> None:
+    def _draw(self, phase: str = "", part: float = 0.0) -> None:
+        if self._bar is None:
+            return
         self._drawn = time.monotonic()
-        done = (self._round + 0.95 * part) / self._rounds if self._rounds else 1.0
-        seconds = int(self._drawn - self._start)
-        text = (
-            f"{self._name:<12.24} {bar(done, 20)} round {min(self._round + 1, self._rounds)}/{self._rounds}"
-        )
+        accuracy = ""
         if self._accuracies:
-            text += f"  accuracy {self._accuracies[-1]:6.1%} {spark(self._accuracies, 20)}"
-        text += f"  {seconds // 60}:{seconds % 60:02d}  {phase}"
-        width = shutil.get_terminal_size().columns - 1
-        self._stream.write("\r\x1b[2K" + text[:width])
-        self._stream.flush()
+            width = 20 if self._bar.console.width >= 120 else 8
+            accuracy = f"accuracy {self._accuracies[-1]:6.1%} {sparkline(self._accuracies, width)}"
+        self._bar.update(
+            self._bar.task_ids[0],
+            completed=self._round + LAST_PHASE * part,
+            round=f"round {min(self._round + 1, self._rounds)}/{self._rounds}",
+            accuracy=accuracy,
+            phase=phase,
+        )
+        self._bar.refresh()
 
-    def _clear(self) -> None:
-        self._stream.write("\r\x1b[2K")
 
-
-def display(stream: TextIO | None = None) -> Lines:
-    """Live on a terminal, lines elsewhere."""
+def display(stream: TextIO | None = None) -> LineProgress:
+    """The live display on a terminal, lines elsewhere."""
     stream = stream or sys.stderr
-    return Live(stream) if stream.isatty() else Lines(stream)
+    return LiveProgress(stream) if _can_redraw(stream) else LineProgress(stream)
 
 
-def bar(part: float, width: int) -> str:
-    eighths = round(min(max(part, 0.0), 1.0) * width * 8)
-    full, rest = divmod(eighths, 8)
-    return ("█" * full + (BLOCKS[rest] if rest else "")).ljust(width, "░")
+@contextmanager
+def download_display(stream: TextIO | None = None) -> Iterator[Callable[[str, int, int | None], None]]:
+    """A function of (file name, bytes received, bytes expected or None) that shows a bar per file."""
+    stream = stream or sys.stderr
+    if not _can_redraw(stream):
+        yield lambda name, received, expected: None
+        return
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
+    files: dict[str, rich_progress.TaskID] = {}
+    with _bar(stream, *columns) as bar:
+
+        def show(name: str, received: int, expected: int | None) -> None:
+            if name not in files:
+                files[name] = bar.add_task(name)
+            bar.update(files[name], completed=received, total=expected, refresh=True)
+
+        yield show
 
 
-def spark(values: list[float], width: int) -> str:
-    """The last values between 0 and 1, as small columns."""
+def _can_redraw(stream: TextIO) -> bool:
+    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def _bar(stream: TextIO, *columns: rich_progress.ProgressColumn) -> rich_progress.Progress:
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    console = Console(file=stream)
+    return Bar(*columns, console=console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+
+
+def _training_bar(stream: TextIO) -> rich_progress.Progress:
+    from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+    from rich.text import Text
+
+    class Phase(ProgressColumn):
+        """The last column. On a narrow terminal it alone is shortened."""
+
+        def render(self, task: Task) -> Text:
+            return Text(task.fields["phase"], style="dim", no_wrap=True, overflow="ellipsis")
+
+    return _bar(
+        stream,
+        TextColumn("{task.description}", style="bold", markup=False),
+        BarColumn(bar_width=20),
+        TextColumn("{task.fields[round]}"),
+        TextColumn("{task.fields[accuracy]}"),
+        TimeElapsedColumn(),
+        Phase(Column(no_wrap=False)),
+    )
+
+
+def sparkline(values: list[float], width: int) -> str:
+    """The last `width` values, each between 0 and 1, as small columns."""
     return "".join(SPARKS[min(int(value * len(SPARKS)), len(SPARKS) - 1)] for value in values[-width:])
 
 
-def told(record: Mapping[str, Any]) -> str:
-    """A round in one line."""
+def describe_round(record: Mapping[str, Any]) -> str:
+    """The record of a round in one line."""
     parts = []
     if record.get("accuracy") is not None:
         parts.append(f"accuracy {record['accuracy']:.1%}")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fl.config.schema import LABEL_FLIP, ConfigError, Experiment, experiment
 from fl.data import DataSet, Examples, Federated, federate, flip_labels, from_clients, load
-from fl.reporting.progress import Silent
+from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, now, versions
 from fl.secure.layout import Population, announced
 from fl.training.aggregation import worst_case
@@ -97,10 +97,10 @@ def run(
     data: Federated | None = None,
     model: str | Factory | None = None,
     folder: Folder | None = None,
-    show: Silent | None = None,
+    show: Progress | None = None,
 ) -> Trained:
     """Train as the experiment says. With a folder everything is recorded, and what is there is continued."""
-    show = show or Silent()
+    show = show or Progress()
     byzantine = attackers(e)
     dealt = prepare(e) if data is None else data
     if len(dealt.clients) != e.clients:
@@ -283,7 +283,7 @@ def train(
     validation: Examples | Pair | None = None,
     out: Path | str | None = None,
     resume: bool = False,
-    show: Silent | None = None,
+    show: Progress | None = None,
     **settings: Any,
 ) -> Trained:
     """Train a model of yours on the data of clients of yours, with SHARE.

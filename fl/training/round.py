@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl.config.schema import LABEL_FLIP, NO_ATTACK, STAGES, Experiment
-from fl.reporting.progress import Silent
+from fl.reporting.progress import Progress
 from fl.secure.layout import Cell, Cluster, Cohort, Cost, Opened, Population
 from fl.training import aggregation
 from fl.training.interrupt import Interrupt
@@ -37,7 +37,7 @@ class Setting:
     trainer: Learner | Pool
     population: Cohort
     byzantine: frozenset[int]
-    show: Silent = field(default_factory=Silent)
+    show: Progress = field(default_factory=Progress)
     interrupt: Interrupt = field(default_factory=Interrupt)
 
 

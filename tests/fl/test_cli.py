@@ -13,7 +13,7 @@ import pytest
 
 from fl.cli import main
 from fl.config.schema import to_toml
-from fl.reporting.progress import Lines, Live, bar, spark
+from fl.reporting.progress import LineProgress, LiveProgress, sparkline
 from tests.fl.runs import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -48,7 +48,7 @@ def test_train_report_and_resume_as_typed(file: Path, tmp_path: Path) -> None:
     assert "--resume runs/mine" in again.stderr
     longer = share("train", "--resume", "runs/mine", "--set", "rounds=4", cwd=tmp_path)
     assert longer.returncode == 0
-    assert "going on after round 3" in longer.stderr
+    assert "continuing after round 3" in longer.stderr
     page = share("report", "runs/mine", cwd=tmp_path)
     assert page.returncode == 0
     assert page.stdout.split() == ["runs/mine/report.html", "runs/mine/report.png"]
@@ -191,15 +191,13 @@ def test_on_a_terminal_one_line_moves(file: Path, tmp_path: Path) -> None:
     assert "100.0%" in text or "accuracy" in text
 
 
-def test_lines_and_bars(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bar(0, 4) == "░░░░"
-    assert bar(0.5, 4) == "██░░"
-    assert bar(2, 4) == "████"
-    assert spark([0.0, 0.5, 1.0], 2) == "▅█"
-    for kind in (Lines, Live):
+def test_both_displays_show_notes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sparkline([0.0, 0.5, 1.0], 2) == "▅█"
+    for kind in (LineProgress, LiveProgress):
         shown = kind(sys.stdout)
         shown.begin("x", 3, 1)
         shown.note("hello")
+        shown.end()
         assert "hello" in capsys.readouterr().out
 
 

@@ -82,7 +82,7 @@ def test_after_kill_9_again_and_again_the_final_model_has_the_same_bits(
         process = start(place)
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors.decode()
-    assert b"going on after round" in errors
+    assert b"continuing after round" in errors
     arrays = records.read_tensors(place / "checkpoint-000007.safetensors")
     assert arrays["x"].tobytes() == whole
     mine, theirs = recorded(place).rounds, recorded(tmp_path / "whole").rounds

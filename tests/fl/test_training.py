@@ -13,7 +13,7 @@ from torch import nn
 import fl
 import robust
 from fl.config.schema import STAGES, ConfigError
-from fl.reporting.progress import Lines
+from fl.reporting.progress import LineProgress
 from fl.reporting.records import Folder
 from fl.training.loop import Trained, attackers, run, why_stop
 from fl.training.round import absences
@@ -308,7 +308,7 @@ def test_cheats_are_named_in_the_summary_and_training_goes_on() -> None:
         attack={"name": "none", "protocol": "wrong-shares"},
     )
     said = io.StringIO()
-    trained = run(e, show=Lines(said))
+    trained = run(e, show=LineProgress(said))
     names = sorted(attackers(e))
     assert trained.summary["blamed"].keys() == set(map(str, names))
     assert f"cheated: {', '.join(map(str, names))}" in said.getvalue()
