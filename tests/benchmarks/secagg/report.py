@@ -55,8 +55,8 @@ class Bar:
 def bar_table(bars: Iterable[Bar]) -> Table:
     return Table(
         name="bars",
-        title="Bars",
-        header=("promise", "measured", "bound", "kept"),
+        title="Speed and its bounds",
+        header=("bound on", "measured", "bound", "kept"),
         rows=tuple(
             (
                 bar.name,

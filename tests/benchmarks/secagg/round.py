@@ -23,7 +23,7 @@ from tests.benchmarks.secagg.work import Size, Work
 
 PAPER: Final = Size(clients=60, length=2_156_490, groupings=10, group=3)
 TIMES_RAW: Final = 3.0
-SPARE_GB: Final = 0.5  # of memory, above the row sums
+SPARE_GB: Final = 0.5  # of memory, above the group sums
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +100,7 @@ def round_table(one: Round) -> Table:
             ("CPU time", f"{run.cpu_seconds:.2f} s"),
             (f"raw OpenSSL, the same {one.mask_gb:.1f} GB of keystream", f"{one.raw_seconds:.2f} s"),
             ("ratio", f"{run.seconds / one.raw_seconds:.2f}"),
-            ("sums of all rows", f"{one.row_sums_gb:.2f} GB"),
+            ("all group sums", f"{one.row_sums_gb:.2f} GB"),
             ("memory above the inputs, at the peak", memory),
         ),
         notes=(f"Seconds by stage, all clients + server: {by_stage}.",),
@@ -121,7 +121,7 @@ def bars(one: Round) -> list[Bar]:
     if one.memory_gb is not None:
         found.append(
             Bar(
-                name="SHARE round: GB of memory above inputs and row sums",
+                name="SHARE round: GB of memory above inputs and group sums",
                 value=one.memory_gb - one.row_sums_gb,
                 bound=SPARE_GB,
                 at_most=True,
