@@ -24,7 +24,7 @@ OVERHEAD: Final = NONCE_BYTES + 16
 
 
 def _address(plan_hash: bytes, sender: int, receiver: int) -> bytes:
-    # audit: box-bound-sender box-bound-plan
+    # audit: box-binds-pair box-binds-plan
     return labels.SHARE_BOX + plan_hash + sender.to_bytes(4, "little") + receiver.to_bytes(4, "little")
 
 
@@ -32,7 +32,8 @@ def keys(agreed: Sequence[bytes], plan_hash: bytes, ends: Sequence[tuple[int, in
     """The keys of many boxes: from the agreed secret of each, and its sender and receiver."""
     if not ends:
         return []
-    addresses = [_address(plan_hash, sender, receiver) for sender, receiver in ends]  # audit: keys-many-boxes
+    # audit: box-keys-bind-pair-and-plan
+    addresses = [_address(plan_hash, sender, receiver) for sender, receiver in ends]
     infos = np.frombuffer(b"".join(addresses), np.uint8).reshape(len(ends), -1)
     secrets = np.frombuffer(b"".join(agreed), np.uint8).reshape(-1, KEY_BYTES)
     return [key.tobytes() for key in hkdf_each(secrets, infos)]

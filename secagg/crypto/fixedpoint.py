@@ -81,7 +81,7 @@ class FixedPoint:
             return result
 
         counts = spread(work, 0, len(values), step=_PIECE, threads=_workers(len(values)))
-        if any(infinite for _, infinite in counts):  # audit: nan-infinity-refused
+        if any(infinite for _, infinite in counts):  # audit: nonfinite-update-refused
             encoded[:] = 0
             raise UsageError("an update with a NaN or an infinity cannot be encoded")
         return encoded, sum(clipped for clipped, _ in counts)
@@ -118,7 +118,7 @@ class Integers:
 
     def __post_init__(self) -> None:
         _check_clients(self.clients)
-        # audit: no-sum-integers
+        # audit: integer-sum-never-wraps
         if not (isinstance(self.bound, int) and self.bound >= 0 and self.clients * self.bound < HALF_RING):
             raise UsageError(f"the sum of {self.clients} integers of ±{self.bound} could wrap mod 2^32")
 
@@ -139,7 +139,7 @@ class Integers:
             np.copyto(encoded[start:stop], part, casting="unsafe")
             return int(part.max()) <= self.bound and int(part.min()) >= -self.bound
 
-        # audit: integer-outside-bound
+        # audit: integer-bound
         if not all(spread(work, 0, len(values), step=_PIECE, threads=_workers(len(values)))):
             encoded[:] = 0
             raise UsageError(f"an integer is outside ±{self.bound}")
@@ -168,7 +168,8 @@ def _frac_bits(clients: int, clip: float) -> int:
     )  # one too many, or two
     while True:
         largest = exact * Fraction(2) ** bits
-        if clients * largest < HALF_RING and clients * round(largest) < HALF_RING:  # audit: no-sum-floats
+        # audit: float-sum-never-wraps
+        if clients * largest < HALF_RING and clients * round(largest) < HALF_RING:
             return bits
         bits -= 1
 

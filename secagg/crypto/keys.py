@@ -86,9 +86,9 @@ def check_public_key(public: bytes) -> bytes:
     """Refuse low-order and non-canonical X25519 public keys, so that no agreement is all zeros."""
     if len(public) != KEY_BYTES:
         raise PeerError(f"an X25519 key has 32 bytes, not {len(public)}")
-    if int.from_bytes(public, "little") >= _FIELD_25519:  # audit: non-canonical-keys
+    if int.from_bytes(public, "little") >= _FIELD_25519:  # audit: non-canonical-refused
         raise PeerError("non-canonical X25519 key")
-    if public in LOW_ORDER_POINTS:  # audit: low-order-points
+    if public in LOW_ORDER_POINTS:  # audit: low-order-refused
         raise PeerError("low-order X25519 key")
     return public
 
@@ -98,18 +98,18 @@ class AgreementKey:
     """An X25519 key pair for one run. The private half is 32 bytes that Shamir shares as they are."""
 
     public: bytes
-    _private: bytes = field(repr=False)  # audit: no-repr-shows
+    _private: bytes = field(repr=False)  # audit: repr-hides-agreement-key
 
     @classmethod
     def from_private(cls, private: bytes) -> AgreementKey:
         if len(private) != KEY_BYTES:
-            # audit: agreement-key-has
+            # audit: agreement-key-length
             raise UsageError(f"an X25519 private key has 32 bytes, not {len(private)}")
         key = X25519PrivateKey.from_private_bytes(private)
         return cls(key.public_key().public_bytes_raw(), bytes(private))
 
     def __reduce_ex__(self, protocol: object) -> str:
-        raise UsageError("an agreement key is not copied or pickled")  # audit: agreement-key-not
+        raise UsageError("an agreement key is not copied or pickled")  # audit: agreement-key-not-copied
 
     def agree(self, public: bytes) -> bytes:
         """The raw shared secret. It goes into HKDF and nowhere else."""
@@ -123,7 +123,7 @@ class AgreementKey:
 class Identity:
     """A client's long-term Ed25519 key. The roster lists the public half; every stage is signed with it."""
 
-    private: bytes = field(repr=False)  # audit: no-repr-shows-identities
+    private: bytes = field(repr=False)  # audit: repr-hides-identity
     public: bytes
 
     @classmethod
@@ -146,13 +146,14 @@ class Identity:
 
 def verify(public: bytes, signature: bytes, message: bytes, *, signer: int) -> None:
     """Raise PeerError, naming the signer, unless the signature is right."""
-    _know_the_rule()  # audit: libsodium-another-rule
+    _know_the_rule()  # audit: libsodium-rule
     if not _accepts(public, signature, message):  # audit: signature-verified
-        raise PeerError(f"client {signer}: wrong signature", culprit=signer)  # audit: wrong-signature-names
+        # audit: wrong-signature-names-signer
+        raise PeerError(f"client {signer}: wrong signature", culprit=signer)
 
 
 def _accepts(public: bytes, signature: bytes, message: bytes) -> bool:
-    # audit: signature-has-64 identity-has-32
+    # audit: signature-length identity-length
     if len(public) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:  # libsodium is told neither length
         return False
     try:

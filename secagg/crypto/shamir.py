@@ -92,7 +92,7 @@ def combine(
     noticed here, so compare a rebuilt secret with its commitment.
     """
     rows = _share_array(shares, len(coefficients.indices))
-    if not canonical(rows).all():  # audit: shares-no-field
+    if not canonical(rows).all():  # audit: combined-shares-in-field
         raise UsageError("a share is not below the prime")
     values = np.empty((len(rows), SHARE_BYTES), np.uint8)
     from secagg.kernels import field257
@@ -122,7 +122,7 @@ def _draw(count: int, entropy: Entropy) -> npt.NDArray[np.uint8]:
             raise UsageError("the source of randomness gave a wrong number of bytes")
         candidates = np.frombuffer(bytearray(stream), np.uint8).reshape(-1, SHARE_BYTES)
         candidates[:, -1] &= 1
-        # audit: coefficients-drawn-rejection
+        # audit: coefficients-uniform
         kept = np.concatenate([kept, candidates[canonical(candidates)]])
         need = min(1, count - len(kept))
     return kept
@@ -132,9 +132,9 @@ def _checked_indices(indices: Sequence[int]) -> tuple[int, ...]:
     points = tuple(operator.index(index) for index in indices)
     if not points:
         raise UsageError("no share holders")
-    if min(points) < 1 or max(points) > MAX_INDEX:  # audit: no-holder-has
+    if min(points) < 1 or max(points) > MAX_INDEX:  # audit: holder-index-positive
         raise UsageError(f"a holder's index lies between 1 and {MAX_INDEX}: at 0 lies the secret itself")
-    if len(set(points)) != len(points):  # audit: no-two-holders
+    if len(set(points)) != len(points):  # audit: holder-indices-distinct
         raise UsageError("two holders have the same index")
     return points
 

@@ -72,9 +72,9 @@ class Policy:
             return True
         return (
             self.enforced
-            and self.min_survivors >= floor.min_survivors  # audit: policy-floor-survivors
-            and self.anonymity >= floor.anonymity  # audit: policy-floor-anonymity
-            and self.max_leverage <= floor.max_leverage  # audit: policy-floor-leverage
+            and self.min_survivors >= floor.min_survivors  # audit: policy-survivors
+            and self.anonymity >= floor.anonymity  # audit: policy-anonymity
+            and self.max_leverage <= floor.max_leverage  # audit: policy-leverage
         )
 
 

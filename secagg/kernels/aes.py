@@ -216,7 +216,7 @@ def _swap(typing: Any, cell: Any, old: Any, new: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _data(context, builder, signature.args[0], args[0])
         two_orderings = "monotonic", "monotonic"  # nothing else is told from thread to thread
-        found = builder.cmpxchg(pointer, args[1], args[2], *two_orderings)  # audit: piece-vector-taken
+        found = builder.cmpxchg(pointer, args[1], args[2], *two_orderings)  # audit: piece-taken-once
         return builder.extract_value(found, 0)
 
     return types.int64(cell, types.int64, types.int64), generate

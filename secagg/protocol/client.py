@@ -84,7 +84,7 @@ class Client:
             raise UsageError(f"round {round} does not fit in 63 bits")
         self._bind(identity, floors, journal, entropy, cache)
         self._threads = threads
-        # audit: client-pinned-roster
+        # audit: client-on-pinned-roster
         if identity.public != {m.id: m.identity for m in floors.roster}.get(me):
             raise UsageError(f"client {me} with this identity is not on the pinned roster")
         self._memory = Memory(
@@ -142,7 +142,7 @@ class Client:
 
     def hello(self) -> KeyAdvert:
         """Stage 0: advertise two fresh keys, signed. They serve the first plan accepted, and no other."""
-        if self.state is not State.NEW:  # audit: hello-opens-run
+        if self.state is not State.NEW:  # audit: hello-once
             self._memory.state = State.FAILED
             raise UsageError("hello() opens a run, once")
         self._memory.state = State.FAILED
@@ -185,7 +185,7 @@ class Client:
             raise PeerError(f"{type(message).__name__} not expected in state {before.name}")
         handler, after = step
         reply = handler(self, message, given)
-        self._take_step()  # audit: step-claimed-before
+        self._take_step()  # audit: step-claimed-first
         self._memory.state = after
         return reply
 
@@ -205,7 +205,7 @@ class Client:
         memory = self._memory
         memory.step += 1
         name = digest(labels.STEP_RECORD, memory.instance, u32(memory.step)).hex()
-        if self._journal.create(name, b"") is not None:  # audit: step-taken-one
+        if self._journal.create(name, b"") is not None:  # audit: step-taken-once
             raise AlreadyUsed(f"client {memory.me}: step {memory.step} of this run was already taken")
 
     # --- stage 1 -------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ class Client:
         memory, groupings = self._memory, len(plan.groupings)
         holders = sorted(adverts)
         memory.plan, memory.adverts = message.plan, message.adverts
-        # audit: each-grouping-has
+        # audit: seed-per-grouping
         memory.seeds = tuple(self._entropy(shamir.SECRET_BYTES) for _ in range(groupings))
         shares = shamir.split(
             [memory.mask, *memory.seeds], plan.t, [plan.index[v] for v in holders], self._entropy
@@ -254,9 +254,9 @@ class Client:
             plan = self._cache.plan(message.plan)
         except UsageError as unsafe:
             raise PlanRefused(f"plan refused: {unsafe}") from None
-        self._floors.check(plan, self.me, self._memory.round, context)  # audit: floors-checked
+        self._floors.check(plan, self.me, self._memory.round, context)  # audit: plan-meets-floors
         earlier = self._journal.create(self._record_name(labels.UPDATE_RECORD), plan.hash)
-        if earlier not in (None, plan.hash):  # audit: another-plan-same
+        if earlier not in (None, plan.hash):  # audit: one-plan-per-update
             raise AlreadyUsed(
                 "another plan was accepted for this update; the round cannot be repeated with this one"
             )
@@ -267,18 +267,18 @@ class Client:
         """U1: at least t peers, each key signed by its owner, mine as I sent it."""
         peers = frozenset(plan.peers(self.me))
         ids = [advert.sender for advert in adverts]
-        # audit: key-list-names nobody-outside-roster
+        # audit: key-list-order key-list-peers-only
         if sorted(set(ids)) != ids or not {self.me} <= set(ids) <= peers:
             raise PeerError("the key list must name me and my peers, once each, in order")
-        if len(ids) < plan.t:  # audit: fewer-t-keys
+        if len(ids) < plan.t:  # audit: key-list-threshold
             raise TooFewSurvivors(f"{len(ids)} clients sent keys, the threshold is {plan.t}")
         for advert in adverts:
             if advert.sender == self.me:
-                # audit: my-keys-may
+                # audit: own-keys-unchanged
                 if (advert.channel, advert.mask) != (self._channel_key.public, self._mask_key.public):
                     raise PeerError("the key list gives me keys that are not mine")
                 continue
-            check_advert(plan, advert)  # audit: every-advert-checked
+            check_advert(plan, advert)  # audit: client-checks-adverts
         return {advert.sender: advert for advert in adverts}
 
     def _share_hashes(self, dealt: Sequence[HeldShares], holders: Sequence[ClientId]) -> Bytes:
@@ -337,12 +337,12 @@ class Client:
         ids = [dealer.id for dealer in message.dealers]
         if sorted(set(ids)) != ids or not {self.me} <= set(ids) <= set(adverts):  # audit: u2-inside-u1
             raise PeerError("U2 must be inside U1, with me, once each, in order")
-        if len(ids) < plan.t:  # audit: fewer-t-dealers
+        if len(ids) < plan.t:  # audit: dealers-threshold
             raise TooFewSurvivors(f"{len(ids)} clients shared keys, the threshold is {plan.t}")
-        # audit: dealer-has-one
+        # audit: one-commitment-per-grouping
         if any(len(dealer.commitments) != len(plan.groupings) for dealer in message.dealers):
             raise PeerError("a dealer has not one commitment per grouping")
-        if self._memory.mine[0] not in message.dealers:  # audit: my-dealing-may
+        if self._memory.mine[0] not in message.dealers:  # audit: own-dealing-unchanged
             raise PeerError("U2 shows a dealing of mine that is not mine")
         return {v: adverts[v] for v in ids}
 
@@ -353,7 +353,8 @@ class Client:
         others = [dealer for dealer in message.dealers if dealer.id != self.me]
         box_size = box_bytes(plan)
         proofs = read_proofs(message.proofs)
-        if len(message.boxes) != len(others) * box_size or len(proofs) != len(others):  # audit: one-box-one
+        # audit: one-box-and-proof-per-dealer
+        if len(message.boxes) != len(others) * box_size or len(proofs) != len(others):
             raise PeerError("the bundle has not one box and one proof per dealer")
         opened: list[tuple[HeldShares, Dealer, int, tuple[bytes, ...]]] = []
         held, disputes = list(self._memory.held), []
@@ -363,7 +364,7 @@ class Client:
             try:
                 content = box.unseal_under(key, plan.hash, dealer.id, self.me, sealed)
             except PeerError:
-                disputes.append(dealer.id)  # audit: box-does-not
+                disputes.append(dealer.id)  # audit: unopened-box-disputed
                 continue
             opened.append(
                 (HeldShares(dealer.id, content[:HASH_BYTES], content[HASH_BYTES:]), dealer, index, path)
@@ -372,7 +373,8 @@ class Client:
         leaves = np.frombuffer(hashtree.leaves(contents), np.uint8).reshape(-1, HASH_BYTES)
         roots = hashtree.roots_from(leaves, [index for *_, index, _ in opened], [path for *_, path in opened])
         for (shares, dealer, _, _), root in zip(opened, roots, strict=True):
-            if shares.canonical and root == dealer.root:  # audit: share-matches-dealer share-no-field
+            # audit: share-matches-signed-root share-in-field-or-disputed
+            if shares.canonical and root == dealer.root:
                 held.append(shares)
             else:
                 disputes.append(dealer.id)
@@ -383,7 +385,7 @@ class Client:
         rows = plan.rows_of[memory.me]
         shape = (len(rows), plan.length if rows else 0)
         vectors = np.empty(shape, np.uint32) if out is None else out[: shape[0], : shape[1]]
-        # audit: vector-carries-masks
+        # audit: pairwise-masks-added
         peers = [[v for v in plan.groupings[r][g] if v != memory.me and v in members] for r, g in rows]
         agreed = {v: self._mask_key.agree(members[v].mask) for v in set().union(*peers)}
         pairs = [(memory.me, v, r) for (r, _), others in zip(rows, peers, strict=True) for v in others]
@@ -393,7 +395,7 @@ class Client:
             own = self_key(memory.seeds[r], plan.hash, memory.me, r)
             signs = [1, *(pairwise_sign(memory.me, v) for v in others)]
             vector[:] = encoded
-            # audit: vector-carries-mask
+            # audit: self-mask-added
             add_masks(vector, [own, *(next(keys).tobytes() for _ in others)], signs, threads=self._threads)
         return vectors
 
@@ -416,7 +418,7 @@ class Client:
         survivors = self._check_survivors(message)
         verdict = self._cache.verdict(plan, survivors)
         refused = sorted(set(message.rows) - verdict.rows)
-        if refused:  # audit: only-rows-my
+        if refused:  # audit: only-audited-sums
             why = verdict.closed.get(refused[0], "there is no such row")
             raise PeerError(f"the server wants to open row {refused[0]}, which my audit closes: {why}")
         memory.survivors, memory.rows = survivors, message.rows
@@ -427,26 +429,26 @@ class Client:
         plan, view = self.plan, self._view
         ids = tuple(member.id for member in message.members)
         mine = {dealer.id for dealer in self._memory.dealers}
-        if list(ids) != sorted(set(ids)) or self.me not in ids:  # audit: u3-names-me
+        if list(ids) != sorted(set(ids)) or self.me not in ids:  # audit: u3-order
             raise PeerError("U3 must name me, and everyone once, in order")
         if not set(ids) <= (set(plan.ids) if plan.semi_honest_only else mine):  # audit: u3-inside-u2
             raise PeerError("U3 must be inside U2")
-        if len(set(ids) & mine) < plan.t:  # audit: fewer-t-survivors
+        if len(set(ids) & mine) < plan.t:  # audit: survivors-threshold
             raise TooFewSurvivors(f"{len(set(ids) & mine)} clients survive, the threshold is {plan.t}")
         if plan.semi_honest_only:  # views differ from neighbourhood to neighbourhood
-            # audit: sparse-run-which
+            # audit: sparse-dropouts-limited
             if plan.sparse_risk(gone=len(plan.ids) - len(ids)) > self._floors.sparse_risk:
                 raise PeerError("so many are gone that the survivors' graph may fall apart")
             return ids
         for member in message.members:
             statement = transcript.view_statement(plan.hash, member.id, view, member.disputes)
-            # audit: every-member-u3
+            # audit: u3-signed-my-view
             verify(plan.identities[member.id], member.signature, statement, signer=member.id)
         return ids
 
     def _record_opening(self) -> None:
         memory = self._memory
-        # audit: opening-belongs-one
+        # audit: opening-belongs-to-run
         wanted = Opening(self.plan.hash, self._view, memory.survivors, memory.rows)
         stored = self._journal.create(
             self._record_name(labels.OPENING_RECORD), codec.to_bytes(OPENING, wanted)
@@ -454,7 +456,7 @@ class Client:
         if stored is None:
             return
         earlier: Opening = codec.from_bytes(OPENING, stored)
-        # audit: another-opening-update rows-may-shrink
+        # audit: one-opening-per-update opening-never-grows
         if replace(earlier, rows=wanted.rows) != wanted or not set(wanted.rows) <= set(earlier.rows):
             raise AlreadyUsed("this update was opened before, in another run or for other survivors or rows")
 
@@ -464,7 +466,7 @@ class Client:
             self._memory.survivors,
             self._memory.rows,
         ):
-            # audit: second-answer-stage
+            # audit: same-answer-again
             raise PeerError("the server named other survivors or rows than I signed")
         return Consistency(self.me, self._identity.sign(self._statement()))
 
@@ -492,11 +494,11 @@ class Client:
         seeds: list[bytes] = []
         keys: list[bytes] = []
         for held in memory.held:
-            # audit: shares-closed-rows
+            # audit: closed-sums-stay-closed
             groupings = [r for r, g in plan.rows_of[held.dealer] if (r, g) in opened]
             if not groupings:
                 continue
-            if held.dealer in alive:  # audit: one-kind-share
+            if held.dealer in alive:  # audit: client-one-kind-of-share
                 seed_owners.append(held.dealer)
                 seeds.extend(held.share(r + 1) + nonce_of(held.nonce, r + 1) for r in groupings)
             else:
@@ -518,12 +520,12 @@ class Client:
             raise PeerError("each signer counts once, in order")
         valid = 0
         for endorsement in message.endorsements:
-            if endorsement.id not in electorate:  # audit: only-members-u3
+            if endorsement.id not in electorate:  # audit: endorsers-in-u3
                 raise PeerError(f"client {endorsement.id} may not sign for this opening")
-            # audit: endorsements-signatures-over
+            # audit: endorsements-verified
             verify(plan.identities[endorsement.id], endorsement.signature, statement, signer=endorsement.id)
             valid += 1
-            if valid == plan.t:  # audit: t-endorsements-not
+            if valid == plan.t:  # audit: t-endorsements
                 return
         raise TooFewSurvivors(f"{valid} clients signed the opening, the threshold is {plan.t}")
 
@@ -535,10 +537,10 @@ class Client:
         The bytes hold secrets: encrypt them where they are stored. An older copy of them cannot act again,
         because the journal has the record of what it did.
         """
-        if self.state in (State.FAILED, State.DONE):  # audit: finished-client-not
+        if self.state in (State.FAILED, State.DONE):  # audit: finished-not-saved
             raise UsageError(f"nothing to save: this run is {self.state.name}")
         data = client_state.save(self._memory)
-        self._memory.state = State.FAILED  # audit: saving-consumes-client
+        self._memory.state = State.FAILED  # audit: save-consumes-client
         return data
 
     @classmethod
@@ -563,7 +565,7 @@ class Client:
             client._plan = client._cache.plan(data) if data else None
         except SecAggError as damaged:
             raise UsageError(f"this saved client is damaged: {damaged}") from None
-        # audit: saved-bytes-belong
+        # audit: saved-client-bound-to-identity
         if identity.public != {m.id: m.identity for m in floors.roster}.get(client.me):
             raise UsageError("this saved client belongs to another identity")
         return client
@@ -577,6 +579,6 @@ STEPS: Final[Mapping[tuple[State, type], tuple[Handler, State]]] = {
     (State.DEALT, Bundle): (Client._mask, State.MASKED),  # Round 2
     (State.MASKED, Survivors): (Client._sign, State.SIGNED),  # Round 3
     (State.SIGNED, Survivors): (Client._sign_again, State.SIGNED),  # its answer was lost
-    # audit: unmasking-given-once
+    # audit: unmask-once
     (State.SIGNED, Signatures): (Client._unmask, State.DONE),  # Round 4
 }

@@ -43,7 +43,7 @@ class HeldShares:
 
     dealer: ClientId
     nonce: bytes = field(repr=False)
-    # audit: no-repr-shows-shares
+    # audit: repr-hides-held-shares
     shares: bytes = field(repr=False)  # (R + 1) * 33 bytes: the mask key's, then one per grouping
 
     def share(self, secret: int) -> bytes:
@@ -81,10 +81,10 @@ class Memory:
     instance: bytes  # names the records of this run of this client
     step: int = 0
     channel: bytes = field(repr=False)
-    mask: bytes = field(repr=False)  # audit: no-repr-shows-mask
+    mask: bytes = field(repr=False)  # audit: repr-hides-mask-key
     plan: bytes = b""
     adverts: tuple[KeyAdvert, ...] = ()
-    seeds: tuple[bytes, ...] = field(default=(), repr=False)  # audit: no-repr-shows-seeds
+    seeds: tuple[bytes, ...] = field(default=(), repr=False)  # audit: repr-hides-seeds
     mine: tuple[Dealer, ...] = ()  # my own dealing's public part: the server may not alter it
     dealers: tuple[Dealer, ...] = ()
     held: tuple[HeldShares, ...] = field(default=(), repr=False)

@@ -37,13 +37,13 @@ class Reader:
         return len(self._data) - self._next
 
     def take(self, count: int) -> memoryview:
-        if count > self.left:  # audit: no-message-ends
+        if count > self.left:  # audit: no-truncated-message
             raise WireError(f"message ends {count - self.left} bytes too early")
         start, self._next = self._next, self._next + count
         return self._data[start : self._next]
 
     def end(self) -> None:
-        if self.left:  # audit: no-slack-after
+        if self.left:  # audit: no-trailing-bytes
             raise WireError(f"{self.left} bytes too many after the message")
 
 
@@ -91,7 +91,7 @@ class Float:
 
     def get(self, reader: Reader) -> float:
         (value,) = struct.unpack("<d", reader.take(8))
-        # audit: floats-finite-have
+        # audit: floats-canonical
         if not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0):
             raise WireError("a number is not finite")
         return float(value)
@@ -224,7 +224,7 @@ class AscendingRows:
         count = int.from_bytes(reader.take(4), "little")
         _check_count(count, self.most)
         rows = tuple(struct.iter_unpack("<HI", reader.take(6 * count)))
-        if any(a >= b for a, b in pairwise(rows)):  # audit: rows-ascend
+        if any(a >= b for a, b in pairwise(rows)):  # audit: sums-ascend
             raise WireError("rows must be strictly ascending")
         return rows
 

@@ -19,15 +19,15 @@ from secagg.protocol.plan import Plan
 def check_advert(plan: Plan, advert: KeyAdvert) -> None:
     """PeerError, naming the sender, unless a stage-0 message is well made and signed."""
     try:
-        check_public_key(advert.channel)  # audit: channel-keys-low
-        check_public_key(advert.mask)  # audit: mask-keys-low
+        check_public_key(advert.channel)  # audit: channel-key-checked
+        check_public_key(advert.mask)  # audit: mask-key-checked
     except PeerError as bad:
-        # audit: bad-key-names
+        # audit: bad-key-names-owner
         raise PeerError(f"client {advert.sender}: {bad}", culprit=advert.sender) from None
-    if advert.channel == advert.mask:  # audit: one-key-two
+    if advert.channel == advert.mask:  # audit: two-distinct-keys
         raise PeerError(f"client {advert.sender}: one key for two purposes", culprit=advert.sender)
     statement = transcript.key_statement(plan.training_id, plan.round, plan.roster_hash, advert)
-    # audit: keys-signed-their
+    # audit: advert-signed
     verify(plan.identities[advert.sender], advert.signature, statement, signer=advert.sender)
 
 
@@ -45,7 +45,7 @@ def read_proofs(data: bytes) -> list[tuple[int, tuple[bytes, ...]]]:
             int.from_bytes(data[start + 2 : start + 3]),
         )
         end = start + 3 + depth * HASH_BYTES
-        if end > len(data):  # audit: proofs-end-where
+        if end > len(data):  # audit: proofs-not-cut
             raise PeerError("the proofs end too early")
         proofs.append((place, tuple(data[i : i + HASH_BYTES] for i in range(start + 3, end, HASH_BYTES))))
         start = end

@@ -85,7 +85,7 @@ class Floors:
                 f"clip {plan.clip} is outside my range {least_clip} to {most_clip}",
             ),
             (
-                # audit: floor-bound-integers
+                # audit: floor-integer-bound
                 plan.bound is not None and (self.bound is None or plan.bound < self.bound),
                 f"bound {plan.bound} would tell who is above it; mine is {self.bound}",
             ),

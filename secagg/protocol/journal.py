@@ -52,7 +52,7 @@ class FileJournal:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            # audit: journal-exclusive-between
+            # audit: journal-exclusive
             os.link(draft, final)  # atomic, and fails if the name exists: a half-written record is never seen
         except FileExistsError:
             return final.read_bytes()

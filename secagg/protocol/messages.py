@@ -125,7 +125,7 @@ class Unmasking:
 
     sender: ClientId
     seed_owners: tuple[ClientId, ...]
-    seeds: bytes = field(repr=False)  # audit: no-repr-shows-shares-sent
+    seeds: bytes = field(repr=False)  # audit: repr-hides-sent-shares
     key_owners: tuple[ClientId, ...]
     keys: bytes = field(repr=False)
     signature: bytes

@@ -183,9 +183,9 @@ class Plan:
             if not 2 <= t <= self.degree:
                 raise UsageError(f"sparse threshold {t} must be between 2 and the degree {self.degree}")
             sparse.check_degree(n, self.degree)
-        elif not 2 <= t <= n:  # audit: t-most-n
+        elif not 2 <= t <= n:  # audit: threshold-range
             raise UsageError(f"threshold {t} must be between 2 and n={n}; n={n} with {colluders} colluders")
-        elif 2 * t <= n + colluders:  # audit: two-sets-t
+        elif 2 * t <= n + colluders:  # audit: threshold-sets-overlap
             raise UsageError(
                 f"threshold {t} lets a server that lies open two sets: 2t > n + colluders needs "
                 f"t >= {default_threshold(n, colluders)} for n={n}, colluders={colluders}"
@@ -317,7 +317,7 @@ class Plan:
         """Strict: WireError for bytes that no plan makes, UsageError for a plan that may not be built."""
         flat: _Flat = codec.from_bytes(_PLAN, data)
         plan = flat.plan()
-        if plan.to_bytes() != data:  # audit: plan-has-one
+        if plan.to_bytes() != data:  # audit: plan-canonical
             raise WireError("a plan has one encoding, and this is another")
         return plan
 
@@ -386,7 +386,7 @@ class _Flat:
         )
 
     def plan(self) -> Plan:
-        if self.version != labels.VERSION:  # audit: plan-another-version
+        if self.version != labels.VERSION:  # audit: plan-version
             raise WireError(f"plan version {self.version}, this is version {labels.VERSION}")
         if self.schedule >= len(SCHEDULES) or self.mode >= len(MODES) or self.floats > 1:
             raise WireError("a plan names a schedule, mode or encoding that does not exist")

@@ -119,25 +119,25 @@ class Server:
             raise UsageError(f"client {sender} is not on the roster")
         if not isinstance(message, (*TYPES, *BUFFERS)):
             raise UsageError(f"a message is bytes or a message class, not {type(message).__name__}")
-        if sender in self._dropouts or self.stage >= Stage.DONE:  # audit: left-does-not
+        if sender in self._dropouts or self.stage >= Stage.DONE:  # audit: dropout-stays-out
             return self._dropouts.get(sender)
         try:
             if isinstance(message, BUFFERS):
                 message = decode(message)  # type: ignore[assignment]
-            if type(message) not in _STAGE_OF:  # audit: message-clients-none
+            if type(message) not in _STAGE_OF:  # audit: message-type-for-server
                 raise PeerError(f"{type(message).__name__} is not a message to the server")
-            # audit: message-whom-says
+            # audit: sender-matches-channel
             if message.sender != sender:  # type: ignore[union-attr]
                 raise PeerError(f"it says it is from client {message.sender}")  # type: ignore[union-attr]
             belongs = _STAGE_OF[type(message)]
-            if belongs > self.stage:  # audit: message-before-time
+            if belongs > self.stage:  # audit: early-message-refused
                 raise PeerError(f"{type(message).__name__} came too early")
-            # audit: second-answer-changes late-answer-changes
+            # audit: second-answer-ignored late-answer-ignored
             if belongs < self.stage or sender in self._answers():
                 return None
             STEPS[self.stage, type(message)](self, message)
         except PeerError as bad:
-            return self._drop(sender, str(bad))  # audit: bad-message-drops
+            return self._drop(sender, str(bad))  # audit: bad-message-drops-sender
         return None
 
     def give_up(self, client: ClientId, reason: str) -> Dropout | None:
@@ -180,7 +180,7 @@ class Server:
         return self._dropouts.setdefault(client, Dropout(self.stage, reason))
 
     def _take_advert(self, message: KeyAdvert) -> None:
-        check_advert(self.plan, message)  # audit: server-checks-every
+        check_advert(self.plan, message)  # audit: server-checks-adverts
         self._adverts[message.sender] = message
 
     def _take_dealing(self, message: Dealing) -> None:
@@ -192,12 +192,12 @@ class Server:
             or len(message.hashes) != len(holders) * secrets * HASH_BYTES
             or len(message.boxes) != (len(holders) - 1) * box_bytes(plan)
         ):
-            # audit: dealing-has-one
+            # audit: dealing-size
             raise PeerError("its dealing has not one box per peer and one hash per share")
         statement = transcript.dealing_statement(plan.hash, self._adverts[sender], message)
         verify(plan.identities[sender], message.signature, statement, signer=sender)  # audit: dealing-signed
         tree = self._tree(message)
-        if tree[-1] != message.root:  # audit: share-hashes-lead
+        if tree[-1] != message.root:  # audit: dealing-hashes-match-root
             raise PeerError("its share hashes do not lead to the root that it signed")
         self._dealings[sender], self._trees[sender] = message, tree
 
@@ -220,7 +220,7 @@ class Server:
     def _take_input(self, message: MaskedInput) -> None:
         plan, sender = self.plan, message.sender
         rows = plan.rows_of[sender]
-        if message.vectors.shape != (len(rows), plan.length if rows else 0):  # audit: masked-input-has
+        if message.vectors.shape != (len(rows), plan.length if rows else 0):  # audit: masked-input-shape
             raise PeerError(f"its masked input has shape {message.vectors.shape}")
         if not set(message.disputes) <= set(self._dealings) - {sender}:  # audit: only-dealers-disputed
             raise PeerError("it disputes the shares of someone who dealt none")
@@ -235,7 +235,7 @@ class Server:
                 else:
                     self._sums[unit] = np.array(vector, dtype=np.uint32)
             self._inputs[sender] = Survivor(sender, message.disputes, message.signature)
-        # audit: vector-half-added
+        # audit: half-added-vectors-discarded
         except BaseException:  # no memory, or interrupted
             self._fail()
             raise
@@ -303,11 +303,12 @@ class Server:
             CLOSE[stage](self)
             self._claim(Stage(stage + 1))
         except TooFewSurvivors:
-            if stage < Stage.CONSISTENCY:  # audit: run-reached-stage
+            if stage < Stage.CONSISTENCY:  # audit: stage-three-stays-open
                 self.stage = Stage.FAILED
             raise
         except BaseException as failure:
-            if stage in _SUMS_CHANGE or isinstance(failure, AlreadyUsed):  # audit: sums-half-unmasked
+            # audit: half-unmasked-sums-discarded
+            if stage in _SUMS_CHANGE or isinstance(failure, AlreadyUsed):
                 self._fail()
             raise
         self.stage = Stage(stage + 1)
@@ -320,7 +321,7 @@ class Server:
     def _claim(self, stage: Stage) -> None:
         """One process begins a stage: a second one, restored from the same bytes, must not."""
         name = digest(labels.STEP_RECORD, self._instance, u32(stage)).hex()
-        if self._journal.create(name, b"") is not None:  # audit: stage-closed-one
+        if self._journal.create(name, b"") is not None:  # audit: stage-closed-once
             raise AlreadyUsed(f"another process has begun stage {stage.name} of this run")
 
     def doomed_rows(self) -> Mapping[GroupId, tuple[ClientId, ...]]:
@@ -359,7 +360,7 @@ class Server:
     def _go_on_with(self, count: int, did: str) -> None:
         """Go on without those who have not answered, if enough have."""
         plan = self.plan
-        if count < plan.t:  # audit: below-threshold-nothing
+        if count < plan.t:  # audit: server-threshold
             limit = (
                 ""
                 if plan.semi_honest_only
@@ -487,7 +488,7 @@ class Server:
         return {
             dealer: f"{len(peers)} peers hold no good share from it"
             for dealer, peers in accusers.items()
-            if len(peers) >= enough  # audit: nobody-blamed-word
+            if len(peers) >= enough  # audit: blame-needs-enough-accusers
         }
 
     def _finish(self, lost: Mapping[GroupId, str], blamed: Mapping[ClientId, str]) -> Result:
@@ -538,7 +539,7 @@ class Server:
             dropouts=tuple(Departure(v, out.stage, out.reason.encode()) for v, out in self._dropouts.items()),
         )
         data = server_state.save(ledger)
-        self.stage = Stage.FAILED  # audit: saving-consumes-server
+        self.stage = Stage.FAILED  # audit: save-consumes-server
         return data
 
     @classmethod

@@ -29,9 +29,9 @@ def key_statement(training_id: bytes, round: int, roster_hash: bytes, advert: Ke
     return b"".join(
         (
             labels.SIGN_KEYS,
-            training_id,  # audit: stage-0-signature
-            round.to_bytes(8, "little"),  # audit: stage-0-signature-binds
-            roster_hash,  # audit: stage-0-signature-binds-roster
+            training_id,  # audit: stage-0-binds-training
+            round.to_bytes(8, "little"),  # audit: stage-0-binds-round
+            roster_hash,  # audit: stage-0-binds-roster
             u32(advert.sender),
             advert.channel,
             advert.mask,
@@ -41,7 +41,7 @@ def key_statement(training_id: bytes, round: int, roster_hash: bytes, advert: Ke
 
 def seed_commitment(plan_hash: bytes, owner: ClientId, grouping: int, seed: bytes) -> bytes:
     """Hiding because a seed is 32 uniform bytes; binding because SHA-256 is collision resistant."""
-    # audit: seed-commitment-binds seed-commitment-binds-grouping
+    # audit: seed-commitment-binds-plan seed-commitment-binds-grouping
     return digest(labels.SEED_COMMITMENT, plan_hash, u32(owner), u32(grouping), seed)
 
 
@@ -49,7 +49,7 @@ def share_hash(
     plan_hash: bytes, dealer: ClientId, holder: ClientId, secret: int, share: bytes, nonce: bytes
 ) -> bytes:
     """What a dealer publishes of one share, so that nobody can pass off another."""
-    # audit: share-hash-binds share-hash-binds-dealer share-hash-binds-which
+    # audit: share-hash-binds-plan share-hash-binds-pair share-hash-binds-secret
     return digest(labels.SHARE_LEAF, plan_hash, u32(dealer), u32(holder), u32(secret), share, nonce)
 
 
@@ -64,13 +64,13 @@ def dealing_statement(plan_hash: bytes, advert: KeyAdvert, dealing: Dealing | De
     return b"".join(
         (
             labels.SIGN_SHARES,
-            plan_hash,  # audit: stage-1-signature
+            plan_hash,  # audit: stage-1-binds-plan
             u32(advert.sender),
             advert.channel,
             advert.mask,
             u32(len(dealing.commitments)),
-            *dealing.commitments,  # audit: stage-1-signature-binds
-            dealing.root,  # audit: stage-1-signature-binds-root
+            *dealing.commitments,  # audit: stage-1-binds-commitments
+            dealing.root,  # audit: stage-1-binds-root
         )
     )
 
@@ -78,7 +78,7 @@ def dealing_statement(plan_hash: bytes, advert: KeyAdvert, dealing: Dealing | De
 def view(plan_hash: bytes, members: Iterable[tuple[KeyAdvert, Dealer]]) -> bytes:
     """A client's view of U2: ids, keys, commitments and roots, ascending by id."""
     rows = [
-        # audit: view-u2-binds view-u2-binds-commitments
+        # audit: view-binds-keys view-binds-commitments
         b"".join((u32(dealer.id), advert.channel, advert.mask, *dealer.commitments, dealer.root))
         for advert, dealer in members
     ]
@@ -90,7 +90,7 @@ def view_statement(
 ) -> bytes:
     """Stage 2 signs this."""
     disputed = digest(labels.DISPUTES, to_bytes(IDS, disputes))
-    # audit: stage-2-signature stage-2-signature-binds
+    # audit: stage-2-binds-plan stage-2-binds-disputes
     return labels.SIGN_VIEW + plan_hash + u32(sender) + view_digest + disputed
 
 
@@ -100,7 +100,7 @@ def opening(plan: Plan, view_digest: bytes, survivors: Sequence[ClientId], rows:
     In the sparse mode each client has a view of its own neighbourhood, so the view is left out there.
     """
     bound_view = bytes(32) if plan.semi_honest_only else view_digest
-    # audit: opening-binds-plan opening-binds-view opening-binds-survivors opening-binds-rows
+    # audit: stage-3-binds-plan stage-3-binds-view stage-3-binds-survivors stage-3-binds-sums
     statement = digest(labels.OPENING, plan.hash, bound_view, to_bytes(IDS, survivors), to_bytes(ROWS, rows))
     return labels.SIGN_OPENING + statement
 
@@ -116,4 +116,4 @@ def unmasking_statement(plan_hash: bytes, message: Unmasking) -> bytes:
         u32(len(message.keys)),
         message.keys,
     )
-    return labels.SIGN_UNMASKING + plan_hash + u32(message.sender) + content  # audit: stage-4-signature
+    return labels.SIGN_UNMASKING + plan_hash + u32(message.sender) + content  # audit: stage-4-binds-plan

@@ -141,7 +141,7 @@ class Shares:
             self.by_holder[sender] = Given(wanted, entries[:, :SHARE_BYTES].copy(), good)
             if not good.all():
                 owner, _ = wanted.secrets[int(np.argmin(good))]
-                # audit: wrong-share-names
+                # audit: wrong-share-names-sender
                 wrong[sender] = f"client {sender} gave a wrong share of client {owner}"
         return wrong
 
@@ -155,9 +155,9 @@ class Shares:
         ids = wanted.ids.copy()
         ids[:, 1] = sender
         found = transcript.share_hashes(opened.plan.hash, ids, entries)
-        # audit: share-counts-only
+        # audit: share-matches-published-hash
         matches: npt.NDArray[np.bool_] = (found.view(np.uint64) == expected.view(np.uint64)).all(axis=1)
-        matches &= shamir.canonical(entries[:, :SHARE_BYTES])  # audit: share-no-field-element
+        matches &= shamir.canonical(entries[:, :SHARE_BYTES])  # audit: share-in-field
         return matches
 
     def _wanted(self, message: Unmasking) -> Wanted:
@@ -166,15 +166,15 @@ class Shares:
         wanted = self._last
         if wanted is None or wanted.owners != owners:
             alive = frozenset(message.seed_owners)
-            # audit: one-kind-share-per
+            # audit: server-one-kind-of-share
             if not alive <= opened.survivors or opened.survivors & set(message.key_owners):
                 raise PeerError(f"client {sender} gave shares of the wrong kind", culprit=sender)
-            if not (alive | set(message.key_owners)) <= set(opened.dealings):  # audit: shares-those-dealt
+            if not (alive | set(message.key_owners)) <= set(opened.dealings):  # audit: shares-of-dealers-only
                 raise PeerError(f"client {sender} gave shares of someone who dealt none", culprit=sender)
             seeds = [(owner, r + 1) for owner in message.seed_owners for r in opened.groupings_of[owner]]
             keys = [(owner, transcript.KEY_SECRET) for owner in message.key_owners]
             wanted = self._last = Wanted.of(opened, owners, seeds, keys)
-        # audit: number-shares-right
+        # audit: share-count
         if len(message.seeds) != wanted.seeds * ENTRY or len(message.keys) != len(message.key_owners) * ENTRY:
             raise PeerError(f"client {sender} gave the wrong number of shares", culprit=sender)
         return wanted
@@ -198,7 +198,7 @@ class Shares:
 class Rebuilt:
     """The secrets that came back, those that did not and why, and the dealers whom their shares convict."""
 
-    secrets: Mapping[Secret, bytes] = field(repr=False)  # audit: no-repr-shows-rebuilt
+    secrets: Mapping[Secret, bytes] = field(repr=False)  # audit: repr-hides-rebuilt-secrets
     missing: Mapping[Secret, str]
     cheating_dealers: Mapping[ClientId, str]
 
@@ -213,7 +213,7 @@ def rebuild(shares: Shares) -> Rebuilt:
     batches: dict[tuple[int, ...], list[int]] = {}
     for number, secret in enumerate(needed):
         holders = np.flatnonzero(places[number] >= 0)[:t]
-        if len(holders) < t:  # audit: secret-needs-t
+        if len(holders) < t:  # audit: secret-needs-t-shares
             missing[secret] = f"{len(holders)} good shares of client {secret[0]}, the threshold is {t}"
         else:
             batches.setdefault(tuple(holders.tolist()), []).append(number)
@@ -227,7 +227,7 @@ def rebuild(shares: Shares) -> Rebuilt:
         values = shamir.combine(coefficients, table)
         wanted = [needed[number] for number in numbers]
         for secret, value in zip(wanted, values, strict=True):
-            if value is not None and _is_right(opened, secret, value):  # audit: rebuilt-secret-committed
+            if value is not None and _is_right(opened, secret, value):  # audit: rebuilt-secret-matches
                 secrets[secret] = value
             else:
                 what = (
@@ -250,7 +250,7 @@ def _needed(opened: Opened) -> Iterable[Secret]:
 def _is_right(opened: Opened, secret: Secret, value: bytes) -> bool:
     owner, which = secret
     if which == transcript.KEY_SECRET:
-        # audit: rebuilt-key-advertised
+        # audit: rebuilt-key-matches-advert
         return AgreementKey.from_private(value).public == opened.adverts[owner].mask
     commitment = opened.dealings[owner].commitments[which - 1]
     return transcript.seed_commitment(opened.plan.hash, owner, which - 1, value) == commitment
@@ -267,7 +267,7 @@ def remove_masks(
     lost: dict[GroupId, str] = {}
     for row in opened.rows:
         gaps = [rebuilt.missing[secret] for secret in _secrets_of(opened, row) if secret in rebuilt.missing]
-        if gaps:  # audit: row-missing-secret
+        if gaps:  # audit: missing-secret-loses-sum
             lost[row] = gaps[0]
     pairs = sorted(pair for row in opened.rows if row not in lost for pair in _pairs_of(opened, row))
     pair_keys = _pair_keys(opened, rebuilt, pairs, thread_count(threads))

@@ -113,7 +113,7 @@ def decode(data: Buffer) -> Message:
     """One message from exactly these bytes, or WireError. A vector is a read-only view of `data`."""
     reader = Reader(data)
     version, tag = reader.take(2)
-    if version != VERSION:  # audit: unknown-wire-version
+    if version != VERSION:  # audit: wire-version
         raise WireError(f"wire version {version}, this is version {VERSION}")
     layout: Codec | None = LAYOUTS.get(tag)
     if layout is None:
