@@ -1,11 +1,17 @@
-"""Secure aggregation that stands alone: the server learns the sums that its clients agree to open.
+"""Secure aggregation: the server learns only the sums that its clients agree to open.
 
-`secure_sum` is the whole thing in one call. `Plan`, `Client` and `Server` are for a protocol of your own:
-messages in, messages out, no I/O. `secagg.reference` is the protocol on a page.
+    >>> import secagg
+    >>> secagg.secure_sum([[1, 2], [3, 4], [5, 6], [7, 8]], drop=[3])
+    array([ 9, 12])
+
+`secure_sum` runs everything in one call. An application with clients and a server of its own uses `Plan`,
+`Client` and `Server`: messages in, messages out, no I/O. `secagg.reference` is the protocol on one page.
+More names are public in `secagg.crypto`, `secagg.exposure`, `secagg.protocol` and `secagg.simulation`.
 """
 
 from __future__ import annotations
 
+from secagg.compilation import announce_compilation, warm_up
 from secagg.crypto.keys import Identity
 from secagg.errors import (
     AlreadyUsed,
@@ -16,8 +22,7 @@ from secagg.errors import (
     UsageError,
     WireError,
 )
-from secagg.exposure.audit import Policy, Verdict, audit
-from secagg.exposure.schedules import Schedule
+from secagg.exposure import Policy, Schedule, Verdict, audit
 from secagg.protocol.client import Client
 from secagg.protocol.floors import Floors
 from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
@@ -25,7 +30,9 @@ from secagg.protocol.plan import Member, Plan
 from secagg.protocol.result import Dropout, Result, Stage
 from secagg.protocol.server import Server
 from secagg.protocol.wire import decode, encode
-from secagg.simulation.secure_sum import secure_mean, secure_sum
+from secagg.simulation import secure_mean, secure_sum
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AlreadyUsed",
@@ -50,9 +57,12 @@ __all__ = [
     "UsageError",
     "Verdict",
     "WireError",
+    "__version__",
+    "announce_compilation",
     "audit",
     "decode",
     "encode",
     "secure_mean",
     "secure_sum",
+    "warm_up",
 ]

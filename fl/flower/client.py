@@ -28,7 +28,6 @@ from fl.config.schema import STAGES, ConfigError, Experiment
 from fl.flower import envelope
 from fl.flower.envelope import Envelope, MalformedError
 from fl.flower.node import Node, Refused
-from fl.secure.layout import tamper
 from fl.training.randomness import absences, attackers, context
 from secagg.crypto.keys import HASH_BYTES
 from secagg.errors import PlanRefused, SecAggError
@@ -39,6 +38,7 @@ from secagg.protocol.messages import Bundle, KeyList, ToServer
 from secagg.protocol.plan import Plan
 from secagg.protocol.result import Stage
 from secagg.protocol.wire import decode, encode
+from secagg.simulation import Misbehaviour
 
 Train = Callable[[Node, int, NDArray[np.float32]], NDArray[np.float32]]
 STATE: Final = "share"
@@ -236,7 +236,7 @@ def _sent(node: Node, plan: Plan, stage: Stage, reply: ToServer) -> bytes:
     deed = misdeed(node.enrolment.experiment, node.client)
     if deed == "none":
         return encode(reply)
-    instead = tamper(deed, plan, node.identity)(stage, reply)
+    instead = Misbehaviour(deed).reply(stage, reply, plan=plan, identity=node.identity)
     if instead is None:
         raise Refused("simulated silence")
     return instead if isinstance(instead, bytes) else encode(instead)

@@ -26,13 +26,14 @@ from fl.flower.enrolment import TRAINING, Enrolment, read_enrolment, write_enrol
 from fl.flower.network import Answer, Network, Question
 from fl.reporting.progress import LineProgress, Progress
 from fl.reporting.records import Folder, write
-from fl.secure.layout import Cell, Cost, Opened
+from fl.secure.layout import Cell, Opened
 from fl.training.aggregation import worst_case
 from fl.training.randomness import attackers, context
 from secagg.errors import TooFewSurvivors, UsageError
 from secagg.protocol.result import Dropout, Stage
 from secagg.protocol.server import Server
 from secagg.protocol.wire import encode
+from secagg.simulation import Cost
 
 Vector = NDArray[np.float32]
 ACTION_OF: Final = {
@@ -159,7 +160,7 @@ class Engine:
         for client in run.cell.clients:
             advert = self.network.adverts.get((t, client))
             if advert is not None:
-                _add(run.cost.bytes_up, Stage.KEYS, len(advert))
+                run.cost.count("bytes_up", Stage.KEYS, len(advert))
                 run.server.receive(client, advert)
         self._close_stage(t, run)
 
@@ -208,7 +209,7 @@ class Engine:
             parts["model"] = model
         elif stage is Stage.UNMASKING and following is not None:
             parts["next"] = following.to_bytes(8, "little")
-        _add(run.cost.bytes_down, stage, sum(map(len, parts.values())))
+        run.cost.count("bytes_down", stage, sum(map(len, parts.values())))
         return parts
 
     def _keyless(self, following: int) -> set[int]:
@@ -222,9 +223,9 @@ class Engine:
     def _take(self, run: Run, answer: Answer) -> None:
         stage, server = run.server.stage, run.server
         if answer.envelope is not None:
-            _add(run.cost.bytes_up, stage, answer.envelope.size)
-            _add(run.cost.client_seconds, stage, answer.envelope.seconds)
-            _add(run.cost.client_clock, stage, answer.envelope.clock)
+            run.cost.count("bytes_up", stage, answer.envelope.size)
+            run.cost.count("client_seconds", stage, answer.envelope.seconds)
+            run.cost.count("client_clock", stage, answer.envelope.clock)
         if answer.problem or answer.envelope is None or "message" not in answer.envelope.parts:
             reason = answer.problem or "its answer has no message"
             run.unheard[answer.client] = Dropout(stage, reason)
@@ -283,11 +284,6 @@ class Engine:
         for client in opened.dropouts.keys() & run.unheard.keys():
             opened.dropouts[client] = run.unheard[client]  # the same stage, and the reason as well
         return opened
-
-
-def _add(amounts: dict[str, Any], stage: Stage, amount: float) -> None:
-    name = stage.name.lower()
-    amounts[name] = amounts.get(name, 0) + amount
 
 
 # --- the app ------------------------------------------------------------------------------------------------

@@ -10,30 +10,24 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 import robust
+import secagg
 from fl.config.schema import ConfigError, Experiment
 from secagg.crypto.fixedpoint import FixedPoint
 from secagg.crypto.keys import Identity
 from secagg.errors import TooFewSurvivors, UsageError
 from secagg.exposure.audit import Policy, Verdict
 from secagg.exposure.schedules import Schedule, shuffled
-from secagg.kernels.threads import cores
-from secagg.protocol import transcript
-from secagg.protocol.messages import Dealing, ToServer, Unmasking
 from secagg.protocol.plan import Member, Plan, default_colluders, default_threshold
 from secagg.protocol.result import Dropout, Result, Stage
-from secagg.simulation.clients import Tamper
-from secagg.simulation.run import Meter, clear, make_identities, run
-from secagg.simulation.secure_sum import secure_sum
+from secagg.simulation import Cost, Misbehaviour, clear, cores, make_identities, run
 from secagg.types import GroupId
 
 Vector = NDArray[np.float32]
@@ -289,27 +283,6 @@ class Cluster:
     why: str = ""
 
 
-@dataclass(slots=True)
-class Cost:
-    """Seconds and bytes of secure aggregation, by stage; all clients of all cells together."""
-
-    seconds: float = 0.0
-    client_seconds: dict[str, float] = field(default_factory=dict)
-    client_clock: dict[str, float] = field(default_factory=dict)  # where clients are other machines
-    server_seconds: dict[str, float] = field(default_factory=dict)
-    bytes_up: dict[str, int] = field(default_factory=dict)
-    bytes_down: dict[str, int] = field(default_factory=dict)
-    clients: int = 0
-
-    def add(self, other: Cost) -> None:
-        self.seconds += other.seconds
-        self.clients += other.clients
-        for name in ("client_seconds", "client_clock", "server_seconds", "bytes_up", "bytes_down"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            for stage, amount in theirs.items():
-                mine[stage] = mine.get(stage, 0) + amount
-
-
 @dataclass(frozen=True, slots=True)
 class Exposure:
     """What the server learned from one cell's opened sums."""
@@ -469,7 +442,7 @@ class Population(Cohort):
         self.secure = e.secure and e.method != "no-share"
         self.processes = 1 if e.machine.workers == 0 else e.machine.workers or cores()
         if self.secure and self.processes > 1:
-            warm_up()
+            secagg.warm_up()
         self._identities: dict[int, Identity] = make_identities(everybody) if self.secure else {}
         roster = (
             tuple(Member(c, self._identities[c].public) for c in everybody)
@@ -492,7 +465,6 @@ class Population(Cohort):
 
         `on_answer` is told the stage and how many clients have answered in it.
         """
-        start = time.perf_counter()
         stages = {
             client: Stage[stage.upper()] for client, stage in drop.items() if client in set(cell.clients)
         }
@@ -501,7 +473,6 @@ class Population(Cohort):
             opened = self._one_by_one(cell, inputs, stages, cheats)
         else:
             opened = self._together(cell, cell.plan, inputs, stages, cheats, on_answer)
-        opened.cost.seconds = time.perf_counter() - start
         opened.cost.clients = len(cell.clients)
         return opened
 
@@ -516,11 +487,13 @@ class Population(Cohort):
     ) -> Opened:
         nothing = np.zeros(plan.length, dtype=np.float32)
         seated = set(cell.seated)
-        meter = Meter()
-
-        def update(client: int) -> Vector:
-            return inputs(client) if client in seated else nothing
-
+        cost = Cost()
+        updates = {
+            c: inputs(c) if c in seated else nothing
+            for c in cell.clients
+            if drop.get(c, Stage.DONE) > Stage.INPUTS
+        }
+        misbehave = {c: Misbehaviour(deed) for c, deed in cheats.items()}
         try:
             if self.secure:
                 drop = drop | {
@@ -528,21 +501,20 @@ class Population(Cohort):
                 }
                 result = run(
                     plan,
-                    update,
+                    updates,
                     {client: self._identities[client] for client in cell.clients},
                     drop=drop,
-                    tamper={c: tamper(deed, plan, self._identities[c]) for c, deed in cheats.items()},
+                    misbehave=misbehave,
                     processes=self.processes if _worth_forking(plan) else 1,
-                    meter=meter,
+                    cost=cost,
                     on_answer=_counting(on_answer),
                 )
-                lost = dict(result.lost)
             else:
-                result, lost = _clear(plan, update, drop, cheats)
+                result = clear(plan, updates, drop=drop, misbehave=misbehave)
         except TooFewSurvivors as error:
             gone = {c: Dropout(stage, "it did not answer in time") for c, stage in drop.items()}
-            return self.failed(cell, plan, gone, str(error), _cost(meter))
-        return self.opened(cell, plan, result, lost, _cost(meter))
+            return self.failed(cell, plan, gone, str(error), cost)
+        return self.opened(cell, plan, result, result.lost, cost)
 
     def _one_by_one(
         self, cell: Cell, inputs: Inputs, drop: Mapping[int, Stage], cheats: Mapping[int, str]
@@ -595,8 +567,6 @@ def _counting(tell: Callable[[str, int], None] | None) -> Callable[[Stage, int],
 @contextmanager
 def announced(tell: Callable[[str], None]) -> Iterator[None]:
     """Say it once if kernels have to be compiled meanwhile: a first run would seem to hang."""
-    from secagg.kernels.jit import announce
-
     told = False
 
     def once(name: str) -> None:
@@ -607,15 +577,10 @@ def announced(tell: Callable[[str], None]) -> Iterator[None]:
 
     robust.on_compile(once)
     try:
-        with announce(once):
+        with secagg.announce_compilation(once):
             yield
     finally:
         robust.on_compile(None)
-
-
-def warm_up() -> None:
-    """Compile or load what a run needs, here and once, before every forked process would do it for itself."""
-    secure_sum([np.zeros(8, dtype=np.float32)] * 4, clip=1.0, drop=[3])
 
 
 def capped(sizes: Sequence[int], ratio: float) -> tuple[int, ...]:
@@ -631,49 +596,6 @@ def capped(sizes: Sequence[int], ratio: float) -> tuple[int, ...]:
     low = max(1, math.ceil(median / spread))
     high = max(low, math.floor(min(median * spread, low * ratio)))
     return tuple(int(count) for count in np.clip(counts, low, high))
-
-
-def tamper(deed: str, plan: Plan, identity: Identity) -> Tamper:
-    """What a client that misbehaves inside the protocol sends instead of an honest message.
-
-    - `garbage`: bytes that are no message, in the place of its masked input.
-    - `wrong-shares`: at unmasking, shares that its peers never dealt, properly signed.
-    - `broken-boxes`: boxes that no peer can open, so that its own sums cannot be unmasked.
-    - `silence`: nothing from the masked input on.
-    """
-
-    def send(stage: Stage, message: ToServer) -> ToServer | bytes | None:
-        if deed == "garbage" and stage is Stage.INPUTS:
-            return hashlib.shake_256(plan.hash + identity.public).digest(100)
-        if deed == "broken-boxes" and isinstance(message, Dealing):
-            return replace(message, boxes=bytes(255 - byte for byte in message.boxes))
-        if deed == "wrong-shares" and isinstance(message, Unmasking):
-            lie = replace(message, seeds=_spoiled(message.seeds), keys=_spoiled(message.keys))
-            return replace(lie, signature=identity.sign(transcript.unmasking_statement(plan.hash, lie)))
-        return None if deed == "silence" and stage >= Stage.INPUTS else message
-
-    return send
-
-
-def _spoiled(shares: bytes) -> bytes:
-    return bytes(byte ^ 1 for byte in shares)
-
-
-def _clear(
-    plan: Plan, inputs: Inputs, drop: Mapping[int, Stage], cheats: Mapping[int, str]
-) -> tuple[Result, dict[GroupId, str]]:
-    """The same outcome as with cryptography: whoever sends what cannot be used is as good as gone."""
-    quiet = {"silence": Stage.INPUTS, "garbage": Stage.INPUTS, "wrong-shares": Stage.UNMASKING}
-    gone = dict(drop)
-    for client, deed in cheats.items():
-        if deed in quiet:
-            gone[client] = min(quiet[deed], gone.get(client, Stage.DONE))
-    result = clear(plan, inputs, drop=gone)
-    broken = {
-        c for c, deed in cheats.items() if deed == "broken-boxes" and gone.get(c, Stage.DONE) > Stage.SHARES
-    }
-    lost = {row: "a member dealt no usable shares" for row in result.rows if broken & set(plan.group(row))}
-    return result, lost
 
 
 def _clusters(cell: Cell, plan: Plan, result: Result, lost: Mapping[GroupId, str]) -> Iterator[Cluster]:
@@ -701,16 +623,4 @@ def _exposure(verdict: Verdict) -> Exposure:
         anonymity=verdict.anonymity.lower if learned else None,
         anonymity_at_most=verdict.anonymity.upper,
         sentences=verdict.sentences,
-    )
-
-
-def _cost(meter: Meter) -> Cost:
-    def named(amounts: Mapping[Stage, Any]) -> dict[str, Any]:
-        return {stage.name.lower(): amount for stage, amount in amounts.items()}
-
-    return Cost(
-        client_seconds=named(meter.client_seconds),
-        server_seconds=named(meter.server_seconds),
-        bytes_up=named(meter.bytes_up),
-        bytes_down=named(meter.bytes_down),
     )

@@ -244,14 +244,7 @@ def described(
             "most_leverage": max((found.most_leverage for found in exposures), default=0.0),
             "sentences": list(exposures[0].sentences[:4]) if exposures else [],
         },
-        "cryptography": {
-            "client_seconds": cost.client_seconds,
-            **({"client_clock": cost.client_clock} if cost.client_clock else {}),
-            "server_seconds": cost.server_seconds,
-            "bytes_up": cost.bytes_up,
-            "bytes_down": cost.bytes_down,
-            "clients": cost.clients,
-        },
+        "cryptography": cost.as_dict(),
         "update_norm": float(np.linalg.norm(update.astype(np.float64))),
     }
 

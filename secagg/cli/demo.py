@@ -20,7 +20,7 @@ from secagg.kernels.jit import announce
 from secagg.kernels.threads import cores
 from secagg.protocol.plan import Plan
 from secagg.protocol.result import Result, Stage
-from secagg.simulation.run import Meter, clear, make_identities, make_roster, run
+from secagg.simulation import Cost, clear, make_identities, make_roster, run
 
 DROP_STAGES = {stage.name.lower(): stage for stage in list(Stage)[:5]}
 
@@ -42,7 +42,7 @@ class Demo:
     """A finished demonstration: the run, what it cost, and whether its sum is what it should be."""
 
     result: Result
-    meter: Meter
+    cost: Cost
     seconds: float
     exact: bool
     error: float  # the largest distance from the sum in double precision: what fixed point costs
@@ -67,12 +67,12 @@ def demonstrate(options: Namespace) -> Demo:
     order = sorted(plan.ids, key=lambda v: shake_256(b"drop %d %d" % (options.seed, v)).digest(8))
     drop = dict.fromkeys(order[: options.drop], DROP_STAGES[options.drop_at])
     vectors = {v: _vector(options.seed, v, length) for v in plan.ids}
-    meter, progress = Meter(), _Progress(sys.stderr.isatty() and not options.json)
+    cost, progress = Cost(), _Progress(sys.stderr.isatty() and not options.json)
     with announce(progress.compiling):
         prg.prepare()
         start = time.perf_counter()
         result = run(
-            plan, vectors, identities, drop=drop, processes=cores(), meter=meter, on_stage=progress.stage
+            plan, vectors, identities, drop=drop, processes=cores(), cost=cost, on_stage=progress.stage
         )
         seconds = time.perf_counter() - start
     progress.clear()
@@ -84,7 +84,7 @@ def demonstrate(options: Namespace) -> Demo:
     for v in result.survivors:
         truth += vectors[v]
     error = float(np.max(np.abs(result.sum() - truth)))
-    return Demo(result, meter, seconds, exact, error)
+    return Demo(result, cost, seconds, exact, error)
 
 
 def _vector(seed: int, client: int, length: int) -> npt.NDArray[np.float32]:
@@ -113,14 +113,14 @@ class _Progress:
 
 def rows(demo: Demo) -> list[dict[str, Any]]:
     """One row per stage: seconds of one client and of the server, bytes of one client, who dropped."""
-    n, meter = len(demo.result.plan.roster), demo.meter
+    n, cost = len(demo.result.plan.roster), demo.cost
     return [
         {
             "stage": stage.name.lower(),
-            "client_seconds": meter.client_seconds.get(stage, 0.0) / n,
-            "server_seconds": meter.server_seconds.get(stage, 0.0),
-            "bytes_up_per_client": meter.bytes_up.get(stage, 0) // n,
-            "bytes_down_per_client": meter.bytes_down.get(stage, 0) // n,
+            "client_seconds": cost.client_seconds.get(stage, 0.0) / n,
+            "server_seconds": cost.server_seconds.get(stage, 0.0),
+            "bytes_up_per_client": cost.bytes_up.get(stage, 0) // n,
+            "bytes_down_per_client": cost.bytes_down.get(stage, 0) // n,
             "dropped": [v for v, out in demo.result.dropouts.items() if out.stage is stage],
         }
         for stage in list(Stage)[:5]

@@ -1,0 +1,50 @@
+"""What group sums reveal about single clients, and which of them may be opened.
+
+    >>> from secagg.exposure import Policy, Schedule, audit
+    >>> schedule = Schedule(name="random", size=6, groupings=2)
+    >>> groupings = schedule.draw(range(12), bytes(32), round=0)
+    >>> audit(groupings, range(12), Policy(), plan_hash=b"").exposed
+    frozenset()
+
+`Schedule` draws the groupings, `audit` decides under a `Policy`, and `SeedCeremony` or `Beacon` gives the
+training seed. `docs/exposure.md` has the theory. The names are imported here, and not on first use, because
+`audit` is also the name of a module: `from secagg.exposure import audit` always gives the function.
+"""
+
+from __future__ import annotations
+
+from secagg.exposure.audit import (
+    ENFORCE,
+    REPORT_EVEN_IF_EXPOSED,
+    Anonymity,
+    Policy,
+    Revealed,
+    Verdict,
+    audit,
+    revealed,
+    solve,
+)
+from secagg.exposure.schedules import SCHEDULES, Schedule, keep_whole_atoms, shuffled
+from secagg.exposure.seed import Beacon, NotCommitted, NotRevealed, SeedCeremony, SeedRefused, WronglyRevealed
+
+__all__ = [
+    "ENFORCE",
+    "REPORT_EVEN_IF_EXPOSED",
+    "SCHEDULES",
+    "Anonymity",
+    "Beacon",
+    "NotCommitted",
+    "NotRevealed",
+    "Policy",
+    "Revealed",
+    "Schedule",
+    "SeedCeremony",
+    "SeedRefused",
+    "Verdict",
+    "WronglyRevealed",
+    "audit",
+    "keep_whole_atoms",
+    "revealed",
+    "shuffled",
+    "solve",
+]

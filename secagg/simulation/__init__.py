@@ -1,0 +1,32 @@
+"""Whole runs on one machine: real cryptography, no network. For tests, simulations and first trials.
+
+    >>> from secagg.simulation import secure_sum
+    >>> secure_sum([[1, 2], [3, 4], [5, 6], [7, 8]], drop=[3])
+    array([ 9, 12])
+
+`run` takes a plan, inputs and identities; `clear` gives the same result without cryptography. The names are
+imported here, and not on first use, because `run` and `secure_sum` are also the names of modules:
+`from secagg.simulation import run` always gives the function.
+"""
+
+from __future__ import annotations
+
+from secagg.kernels.threads import cores
+from secagg.simulation.clients import Tamper
+from secagg.simulation.cost import Cost
+from secagg.simulation.misbehaviour import Misbehaviour
+from secagg.simulation.run import clear, make_identities, make_roster, run
+from secagg.simulation.secure_sum import secure_mean, secure_sum
+
+__all__ = [
+    "Cost",
+    "Misbehaviour",
+    "Tamper",
+    "clear",
+    "cores",
+    "make_identities",
+    "make_roster",
+    "run",
+    "secure_mean",
+    "secure_sum",
+]

@@ -32,7 +32,7 @@ from secagg.protocol.result import Stage
 from secagg.types import ClientId, Ring32
 
 Array = npt.NDArray[Any]
-Inputs = Mapping[ClientId, Array] | Callable[[ClientId], Array]
+Inputs = Mapping[ClientId, Array]
 Tamper = Callable[[Stage, ToServer], ToServer | bytes | None]
 Reply = ToServer | bytes | None
 Requests = Iterator[tuple[ClientId, ToClient | None]]
@@ -56,8 +56,11 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
-    """Who plays: how a client is made, what it puts in, and who spoils the messages."""
+class Scenario:
+    """What the clients of a simulated run do: how each is made, its input, and who tampers with messages.
+
+    The functions in it run in the process that holds the client, which may be a forked one.
+    """
 
     plan: Plan
     make: Callable[[ClientId], Client]
@@ -77,9 +80,7 @@ class Cast:
             elif stage is Stage.SHARES:
                 reply = machine.receive(message, context=self.plan.context)
             elif stage is Stage.INPUTS:
-                inputs = self.inputs
-                update = inputs(machine.me) if callable(inputs) else inputs[machine.me]
-                reply = machine.receive(message, update=update, out=out)
+                reply = machine.receive(message, update=self.inputs[machine.me], out=out)
             else:
                 reply = machine.receive(message)
         except UsageError:
@@ -90,11 +91,11 @@ class Cast:
         return tamper(stage, reply) if tamper else reply
 
 
-class HereClients:
+class InProcessClients:
     """All clients in this process, one after the other."""
 
-    def __init__(self, cast: Cast) -> None:
-        self._cast = cast
+    def __init__(self, scenario: Scenario) -> None:
+        self._scenario = scenario
         self._clients: dict[ClientId, Client] = {}
 
     def answers(self, stage: Stage, requests: Requests) -> Iterator[Answer]:
@@ -104,8 +105,8 @@ class HereClients:
                 last, size = message, 0 if message is None else wire.size(message)
             start = time.process_time()
             if client not in self._clients:
-                self._clients[client] = self._cast.make(client)
-            reply = self._cast.answer(self._clients[client], stage, message)
+                self._clients[client] = self._scenario.make(client)
+            reply = self._scenario.answer(self._clients[client], stage, message)
             yield Answer(client, reply, time.process_time() - start, size)
             del reply  # the server is done with it: one client's vectors are alive at a time
 
@@ -116,13 +117,13 @@ class HereClients:
 class ForkedClients:
     """Clients dealt out to forked processes; at most two clients' vectors per process are alive."""
 
-    def __init__(self, cast: Cast, processes: int) -> None:
-        self._plan = cast.plan
+    def __init__(self, scenario: Scenario, processes: int) -> None:
+        self._plan = scenario.plan
         self._workers: list[_Worker] = []
         hashing.prepare()
         try:
             for _ in range(processes):
-                self._workers.append(_Worker(cast, self._workers))
+                self._workers.append(_Worker(scenario, self._workers))
         except OSError:
             self.close()
             raise
@@ -168,8 +169,8 @@ class _Worker:
 
     _SLOTS = 2  # one being filled, one being read
 
-    def __init__(self, cast: Cast, older: Sequence[_Worker]) -> None:
-        self._shape = (len(cast.plan.groupings), cast.plan.length)
+    def __init__(self, scenario: Scenario, older: Sequence[_Worker]) -> None:
+        self._shape = (len(scenario.plan.groupings), scenario.plan.length)
         self._memory = mmap.mmap(-1, self._SLOTS * 4 * self._shape[0] * self._shape[1])
         self._slot = 0
         self._last: ToClient | None = None
@@ -180,7 +181,7 @@ class _Worker:
             try:
                 for worker in (*older, self):
                     worker.pipe.close()  # or the older ones would never see the end of their input
-                _serve(cast, theirs, self._vectors)
+                _serve(scenario, theirs, self._vectors)
             finally:
                 os._exit(0)  # never run the parent's clean-up in the child
         theirs.close()
@@ -235,7 +236,7 @@ def _fork() -> int:
         return os.fork()
 
 
-def _serve(cast: Cast, pipe: Connection, vectors: Callable[[int], Ring32]) -> None:
+def _serve(scenario: Scenario, pipe: Connection, vectors: Callable[[int], Ring32]) -> None:
     """The life of a worker: answer for its clients until the pipe closes."""
     clients: dict[ClientId, Client] = {}
     message: Any = None
@@ -251,14 +252,14 @@ def _serve(cast: Cast, pipe: Connection, vectors: Callable[[int], Ring32]) -> No
             if follows != _SAME:  # a message to all is read once per process, not once per client
                 message = wire.decode(memoryview(frame)[_ASK.size :]) if follows == _NEW else None
             if client not in clients:
-                clients[client] = cast.make(client)
+                clients[client] = scenario.make(client)
             memory = vectors(slot)
-            reply = cast.answer(clients[client], Stage(stage), message, memory)
+            reply = scenario.answer(clients[client], Stage(stage), message, memory)
             seconds = time.process_time() - start
             kind = _NOTHING if reply is None else _RAW if isinstance(reply, bytes) else _MESSAGE
-            if isinstance(reply, MaskedInput) and reply.vectors.shape[1:] == (cast.plan.length,):
+            if isinstance(reply, MaskedInput) and reply.vectors.shape[1:] == (scenario.plan.length,):
                 rows = len(reply.vectors)
-                if client in cast.tamper:  # who knows what these are
+                if client in scenario.tamper:  # who knows what these are
                     memory[:rows] = np.array(reply.vectors)
                 reply = replace(reply, vectors=np.empty((0, 0), np.uint32))
             if reply is not None:
@@ -272,8 +273,8 @@ def _serve(cast: Cast, pipe: Connection, vectors: Callable[[int], Ring32]) -> No
         pipe.send_bytes(_TELL.pack(kind, client, slot, rows, seconds) + body)
 
 
-def forked(cast: Cast, processes: int) -> ForkedClients | HereClients:
+def start_clients(scenario: Scenario, processes: int) -> ForkedClients | InProcessClients:
     """Clients in so many processes, or here if one is enough or this system cannot fork."""
     if processes > 1 and hasattr(os, "fork"):
-        return ForkedClients(cast, processes)
-    return HereClients(cast)
+        return ForkedClients(scenario, processes)
+    return InProcessClients(scenario)

@@ -1,11 +1,8 @@
-"""A whole run in one process: real cryptography, no network. For tests, simulations and the impatient.
+"""One whole run on this machine, with the same `Client` and `Server` that a distributed application uses.
 
-    from secagg import secure_sum
-    secure_sum([[1, 2], [3, 4], [5, 6], [7, 8]], drop=[3])   # array([ 9, 12])
-
-`run` drives the same `Client` and `Server` that a distributed application would, one client after the
-other, so that only one client's masked vectors are alive at a time: memory grows with the rows (R * c * d),
-never with R * n * d. `clear` gives the same result without cryptography, bit for bit.
+`run` handles one client after the other, so only one client's masked vectors are in memory at a time. Memory
+grows with the group sums (R * c * d), not with R * n * d. `clear` gives the same result without cryptography,
+bit for bit.
 """
 
 from __future__ import annotations
@@ -13,11 +10,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from secagg.crypto.keys import Identity
 from secagg.errors import TooFewSurvivors, UsageError
@@ -29,46 +24,29 @@ from secagg.protocol.plan import Member, Plan
 from secagg.protocol.result import Dropout, Result, RowSum, Stage
 from secagg.protocol.server import Server
 from secagg.simulation.cache import SharedCache
-from secagg.simulation.clients import Answer, Cast, Inputs, Tamper, forked
-from secagg.types import ClientId, Entropy, GroupId
+from secagg.simulation.clients import Inputs, Scenario, Tamper, start_clients
+from secagg.simulation.cost import Cost
+from secagg.simulation.misbehaviour import Misbehaviour
+from secagg.types import ClientId, Entropy, GroupId, Ring32
 
-
-@dataclass(slots=True)
-class Meter:
-    """What a run cost, by stage: seconds of all clients, seconds of the server, bytes both ways.
-
-    Clients are counted in CPU time, and so is the server while it takes their messages, because they share
-    the cores; while it closes a stage it has all cores to itself, and the clock is counted.
-    """
-
-    client_seconds: dict[Stage, float] = field(default_factory=dict)
-    server_seconds: dict[Stage, float] = field(default_factory=dict)
-    bytes_up: dict[Stage, int] = field(default_factory=dict)
-    bytes_down: dict[Stage, int] = field(default_factory=dict)
-
-    @contextmanager
-    def serving(self, stage: Stage, clock: Callable[[], float]) -> Iterator[None]:
-        """Count the time inside, by this clock, as the server's."""
-        start = clock()
-        try:
-            yield
-        finally:
-            self.server_seconds[stage] = self.server_seconds.get(stage, 0.0) + clock() - start
-
-    def answered(self, stage: Stage, answer: Answer) -> None:
-        """Count one client's answer."""
-        self.client_seconds[stage] = self.client_seconds.get(stage, 0.0) + answer.seconds
-        self.bytes_up[stage] = self.bytes_up.get(stage, 0) + answer.sent
-        self.bytes_down[stage] = self.bytes_down.get(stage, 0) + answer.received
+Drop = Mapping[ClientId, Stage]  # the stage at which a client stops answering
 
 
 def make_identities(ids: Collection[ClientId], entropy: Entropy = os.urandom) -> dict[ClientId, Identity]:
-    """A fresh identity for every client of a simulation."""
+    """A fresh identity for every client of a simulation.
+
+    >>> sorted(make_identities(range(3)))
+    [0, 1, 2]
+    """
     return {client: Identity.generate(entropy) for client in ids}
 
 
 def make_roster(identities: Mapping[ClientId, Identity]) -> tuple[Member, ...]:
-    """The roster that lists these identities."""
+    """The roster that lists these identities.
+
+    >>> [member.id for member in make_roster(make_identities([7, 2]))]
+    [2, 7]
+    """
     return tuple(Member(client, identities[client].public) for client in sorted(identities))
 
 
@@ -77,39 +55,38 @@ def run(
     inputs: Inputs,
     identities: Mapping[ClientId, Identity],
     *,
-    drop: Mapping[ClientId, Stage] | None = None,
+    drop: Drop | None = None,
+    misbehave: Mapping[ClientId, Misbehaviour] | None = None,
     tamper: Mapping[ClientId, Tamper] | None = None,
     processes: int = 1,
     journal: Journal | None = None,
-    meter: Meter | None = None,
+    cost: Cost | None = None,
     on_stage: Callable[[Stage], None] | None = None,
     on_answer: Callable[[Stage, ClientId], None] | None = None,
     entropy: Callable[[ClientId], Entropy] | None = None,
 ) -> Result:
     """Run a plan with every client of its roster on this machine and return the server's result.
 
-    A client in `drop` stops answering at that stage. One in `tamper` sends whatever its function makes of
-    the honest message (None: nothing). With `processes` > 1 the clients live in forked processes; a
-    `journal` of your own must then work between processes, as FileJournal does. `on_stage` and `on_answer`
-    are told how far the run is. `entropy` is for tests. TooFewSurvivors if the run cannot end.
+    `inputs` maps a client to its update. A client in `drop` stops answering at that stage; one in
+    `misbehave` breaks the protocol in that way. With `processes` > 1 the clients live in forked processes; a
+    `journal` of your own must then work between processes, as FileJournal does. `cost` adds up what the run
+    costs. `on_stage` and `on_answer` report progress, in this process.
+
+    `tamper` and `entropy` are for tests: functions that replace a client's honest message and its random
+    bytes. They run in the process that holds the client. Raises TooFewSurvivors if the run cannot finish.
     """
-    drop, tamper = drop or {}, tamper or {}
-    unknown = (set(drop) | set(tamper)) - set(plan.ids)
-    if unknown:
-        raise UsageError(f"client {min(unknown)} is not on the roster")
+    misbehave = misbehave or {}
+    _check_on_roster(plan, {*(drop or {}), *(tamper or {}), *misbehave})
+    drop = _earlier(drop, {v: Stage.INPUTS for v, kind in misbehave.items() if kind is Misbehaviour.SILENCE})
+    tamper = {
+        v: partial(kind.reply, plan=plan, identity=identities[v]) for v, kind in misbehave.items()
+    } | dict(tamper or {})
     if processes > 1 and isinstance(journal, MemoryJournal):
         raise UsageError("a MemoryJournal cannot be shared between processes; use a FileJournal")
-    meter = meter if meter is not None else Meter()
-    cache, floors, records = SharedCache(), Floors.for_plan(plan), journal or MemoryJournal()
-
-    def make(v: ClientId) -> Client:
-        draw = entropy(v) if entropy else os.urandom
-        threads = 1 if processes > 1 else None
-        return Client(
-            v, identities[v], floors, plan.round, records, entropy=draw, cache=cache, threads=threads
-        )
-
-    clients = forked(Cast(plan, make, inputs, tamper), processes)
+    cost = cost if cost is not None else Cost()
+    cost.clients += len(plan.roster)
+    make = _client_factory(plan, identities, journal, entropy, threads=1 if processes > 1 else None)
+    clients = start_clients(Scenario(plan, make, inputs, tamper), processes)
     server = Server(plan)
     outbox: Mapping[ClientId, ToClient | None] = dict.fromkeys(plan.ids)
     try:
@@ -118,66 +95,124 @@ def run(
             if on_stage is not None:
                 on_stage(stage)
             present = (v for v in outbox if drop.get(v, Stage.DONE) > stage)
-            for answer in clients.answers(stage, _requests(outbox, present, stage, meter)):
-                meter.answered(stage, answer)
+            for answer in clients.answers(stage, _requests(outbox, present, stage, cost)):
+                cost.answered(stage, answer.seconds, up=answer.sent, down=answer.received)
                 if answer.reply is not None:
-                    with meter.serving(stage, time.thread_time):
+                    with cost.serving(stage, time.thread_time):
                         server.receive(answer.client, answer.reply)
                 if on_answer is not None:
                     on_answer(stage, answer.client)
-                del answer  # and with it the vectors, before the next client makes its own
-            with meter.serving(stage, time.perf_counter):
+                del answer  # free its vectors before the next client makes its own
+            with cost.serving(stage, time.perf_counter):
                 outbox = server.advance()
     finally:
         clients.close()
     return server.result()
 
 
-def _requests(
-    outbox: Mapping[ClientId, ToClient | None], receivers: Iterator[ClientId], stage: Stage, meter: Meter
-) -> Iterator[tuple[ClientId, ToClient | None]]:
-    """What the server sends, made one at a time."""
-    for client in receivers:
-        with meter.serving(stage, time.thread_time):
-            message = outbox[client]
-        yield client, message
+def clear(
+    plan: Plan,
+    inputs: Inputs,
+    *,
+    drop: Drop | None = None,
+    misbehave: Mapping[ClientId, Misbehaviour] | None = None,
+) -> Result:
+    """The result that `run` would give, bit for bit, with the same encoding and audit but no cryptography.
 
-
-def clear(plan: Plan, inputs: Inputs, *, drop: Mapping[ClientId, Stage] | None = None) -> Result:
-    """The result that `run` would give, bit for bit, with the same encoding and audit but no cryptography."""
-    drop = drop or {}
-    early = {v: s for v, s in drop.items() if s <= Stage.INPUTS}
-    alive = [v for v in plan.ids if v not in early]
-    dropouts = {v: Dropout(stage, "it did not answer in time") for v, stage in drop.items()}
-    for v in plan.too_few_in_atom(alive):
-        alive.remove(v)
-        dropouts[v] = Dropout(Stage.INPUTS, "too few of its atom survive to hide it")
-    for stage in (Stage.INPUTS, Stage.CONSISTENCY, Stage.UNMASKING):
-        count = sum(v not in drop or drop[v] > stage for v in alive)
-        if count < plan.t:
-            raise TooFewSurvivors(f"{count} clients survive {stage.name}, the threshold is {plan.t}")
+    Only the reasons differ: a client that misbehaves is a dropout here, and nobody is blamed.
+    """
+    misbehave = misbehave or {}
+    drop = _earlier(drop, {v: kind.unusable_from for v, kind in misbehave.items()})
+    alive, dropouts = _clear_survivors(plan, drop)
     verdict = plan.audit(alive)
-    totals: dict[GroupId, npt.NDArray[np.uint32]] = {}
+    totals: dict[GroupId, Ring32] = {}
     for client in alive:
-        update = inputs(client) if callable(inputs) else inputs[client]
-        encoded, _ = plan.encoding.encode(np.asarray(update), weight=plan.relative_weight(client))
+        encoded, _ = plan.encoding.encode(np.asarray(inputs[client]), weight=plan.relative_weight(client))
         for row in plan.rows_of[client]:
             if row in totals:
                 totals[row] += encoded
             elif row in verdict.rows:
                 totals[row] = encoded.copy()
-    present = frozenset(alive)
-    rows = {
-        row: RowSum(totals[row], tuple(v for v in plan.group(row) if v in present))
-        for row in sorted(verdict.rows)
+    broken = {
+        v
+        for v, kind in misbehave.items()
+        if kind is Misbehaviour.BROKEN_BOXES and drop.get(v, Stage.DONE) > Stage.SHARES
     }
+    lost = {
+        row: "a client in it dealt no usable shares"
+        for row in sorted(verdict.rows)
+        if broken.intersection(plan.group(row))
+    }
+    present = frozenset(alive)
     return Result(
         plan=plan,
         survivors=tuple(alive),
-        rows=rows,
+        rows={
+            row: RowSum(totals[row], tuple(v for v in plan.group(row) if v in present))
+            for row in sorted(verdict.rows)
+            if row not in lost
+        },
         closed=verdict.closed,
-        lost={},
+        lost=lost,
         dropouts=dropouts,
         blamed={},
         verdict=verdict,
     )
+
+
+def _clear_survivors(plan: Plan, drop: Drop) -> tuple[list[ClientId], dict[ClientId, Dropout]]:
+    """The clients whose inputs are summed, and why the others are not among them."""
+    alive = [v for v in plan.ids if drop.get(v, Stage.DONE) > Stage.INPUTS]
+    dropouts = {v: Dropout(stage, "it did not answer in time") for v, stage in drop.items()}
+    for v in plan.too_few_in_atom(alive):
+        alive.remove(v)
+        dropouts[v] = Dropout(Stage.INPUTS, "too few of its atom survive to hide it")
+    for stage in (Stage.INPUTS, Stage.CONSISTENCY, Stage.UNMASKING):
+        count = sum(drop.get(v, Stage.DONE) > stage for v in alive)
+        if count < plan.t:
+            raise TooFewSurvivors(f"{count} clients survive {stage.name}, the threshold is {plan.t}")
+    return alive, dropouts
+
+
+def _client_factory(
+    plan: Plan,
+    identities: Mapping[ClientId, Identity],
+    journal: Journal | None,
+    entropy: Callable[[ClientId], Entropy] | None,
+    threads: int | None,
+) -> Callable[[ClientId], Client]:
+    """How a simulated client is made: all share one cache and, unless the caller gives one, one journal."""
+    cache, floors, records = SharedCache(), Floors.for_plan(plan), journal or MemoryJournal()
+
+    def make(v: ClientId) -> Client:
+        draw = entropy(v) if entropy else os.urandom
+        return Client(
+            v, identities[v], floors, plan.round, records, entropy=draw, cache=cache, threads=threads
+        )
+
+    return make
+
+
+def _check_on_roster(plan: Plan, clients: Collection[ClientId]) -> None:
+    unknown = set(clients).difference(plan.ids)
+    if unknown:
+        raise UsageError(f"client {min(unknown)} is not on the roster")
+
+
+def _earlier(drop: Drop | None, other: Drop) -> dict[ClientId, Stage]:
+    """Both mappings together; a client in both stops at the earlier stage, and DONE is no dropout."""
+    both = dict(drop or {})
+    for client, stage in other.items():
+        if stage < Stage.DONE:
+            both[client] = min(stage, both.get(client, Stage.DONE))
+    return both
+
+
+def _requests(
+    outbox: Mapping[ClientId, ToClient | None], receivers: Iterator[ClientId], stage: Stage, cost: Cost
+) -> Iterator[tuple[ClientId, ToClient | None]]:
+    """What the server sends, made one message at a time."""
+    for client in receivers:
+        with cost.serving(stage, time.thread_time):
+            message = outbox[client]
+        yield client, message

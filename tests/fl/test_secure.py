@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl.config.schema import STAGES, ConfigError, experiment
-from fl.secure import layout as secure
 from fl.secure.layout import Layout, Opened, Population, capped, layout
+from secagg import Stage
 from secagg.crypto.fixedpoint import FixedPoint
+from secagg.simulation import Cost
 
 DEEDS = ("silence", "garbage", "wrong-shares", "broken-boxes")
 
@@ -262,11 +263,11 @@ def test_the_audit_of_a_round_is_in_the_record_of_it() -> None:
 def test_bytes_and_seconds_are_counted_only_where_cryptography_ran() -> None:
     (secured,) = aggregated({"clusters": {"size": 3}}, vectors(12))
     (cleared,) = aggregated({"clusters": {"size": 3}, "secure": False}, vectors(12))
-    assert set(secured.cost.bytes_up) == set(STAGES)
+    assert set(secured.cost.as_dict()["bytes_up"]) == set(STAGES)
     assert sum(secured.cost.bytes_up.values()) > 12 * 4 * 40
     assert not cleared.cost.bytes_up
-    total = secure.Cost()
+    total = Cost()
     total.add(secured.cost)
     total.add(secured.cost)
     assert total.clients == 24
-    assert total.bytes_up["inputs"] == 2 * secured.cost.bytes_up["inputs"]
+    assert total.bytes_up[Stage.INPUTS] == 2 * secured.cost.bytes_up[Stage.INPUTS]

@@ -136,9 +136,9 @@ class _Bench:
             self._found.bars[:0] = [Bar(name=b.name, value=b.value, bound=b.least) for b in report.bars]
 
     def _all_runs(self) -> None:
-        runs = [self._run(size) for size in self._sizes]
-        self._found.figures["runs"] = [asdict(one) for one in runs]
-        self._found.tables += [runs.run_table(runs, self._rates), runs.stage_table(runs)]
+        measured = [self._run(size) for size in self._sizes]
+        self._found.figures["runs"] = [asdict(one) for one in measured]
+        self._found.tables += [runs.run_table(measured, self._rates), runs.stage_table(measured)]
         self._found.bars += runs.bars(runs)
 
     def _series(self) -> list[Series]:

@@ -48,7 +48,7 @@ def measure_round(
     size: Size = PAPER, *, repeats: int = 3, on_progress: OnProgress = lambda fraction: None
 ) -> Round:
     """The best of several rounds, each beside OpenSSL's keystream, and one more to watch its memory."""
-    updates, raw, runs = make_updates(size.length), [], []
+    updates, raw, runs = make_updates(size), [], []
     with Watch() as watch:
         run_once(size, updates)
     for k in range(repeats):

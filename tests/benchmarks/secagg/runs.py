@@ -19,7 +19,7 @@ import numpy.typing as npt
 from secagg.crypto import prg
 from secagg.kernels.threads import cores
 from secagg.protocol.result import Result, Stage
-from secagg.simulation.run import Meter, clear, make_identities, run
+from secagg.simulation import Cost, clear, make_identities, run
 from secagg.types import ClientId
 from tests.benchmarks.secagg.report import Bar, Table
 from tests.benchmarks.secagg.work import Rates, Size, Work
@@ -41,7 +41,7 @@ PUBLISHED: Final[Mapping[tuple[int, int], tuple[float, float]]] = {
 TIMES_FASTER: Final = {(500, 10): 30.0, (1000, 30): 30.0}  # what we promise of the server
 
 OnProgress = Callable[[float], None]
-Updates = Callable[[ClientId], npt.NDArray[np.float32]]
+Updates = Mapping[ClientId, npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ def measure_run(
     size: Size, *, processes: int | None = None, on_progress: OnProgress = lambda fraction: None
 ) -> Run:
     """One run with real cryptography for everybody. AssertionError if its sums are not exact."""
-    updates = make_updates(size.length)
+    updates = make_updates(size)
     result, measured = run_once(size, updates, processes=processes, on_progress=on_progress)
     expected = clear(result.plan, updates, drop=size.drop())
     exact = set(result.rows) == set(expected.rows) and all(
@@ -81,14 +81,14 @@ def measure_run(
     return measured
 
 
-def make_updates(length: int) -> Updates:
+def make_updates(size: Size) -> Updates:
     """Numbers in [-1, 1) for every client, made beforehand."""
     pool = [
-        prg.expand(k.to_bytes(prg.KEY_BYTES, "little"), length).view(np.int32).astype(np.float32)
+        prg.expand(k.to_bytes(prg.KEY_BYTES, "little"), size.length).view(np.int32).astype(np.float32)
         * np.float32(2.0**-31)
         for k in range(POOL)
     ]
-    return lambda client: pool[client % POOL]
+    return {client: pool[client % POOL] for client in range(size.clients)}
 
 
 def run_once(
@@ -100,7 +100,7 @@ def run_once(
 ) -> tuple[Result, Run]:
     """One run, unchecked, and its result."""
     identities = make_identities(range(size.clients))
-    plan, meter, answers = size.plan(identities), Meter(), _Answers(size, on_progress)
+    plan, cost, answers = size.plan(identities), Cost(), _Answers(size, on_progress)
     cpu, start = cpu_seconds(), time.perf_counter()
     result = run(
         plan,
@@ -108,17 +108,17 @@ def run_once(
         identities,
         drop=size.drop(),
         processes=processes or cores(),
-        meter=meter,
+        cost=cost,
         on_answer=answers.one,
     )
     return result, Run(
         size=size,
         seconds=time.perf_counter() - start,
         cpu_seconds=cpu_seconds() - cpu,
-        client_seconds=tuple(meter.client_seconds.get(stage, 0.0) for stage in STAGES),
-        server_seconds=tuple(meter.server_seconds.get(stage, 0.0) for stage in STAGES),
-        bytes_up=tuple(meter.bytes_up.get(stage, 0) for stage in STAGES),
-        bytes_down=tuple(meter.bytes_down.get(stage, 0) for stage in STAGES),
+        client_seconds=tuple(cost.client_seconds.get(stage, 0.0) for stage in STAGES),
+        server_seconds=tuple(cost.server_seconds.get(stage, 0.0) for stage in STAGES),
+        bytes_up=tuple(cost.bytes_up.get(stage, 0) for stage in STAGES),
+        bytes_down=tuple(cost.bytes_down.get(stage, 0) for stage in STAGES),
     )
 
 

@@ -29,8 +29,7 @@ from secagg import (
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED
 from secagg.protocol import wire
 from secagg.protocol.messages import MaskedInput, ToServer, Unmasking
-from secagg.simulation.clients import Tamper
-from secagg.simulation.run import Meter, clear, run
+from secagg.simulation import Cost, Tamper, clear, run
 from tests.benchmarks.secagg.memory import Watch, held
 from tests.secagg.cluster import LOOSE, identities_of, make_inputs, make_plan
 from tests.secagg.drbg import Drbg
@@ -210,18 +209,18 @@ def test_processes_change_nothing_not_even_a_byte_of_a_message(kind: str, tmp_pa
 
         return note
 
-    results, meters, transcripts = [], [], []
+    results, costs, transcripts = [], [], []
     for processes in (1, 2, 3):
         folder = tmp_path / str(processes)
         folder.mkdir()
-        meters.append(Meter())
+        costs.append(Cost())
         results.append(
             play(
                 plan,
                 drop=drop,
                 processes=processes,
                 entropy=fixed,
-                meter=meters[-1],
+                cost=costs[-1],
                 tamper={v: spy(folder, v) for v in plan.ids},
             )
         )
@@ -230,8 +229,8 @@ def test_processes_change_nothing_not_even_a_byte_of_a_message(kind: str, tmp_pa
     same(results[0], results[2])
     assert transcripts[0] == transcripts[1] == transcripts[2]
     assert len(transcripts[0]) == 5 * len(plan.ids) - 3
-    assert [meter.bytes_up for meter in meters] == [meters[0].bytes_up] * 3
-    assert [meter.bytes_down for meter in meters] == [meters[0].bytes_down] * 3
+    assert [cost.bytes_up for cost in costs] == [costs[0].bytes_up] * 3
+    assert [cost.bytes_down for cost in costs] == [costs[0].bytes_down] * 3
 
 
 @needs_fork
@@ -258,14 +257,14 @@ def test_the_callers_mistake_crosses_processes_and_leaves_none_behind(
 
 
 @needs_fork
-def test_an_exception_of_the_callers_function_arrives_with_its_trace() -> None:
+def test_an_exception_of_the_callers_code_arrives_with_its_trace() -> None:
     plan = make_plan(5)
 
-    def inputs(client: int) -> Any:
-        if client == 3:
+    class Inputs(dict[int, Any]):
+        def __missing__(self, client: int) -> Any:
             raise LookupError("no update of client three")
-        return make_inputs(plan)[client]
 
+    inputs = Inputs({v: update for v, update in make_inputs(plan).items() if v != 3})
     with pytest.raises(LookupError, match="client three"):
         play(plan, inputs)
     with pytest.raises(RuntimeError, match=r"(?s)client 3 failed.*LookupError: no update of client three"):
@@ -277,11 +276,12 @@ def test_an_exception_of_the_callers_function_arrives_with_its_trace() -> None:
 def test_a_worker_that_dies_is_noticed() -> None:
     plan = make_plan(5)
 
-    def inputs(client: int) -> Any:
-        os._exit(7)
+    class Inputs(dict[int, Any]):
+        def __missing__(self, client: int) -> Any:
+            os._exit(7)
 
     with pytest.raises(RuntimeError, match="a worker process died"):
-        play(plan, inputs, processes=2)
+        play(plan, Inputs(), processes=2)
     assert no_child_is_left()
 
 
@@ -331,7 +331,7 @@ def test_an_update_is_opened_once_even_by_two_runs_with_one_journal(tmp_path: Pa
 # --- what a run costs ---------------------------------------------------------------------------------------
 
 
-def test_the_meter_counts_every_byte_and_every_stage() -> None:
+def test_the_cost_counts_every_byte_and_every_stage() -> None:
     plan = make_plan(5, length=40)
     sent: dict[Stage, int] = {}
 
@@ -339,12 +339,12 @@ def test_the_meter_counts_every_byte_and_every_stage() -> None:
         sent[stage] = sent.get(stage, 0) + len(wire.encode(message))
         return message
 
-    meter = Meter()
-    play(plan, make_inputs(plan), meter=meter, tamper=dict.fromkeys(plan.ids, weigh))
-    assert meter.bytes_up == sent
-    assert set(meter.client_seconds) == set(meter.server_seconds) == set(STAGES)
-    assert meter.bytes_down[Stage.KEYS] == 0
-    assert all(meter.bytes_down[stage] > 0 for stage in STAGES[1:])
+    cost = Cost()
+    play(plan, make_inputs(plan), cost=cost, tamper=dict.fromkeys(plan.ids, weigh))
+    assert cost.bytes_up == sent
+    assert set(cost.client_seconds) == set(cost.server_seconds) == set(STAGES)
+    assert cost.bytes_down[Stage.KEYS] == 0
+    assert all(cost.bytes_down[stage] > 0 for stage in STAGES[1:])
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=needs_fork)])
@@ -374,7 +374,7 @@ def peak(n: int, group: int, groupings: int) -> float:
     play(make_plan(4))  # load what is loaded once
     tracemalloc.start()
     try:
-        play(plan, lambda client: update)
+        play(plan, dict.fromkeys(plan.ids, update))
         return tracemalloc.get_traced_memory()[1] / (4 * LENGTH)
     finally:
         tracemalloc.stop()
@@ -395,9 +395,9 @@ def test_memory_of_processes_is_the_rows_and_two_clients_each() -> None:
     schedule = Schedule(name="random", size=6, groupings=groupings)
     plan = make_plan(12, length=length, schedule=schedule, policy=REPORT)
     update = np.ones(length, np.int64)
-    play(plan, lambda client: update[:length], processes=processes)
+    play(plan, dict.fromkeys(plan.ids, update), processes=processes)
     with Watch(0.005) as watch:
-        play(plan, lambda client: update[:length], processes=processes)
+        play(plan, dict.fromkeys(plan.ids, update), processes=processes)
     slots, sums, all_vectors = 2 * processes * groupings, 2 * groupings, 12 * groupings
     assert watch.above is not None
     vectors = watch.above / (4 * length)

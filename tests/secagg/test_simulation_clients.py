@@ -15,7 +15,7 @@ from secagg.protocol import wire
 from secagg.protocol.floors import Floors
 from secagg.protocol.messages import MaskedInput
 from secagg.simulation import clients
-from secagg.simulation.clients import Cast, ForkedClients, HereClients, forked
+from secagg.simulation.clients import ForkedClients, InProcessClients, Scenario, start_clients
 from secagg.simulation.run import run
 from tests.secagg.cluster import identities_of, make_inputs, make_plan
 from tests.secagg.drbg import Drbg
@@ -23,33 +23,33 @@ from tests.secagg.drbg import Drbg
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
 
-def make_cast(plan: Plan, **changes: Any) -> Cast:
+def make_scenario(plan: Plan, **changes: Any) -> Scenario:
     identities, floors = identities_of(plan), Floors.for_plan(plan)
 
     def make(v: int) -> Client:
         journal = MemoryJournal()
         return Client(v, identities[v], floors, plan.round, journal, entropy=Drbg(b"%d" % v), threads=1)
 
-    return Cast(plan, make, make_inputs(plan), {}, **changes)
+    return Scenario(plan, make, make_inputs(plan), {}, **changes)
 
 
-def hellos(clients: HereClients | ForkedClients, plan: Plan) -> dict[int, Any]:
+def hellos(clients: InProcessClients | ForkedClients, plan: Plan) -> dict[int, Any]:
     return {answer.client: answer for answer in clients.answers(Stage.KEYS, ((v, None) for v in plan.ids))}
 
 
 def test_one_process_means_this_one() -> None:
-    assert isinstance(forked(make_cast(make_plan(3, colluders=0)), 1), HereClients)
+    assert isinstance(start_clients(make_scenario(make_plan(3, colluders=0)), 1), InProcessClients)
 
 
 def test_where_a_system_cannot_fork_everything_happens_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "fork", raising=False)
-    assert isinstance(forked(make_cast(make_plan(3, colluders=0)), 4), HereClients)
+    assert isinstance(start_clients(make_scenario(make_plan(3, colluders=0)), 4), InProcessClients)
 
 
 @needs_fork
 def test_every_client_answers_once_and_as_it_would_here() -> None:
     plan = make_plan(7)
-    here, there = HereClients(make_cast(plan)), ForkedClients(make_cast(plan), 3)
+    here, there = InProcessClients(make_scenario(plan)), ForkedClients(make_scenario(plan), 3)
     try:
         mine, theirs = hellos(here, plan), hellos(there, plan)
     finally:
@@ -66,7 +66,7 @@ def test_every_client_answers_once_and_as_it_would_here() -> None:
 @needs_fork
 def test_a_client_stays_in_its_process_with_all_it_remembers() -> None:
     plan = make_plan(5)
-    clients, server = ForkedClients(make_cast(plan), 2), Server(plan)
+    clients, server = ForkedClients(make_scenario(plan), 2), Server(plan)
     try:
         for v, answer in hellos(clients, plan).items():
             server.receive(v, answer.reply)
@@ -101,15 +101,15 @@ def test_a_message_to_all_is_decoded_once_per_process_and_a_private_one_once(
 
 def test_masked_vectors_are_made_in_the_memory_that_is_given() -> None:
     plan = make_plan(4)
-    cast, server = make_cast(plan), Server(plan)
-    clients = HereClients(cast)
+    scenario, server = make_scenario(plan), Server(plan)
+    clients = InProcessClients(scenario)
     for v, answer in hellos(clients, plan).items():
         server.receive(v, answer.reply)
     for answer in clients.answers(Stage.SHARES, iter(server.advance().items())):
         server.receive(answer.client, answer.reply)
     out = np.zeros((1, plan.length), np.uint32)
     bundle = server.advance()[0]
-    reply = cast.answer(clients._clients[0], Stage.INPUTS, bundle, out)
+    reply = scenario.answer(clients._clients[0], Stage.INPUTS, bundle, out)
     assert isinstance(reply, MaskedInput)
     assert np.shares_memory(reply.vectors, out)
     assert out.any()
@@ -117,7 +117,7 @@ def test_masked_vectors_are_made_in_the_memory_that_is_given() -> None:
 
 @needs_fork
 def test_closing_twice_is_closing_once() -> None:
-    clients = ForkedClients(make_cast(make_plan(3, colluders=0)), 2)
+    clients = ForkedClients(make_scenario(make_plan(3, colluders=0)), 2)
     clients.close()
     clients.close()
     with pytest.raises(ChildProcessError):
@@ -136,7 +136,7 @@ def test_a_fork_that_fails_takes_the_earlier_ones_back(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(os, "fork", once)
     with pytest.raises(OSError, match="no more processes"):
-        ForkedClients(make_cast(make_plan(4)), 3)
+        ForkedClients(make_scenario(make_plan(4)), 3)
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 
@@ -144,7 +144,7 @@ def test_a_fork_that_fails_takes_the_earlier_ones_back(monkeypatch: pytest.Monke
 @needs_fork
 def test_a_worker_leaves_alone_what_the_server_has_not_read_yet() -> None:
     plan = make_plan(4)
-    clients, server = ForkedClients(make_cast(plan), 1), Server(plan)
+    clients, server = ForkedClients(make_scenario(plan), 1), Server(plan)
     try:
         for v, answer in hellos(clients, plan).items():
             server.receive(v, answer.reply)
