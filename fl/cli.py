@@ -202,9 +202,9 @@ def _train(options: argparse.Namespace) -> int:
 
 
 def _train_in(folder: object) -> int:
+    from fl.reporting.measures import describe_summary
     from fl.reporting.progress import display
     from fl.reporting.records import Folder
-    from fl.reporting.report import told
     from fl.training.interrupt import Stopped
     from fl.training.loop import run
 
@@ -213,7 +213,7 @@ def _train_in(folder: object) -> int:
         done = run(folder.experiment, folder=folder, show=display())
     except Stopped:
         return _complain(f"stopped; go on with: share train --resume {folder.path}", STOPPED)
-    print(told(done.experiment, done.summary))
+    print(describe_summary(done.experiment, done.summary))
     print(f"record: {folder.path}\nreport: share report {folder.path}")
     return 0
 
@@ -288,13 +288,13 @@ def _flower_local(options: argparse.Namespace) -> int:
     e = schema.load(options.file, [*options.set, f"clients={options.nodes}"])
     _need_flower()
     from fl.flower.local import run_here
+    from fl.reporting.measures import describe_summary
     from fl.reporting.records import recorded
-    from fl.reporting.report import told
 
     out = options.out or Path("runs") / f"{e.name}-flower"
     seconds = [f"stage-seconds={options.stage_seconds}", f"training-seconds={options.training_seconds}"]
     run_here(e, out, settings=seconds, tell=lambda text: print(text, file=sys.stderr, flush=True))
-    print(told(e, recorded(out).summary))
+    print(describe_summary(e, recorded(out).summary))
     print(f"record: {out}\nreport: share report {out}")
     return 0
 

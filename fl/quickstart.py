@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 from fl.config.schema import ConfigError, Experiment, experiment
+from fl.reporting.measures import describe_bytes
 from fl.reporting.progress import display
 from fl.reporting.records import Folder
-from fl.reporting.report import report, size
+from fl.reporting.report import report
 from fl.secure.layout import announced
 from fl.training.interrupt import Stopped
 from fl.training.loop import Trained, run
@@ -74,12 +75,8 @@ def told(trained: list[Trained]) -> str:
     rows.append(("anonymity T", *(str(t.summary["least_anonymity"]) for t in trained)))
     rows.append(("seconds in all", *(f"{t.summary['seconds']['total']:.1f}" for t in trained)))
     rows.append(("  of them cryptography", *(f"{t.summary['seconds']['secure']:.1f}" for t in trained)))
-    rows.append(
-        (
-            "per client and round",
-            *(size(t.summary["bytes_up_per_client"] + t.summary["bytes_down_per_client"]) for t in trained),
-        )
-    )
+    traffic = (t.summary["bytes_up_per_client"] + t.summary["bytes_down_per_client"] for t in trained)
+    rows.append(("per client and round", *map(describe_bytes, traffic)))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(

@@ -1,21 +1,23 @@
-"""Small charts as SVG text, drawn with CSS classes so that the page decides on colours (and on dark mode).
+"""The charts of a report, as SVG text.
 
-No script and no font of its own: a report stays one file that any browser shows. Hover texts are `<title>`s.
+They are drawn by hand because matplotlib's SVG would lose the hover texts, the page's own fonts and the
+colours that follow its light and dark modes.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
+
+from markupsafe import Markup
 
 WIDTH = 940
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One curve: its points, a CSS class for its colour, and whether it is dashed (others' numbers)."""
+    """One curve: its points, the CSS class of its colour, and whether it is dashed (published numbers)."""
 
     name: str
     points: Sequence[tuple[float, float]]
@@ -25,7 +27,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a stacked bar."""
+    """One part of a stacked bar."""
 
     name: str
     amount: float
@@ -34,10 +36,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Square:
-    """One field of a grid: a CSS class, how strong (0 to 1), and what it says on hover."""
+    """One square of a grid: the CSS class of its colour, its hover text, and its opacity from 0 to 1."""
 
     colour: str
-    told: str
+    hover: str
     strength: float = 1.0
 
 
@@ -48,38 +50,11 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw)
-    first = math.floor(low / step) * step
-    found, value = [], first
+    found, value = [], math.floor(low / step) * step
     while value < high + step * 0.999:
         found.append(round(value, 10))
         value += step
     return found
-
-
-def whole_ticks(low: float, high: float, count: int) -> list[float]:
-    """The ticks that are whole numbers, inside the range."""
-    return [mark for mark in ticks(low, high, count) if low <= mark <= high and mark == int(mark)]
-
-
-def _text(kind: str, x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _box(kind: str, x: float, y: float, width: float, height: float, told: str, more: str = "") -> str:
-    return (
-        f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"{more}>'
-        f"<title>{escape(told)}</title></rect>"
-    )
-
-
-def _across(y: float, left: float, right: float) -> str:
-    return f'<line class="grid" x1="{left}" x2="{right}" y1="{y:.1f}" y2="{y:.1f}"/>'
-
-
-def _open(width: int, height: float, what: str) -> str:
-    return (
-        f'<div class="chart"><svg viewBox="0 0 {width} {height:.0f}" role="img" aria-label="{escape(what)}">'
-    )
 
 
 def lines(
@@ -90,143 +65,182 @@ def lines(
     percent: bool = False,
     top: float | None = None,
     height: int = 320,
-) -> str:
+) -> Markup:
     """Curves over a common x axis of whole numbers."""
     left, right, above, below = 56, 150, 14, 42
-    every = [point for curve in curves for point in curve.points]
-    if not every:
-        return "<p class='quiet'>nothing was measured yet</p>"
-    last = max(max(x for x, _ in every), 1)
-    first = min(min(x for x, _ in every), last - 1)
-    marks = ticks(0.0, top if top is not None else max(max(y for _, y in every), 1e-9))
+    points = [point for curve in curves for point in curve.points]
+    if not points:
+        return _nothing("nothing was measured yet")
+    last = max(max(x for x, _ in points), 1)
+    first = min(min(x for x, _ in points), last - 1)
+    marks = ticks(0.0, top if top is not None else max(max(y for _, y in points), 1e-9))
     high = marks[-1] if top is None else top
 
-    def at(x: float, y: float) -> tuple[float, float]:
+    def place(x: float, y: float) -> tuple[float, float]:
         across = left + (x - first) / (last - first) * (WIDTH - left - right)
         return across, above + (1 - min(y, high) / high) * (height - above - below)
 
-    out = [_open(WIDTH, height, y_label)]
+    out = []
     for mark in marks:
         if mark <= high * 1.0001:
-            _, y = at(first, mark)
+            _, y = place(first, mark)
             text = f"{mark:.0%}" if percent else f"{mark:g}"
-            out += [_across(y, left, WIDTH - right), _text("tick", left - 8, y + 4, text, "end")]
-    for mark in whole_ticks(first, last, 8):
-        out.append(_text("tick", at(mark, 0)[0], height - below + 18, f"{mark:g}", "middle"))
+            out += [_grid_line(y, left, WIDTH - right), _text("tick", left - 8, y + 4, text, "end")]
+    for mark in _whole_ticks(first, last, 8):
+        out.append(_text("tick", place(mark, 0)[0], height - below + 18, f"{mark:g}", "middle"))
     out.append(_text("label", left + (WIDTH - left - right) / 2, height - 6, x_label, "middle"))
     ends: list[tuple[float, Line]] = []
     for curve in curves:
         if curve.points:
-            out += _curve(curve, [at(x, y) for x, y in curve.points], x_label, percent)
-            ends.append((at(*curve.points[-1])[1], curve))
-    out += _names_at_the_end(ends, WIDTH - right + 10, percent, height)
-    return "".join([*out, "</svg></div>"])
+            out += _curve(curve, [place(x, y) for x, y in curve.points], x_label, percent)
+            ends.append((place(*curve.points[-1])[1], curve))
+    out += _curve_names(ends, WIDTH - right + 10, percent, height)
+    return _svg(height, y_label, out)
 
 
-def _curve(curve: Line, places: Sequence[tuple[float, float]], x_label: str, percent: bool) -> list[str]:
+def _curve(curve: Line, places: Sequence[tuple[float, float]], x_label: str, percent: bool) -> list[Markup]:
     path = " ".join(f"{'L' if i else 'M'}{x:.1f},{y:.1f}" for i, (x, y) in enumerate(places))
-    dash = ' stroke-dasharray="5 4"' if curve.dashed else ""
-    out = [f'<path class="curve {curve.colour}" d="{path}"{dash}/>']
-    radius = 1.6 if curve.dashed else 2.4
+    dash = Markup(' stroke-dasharray="5 4"') if curve.dashed else ""
+    out = [Markup('<path class="curve {}" d="{}"{}/>').format(curve.colour, path, dash)]
+    dot = Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>')
     for (px, py), (x, y) in zip(curve.points, places, strict=True):
-        shown = f"{py:.2%}" if percent else f"{py:.4g}"
-        out.append(
-            f'<circle class="dot {curve.colour}" cx="{x:.1f}" cy="{y:.1f}" r="{radius}">'
-            f"<title>{escape(curve.name)}, {escape(x_label)} {px:g}: {shown}</title></circle>"
-        )
+        value = f"{py:.2%}" if percent else f"{py:.4g}"
+        hover = f"{curve.name}, {x_label} {px:g}: {value}"
+        out.append(dot.format(curve.colour, x, y, 1.6 if curve.dashed else 2.4, hover))
     return out
 
 
-def _names_at_the_end(ends: list[tuple[float, Line]], x: float, percent: bool, height: int) -> list[str]:
-    """Each curve's name beside its last point, pushed apart where they would overlap."""
+def _curve_names(ends: list[tuple[float, Line]], x: float, percent: bool, height: int) -> list[Markup]:
+    """The name of each curve beside its last point, moved apart where names would overlap."""
     ends.sort(key=lambda end: end[0])
-    placed: list[float] = []
+    places: list[float] = []
     for y, _ in ends:
-        placed.append(max(y, placed[-1] + 30 if placed else 14))
-    overflow = placed[-1] + 20 - height if placed else 0
+        places.append(max(y, places[-1] + 30 if places else 14))
+    overflow = places[-1] + 20 - height if places else 0
     if overflow > 0:
-        placed = [max(14.0, y - overflow) for y in placed]
+        places = [max(14.0, y - overflow) for y in places]
     out = []
-    for y, (_, curve) in zip(placed, ends, strict=True):
+    for y, (_, curve) in zip(places, ends, strict=True):
         value = curve.points[-1][1]
-        name = curve.name if len(curve.name) <= 20 else curve.name[:19] + "…"
-        out.append(_text(f"name {curve.colour}", x, y + 1, name))
+        out.append(_text(f"name {curve.colour}", x, y + 1, _shortened(curve.name, 20)))
         out.append(_text("tick", x, y + 14, f"{value:.1%}" if percent else f"{value:.3g}"))
     return out
 
 
-def stacked(rows: Sequence[tuple[str, Sequence[Part]]], *, unit: str) -> str:
-    """Horizontal bars of parts, one row each, on a common scale."""
-    longest = max((sum(part.amount for part in parts) for _, parts in rows), default=0.0)
+def stacked(bars: Sequence[tuple[str, Sequence[Part]]], *, unit: str) -> Markup:
+    """Horizontal bars of several parts each, on a common scale."""
+    longest = max((sum(part.amount for part in parts) for _, parts in bars), default=0.0)
     if longest <= 0:
-        return "<p class='quiet'>nothing was measured</p>"
+        return _nothing("nothing was measured")
     left, right, step = 170, 90, 38
-    out = [_open(WIDTH, step * len(rows) + 8, f"bars in {unit}")]
-    for i, (name, parts) in enumerate(rows):
+    out = []
+    for i, (name, parts) in enumerate(bars):
         y, x = i * step + 6, float(left)
-        out.append(_text("label", left - 10, y + 18, name if len(name) <= 24 else name[:23] + "…", "end"))
+        out.append(_text("label", left - 10, y + 18, _shortened(name, 24), "end"))
         for part in parts:
-            long = part.amount / longest * (WIDTH - left - right)
-            if long > 0:
-                told = f"{name}: {part.name} {part.amount:.3g} {unit}"
-                out.append(_box(f"bar {part.colour}", x, y, max(long, 0.5), 26, told, ' rx="2"'))
-                x += long
+            length = part.amount / longest * (WIDTH - left - right)
+            if length > 0:
+                hover = f"{name}: {part.name} {part.amount:.3g} {unit}"
+                out.append(_box(f"bar {part.colour}", x, y, max(length, 0.5), 26, hover, corner=2))
+                x += length
         total = sum(part.amount for part in parts)
         out.append(_text("tick", x + 8, y + 18, f"{total:.3g} {unit}"))
-    return "".join([*out, "</svg></div>"])
+    return _svg(step * len(bars) + 8, f"bars in {unit}", out)
 
 
-def columns(stacks: Sequence[Sequence[Part]], *, first: int, x_label: str, height: int = 220) -> str:
+def columns(stacks: Sequence[Sequence[Part]], *, first: int, x_label: str, height: int = 220) -> Markup:
     """Vertical stacked bars, one per round."""
     most = max((sum(part.amount for part in parts) for parts in stacks), default=0.0)
     if most <= 0:
-        return "<p class='quiet'>nothing was opened</p>"
+        return _nothing("nothing was opened")
     left, below = 56, 40
-    wide = min(60.0, (WIDTH - left - 10) / len(stacks))
-    out = [_open(WIDTH, height, f"bars per {x_label}")]
+    width = min(60.0, (WIDTH - left - 10) / len(stacks))
+    out = []
     for mark in ticks(0, most, 4):
         if mark <= most:
             y = 8 + (1 - mark / most) * (height - below - 8)
-            out += [_across(y, left, WIDTH - 10), _text("tick", left - 8, y + 4, f"{mark:g}", "end")]
+            out += [_grid_line(y, left, WIDTH - 10), _text("tick", left - 8, y + 4, f"{mark:g}", "end")]
     for i, parts in enumerate(stacks):
-        y = float(height - below)
+        x, y = left + i * width + 0.5, float(height - below)
         for part in parts:
             tall = part.amount / most * (height - below - 8)
             if tall > 0:
                 y -= tall
-                told = f"{x_label} {first + i}: {part.amount:g} {part.name}"
-                out.append(
-                    _box(f"bar {part.colour}", left + i * wide + 0.5, y, max(wide - 1.5, 0.8), tall, told)
-                )
-    for mark in whole_ticks(first, first + len(stacks) - 1, 10):
-        out.append(_text("tick", left + (mark - first + 0.5) * wide, height - 22, f"{mark:g}", "middle"))
-    out.append(_text("label", left + wide * len(stacks) / 2, height - 4, x_label, "middle"))
-    return "".join([*out, "</svg></div>"])
+                hover = f"{x_label} {first + i}: {part.amount:g} {part.name}"
+                out.append(_box(f"bar {part.colour}", x, y, max(width - 1.5, 0.8), tall, hover))
+    out += _round_axis(left, width, len(stacks), first, height - 22, x_label)
+    return _svg(height, f"bars per {x_label}", out)
 
 
-def grid(rows: Sequence[tuple[str, Sequence[Square | None]]], *, first: int, x_label: str) -> str:
-    """Squares: one row per name, one column per round; a named row starts a block of its own."""
+def grid(rows: Sequence[tuple[str, Sequence[Square | None]]], *, first: int, x_label: str) -> Markup:
+    """Squares: one row per name, one column per round. A row that has a name begins a new block."""
     count = max((len(squares) for _, squares in rows), default=0)
     if not count:
-        return "<p class='quiet'>no rounds yet</p>"
+        return _nothing("no rounds yet")
     left = 110
     side = min(30.0, (WIDTH - left - 6) / count)
     tall = max(min(side, 18.0), 7.0)
-    blocks = max(sum(bool(name) for name, _ in rows) - 1, 0)
-    out = [_open(WIDTH, tall * len(rows) + 8 * blocks + 44, f"clusters per {x_label}")]
-    y = 4.0
+    out, y = [], 4.0
     for i, (name, squares) in enumerate(rows):
         if name:
             y += 8 if i else 0
             out.append(_text("tick", left - 8, y + tall / 2 + 4, name, "end"))
         for j, square in enumerate(squares):
             if square is not None:
-                faint = 0.25 + 0.75 * min(max(square.strength, 0.0), 1.0)
-                more = f' rx="1.5" fill-opacity="{faint:.2f}"'
+                opacity = 0.25 + 0.75 * min(max(square.strength, 0.0), 1.0)
                 where = left + j * side, y, max(side - 1.5, 0.8), tall - 1.5
-                out.append(_box(f"field {square.colour}", *where, square.told, more))
+                out.append(_box(f"field {square.colour}", *where, square.hover, 1.5, opacity))
         y += tall
-    for mark in whole_ticks(first, first + count - 1, 10):
-        out.append(_text("tick", left + (mark - first + 0.5) * side, y + 16, f"{mark:g}", "middle"))
-    out.append(_text("label", left + count * side / 2, y + 34, x_label, "middle"))
-    return "".join([*out, "</svg></div>"])
+    out += _round_axis(left, side, count, first, y + 16, x_label)
+    return _svg(y + 40, f"clusters per {x_label}", out)
+
+
+def _round_axis(left: float, step: float, count: int, first: int, y: float, label: str) -> list[Markup]:
+    """Round numbers below columns of equal width, and the name of the axis below them."""
+    marks = _whole_ticks(first, first + count - 1, 10)
+    out = [_text("tick", left + (mark - first + 0.5) * step, y, f"{mark:g}", "middle") for mark in marks]
+    return [*out, _text("label", left + count * step / 2, y + 18, label, "middle")]
+
+
+def _whole_ticks(low: float, high: float, count: int) -> list[float]:
+    return [mark for mark in ticks(low, high, count) if low <= mark <= high and mark == int(mark)]
+
+
+def _shortened(name: str, length: int) -> str:
+    return name if len(name) <= length else name[: length - 1] + "…"
+
+
+def _nothing(text: str) -> Markup:
+    return Markup('<p class="quiet">{}</p>').format(text)
+
+
+def _svg(height: float, label: str, parts: Iterable[Markup]) -> Markup:
+    head = Markup('<div class="chart"><svg viewBox="0 0 {} {:.0f}" role="img" aria-label="{}">')
+    return head.format(WIDTH, height, label) + Markup("").join(parts) + Markup("</svg></div>")
+
+
+def _text(kind: str, x: float, y: float, text: str, anchor: str = "start") -> Markup:
+    element = Markup('<text class="{}" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>')
+    return element.format(kind, x, y, anchor, text)
+
+
+def _box(
+    kind: str,
+    x: float,
+    y: float,
+    width: float,
+    height: float,
+    hover: str,
+    corner: float = 0,
+    opacity: float = 1,
+) -> Markup:
+    element = Markup(
+        '<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="{}" fill-opacity="{:.2f}">'
+        "<title>{}</title></rect>"
+    )
+    return element.format(kind, x, y, width, height, corner, opacity, hover)
+
+
+def _grid_line(y: float, left: float, right: float) -> Markup:
+    line = Markup('<line class="grid" x1="{}" x2="{}" y1="{:.1f}" y2="{:.1f}"/>')
+    return line.format(left, right, y, y)

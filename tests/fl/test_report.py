@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fl.reporting import charts, report
+from fl.reporting import charts, measures, report, sections
 from fl.reporting.records import Folder, Recorded, RecordError, recorded
 from fl.reporting.report import read_reference
 from fl.training.loop import run
@@ -100,32 +100,32 @@ def cluster(bad: int, kept: float | None, state: str = "opened") -> dict[str, ob
 @pytest.mark.parametrize(
     ("entry", "colour"),
     [
-        (cluster(0, 1.0), "good"),
-        (cluster(0, None), "good"),
-        (cluster(0, 0.0), "waste"),
-        (cluster(2, 0.0), "right"),
-        (cluster(2, 0.49), "right"),
-        (cluster(2, 0.5), "bad"),
-        (cluster(2, None), "bad"),
-        (cluster(0, None, "closed"), "shut"),
-        (cluster(1, None, "lost"), "gone"),
+        (cluster(0, 1.0), "used"),
+        (cluster(0, None), "used"),
+        (cluster(0, 0.0), "wasted"),
+        (cluster(2, 0.0), "caught"),
+        (cluster(2, 0.49), "caught"),
+        (cluster(2, 0.5), "poisoned"),
+        (cluster(2, None), "poisoned"),
+        (cluster(0, None, "closed"), "closed"),
+        (cluster(1, None, "lost"), "lost"),
     ],
 )
-def test_the_fate_of_a_cluster(entry: dict[str, object], colour: str) -> None:
-    assert report.fate(entry) == colour
+def test_the_outcome_of_a_cluster(entry: dict[str, object], colour: str) -> None:
+    assert measures.outcome(entry) == colour
 
 
 def test_leverage_adds_up_over_rounds_as_if_nothing_changed(folders: list[Path]) -> None:
     found = recorded(folders[0])
     alone = Recorded(found.folder, found.experiment, found.info, found.rounds[:1], {})
-    assert report.accumulated(alone) == pytest.approx(1 / 3, abs=0.01)
-    together = report.accumulated(found)
+    assert measures.leverage_if_unchanged(alone) == pytest.approx(1 / 3, abs=0.01)
+    together = measures.leverage_if_unchanged(found)
     assert together is not None
     assert together > 0.6
 
 
 def test_many_clusters_become_columns(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "MOST_SQUARES", 3)
+    monkeypatch.setattr(sections, "MOST_SQUARES", 3)
     text = report.html([recorded(folders[0])])
     assert "8 clean, used" in text or re.search(r"round 1: \d+ clean, used", text)
 

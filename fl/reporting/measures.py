@@ -1,0 +1,159 @@
+"""Numbers and short descriptions of a recorded run, as reports and terminals show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fl.config.schema import Experiment
+from fl.reporting.records import Recorded
+
+WINDOW = 10  # rounds whose sums are combined as if updates stayed the same
+OUTCOMES = {  # the colour of a cluster, and what it means
+    "used": "clean, used",
+    "caught": "poisoned, filtered out",
+    "wasted": "clean, filtered out",
+    "poisoned": "poisoned, used",
+    "closed": "kept closed by the audit",
+    "lost": "lost",
+}
+
+
+def describe_method(e: Experiment) -> str:
+    if e.method == "fedavg":
+        return "FedAvg, no defence"
+    rule = e.aggregation.rule + (" after " + ", ".join(e.aggregation.before) if e.aggregation.before else "")
+    return f"{rule} on single updates" if e.method == "no-share" else f"SHARE, {rule}"
+
+
+def describe_clusters(e: Experiment) -> str:
+    if e.method == "fedavg":
+        return "one of all"
+    if e.method == "no-share":
+        return "single clients"
+    c = e.clusters
+    return f"m = {c.size}, R = {c.groupings}, {c.schedule}" + (f" of {c.atom}" if c.atom else "")
+
+
+def describe_attack(e: Experiment) -> str:
+    if not e.byzantine:
+        return "none"
+    options = ", ".join(
+        f"{name} {value:g}" for name, value in e.attack.options.items() if not isinstance(value, str)
+    )
+    kinds = " and ".join(kind for kind in (e.attack.name, e.attack.protocol) if kind != "none")
+    return f"{e.byzantine} of {e.clients}: {kinds}" + (f" ({options})" if options else "")
+
+
+def describe_audit(e: Experiment) -> str:
+    if e.method == "no-share":
+        return "none: every update is seen"
+    if not e.secure:
+        return "none: simulated in the clear"
+    return "enforced" if e.privacy.audit == "enforce" else "reported only"
+
+
+def describe_bytes(count: float) -> str:
+    for unit, amount in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= amount:
+            return f"{count / amount:.3g} {unit}"
+    return f"{count:.0f} B"
+
+
+def describe_summary(e: Experiment, summary: Mapping[str, Any]) -> str:
+    """A finished run in a few lines, for a terminal."""
+    spent, rounds, accuracy = summary["seconds"], max(summary["rounds"], 1), summary["accuracy"]
+    attackers = f"attackers: {describe_attack(e)}"
+    lines = [
+        f"{e.name}: {describe_method(e)}; clusters: {describe_clusters(e)}; {attackers}",
+        f"accuracy {'-' if accuracy is None else f'{accuracy:.2%}'} after {summary['rounds']} rounds"
+        + (f" ({summary['stopped']})" if summary["stopped"] else ""),
+    ]
+    exposed = len(summary["exposed"])
+    if e.method == "no-share":
+        lines.append(f"NO SECURE AGGREGATION: the server saw the updates of all {exposed} clients")
+    elif exposed:
+        lines.append(f"EXPOSED: the server could compute the updates of {exposed} clients exactly")
+    else:
+        anonymity = f"anonymity T = {summary['least_anonymity']}"
+        lines.append(f"exposed clients: none; {anonymity}; audit {describe_audit(e)}")
+    if summary["skipped_rounds"]:
+        lines.append(f"skipped rounds: {', '.join(map(str, summary['skipped_rounds']))}")
+    if summary["blamed"]:
+        blamed = (f"client {client} ({why})" for client, why in summary["blamed"].items())
+        lines.append("caught cheating: " + ", ".join(blamed))
+    up, down = summary["bytes_up_per_client"], summary["bytes_down_per_client"]
+    lines.append(
+        f"per round: {spent['total'] / rounds:.2f} s, {spent['secure'] / rounds:.2f} s of it secure; "
+        f"per client {describe_bytes(up)} up, {describe_bytes(down)} down"
+    )
+    return "\n".join(lines)
+
+
+def accuracies(run: Recorded) -> list[tuple[float, float]]:
+    """(round, accuracy) of every round that was tested."""
+    return [(r["round"], r["accuracy"]) for r in run.rounds if r["accuracy"] is not None]
+
+
+def outcome(cluster: Mapping[str, Any]) -> str:
+    """What became of a cluster, as a key of OUTCOMES. Only a simulation knows which were poisoned."""
+    if cluster["state"] in ("closed", "lost"):
+        return str(cluster["state"])
+    used = cluster["kept"] is None or cluster["kept"] >= 0.5
+    if cluster["bad"]:
+        return "poisoned" if used else "caught"
+    return "used" if used else "wasted"
+
+
+def outcomes(rounds: list[dict[str, Any]]) -> dict[str, int]:
+    """How many clusters of these rounds had each outcome."""
+    counts = dict.fromkeys(OUTCOMES, 0)
+    for record in rounds:
+        for cluster in record["clusters"]:
+            counts[outcome(cluster)] += 1
+    return counts
+
+
+def seconds_per_round(run: Recorded, name: str) -> float:
+    return float(sum(record["seconds"].get(name, 0.0) for record in run.rounds)) / max(len(run.rounds), 1)
+
+
+def traffic(run: Recorded) -> tuple[float, float]:
+    """Bytes up and down, per client and round."""
+    asked = sum(record["cryptography"]["clients"] for record in run.rounds) or 1
+    up = sum(sum(record["cryptography"]["bytes_up"].values()) for record in run.rounds)
+    down = sum(sum(record["cryptography"]["bytes_down"].values()) for record in run.rounds)
+    return up / asked, down / asked
+
+
+def exposed_clients(run: Recorded) -> set[int]:
+    return {client for record in run.rounds for client in record["exposure"]["exposed"]}
+
+
+def least_anonymity(run: Recorded) -> int | None:
+    found = [r["exposure"]["anonymity"] for r in run.rounds if r["exposure"]["anonymity"] is not None]
+    return min(found, default=None)
+
+
+def leverage_if_unchanged(run: Recorded) -> float | None:
+    """Mean leverage of the last rounds' opened sums together, if no update had changed between them.
+
+    The audit looks at one round. This number says how much slowly changing updates would reveal over
+    several. None if nothing was opened, or if the matrix would be too large.
+    """
+    sums = [
+        cluster["members"]
+        for record in run.rounds[-WINDOW:]
+        for cluster in record["clusters"]
+        if cluster["state"] == "opened"
+    ]
+    clients = sorted({client for members in sums for client in members})
+    if not sums or len(clients) * len(sums) > 2_000_000:
+        return None
+    column = {client: i for i, client in enumerate(clients)}
+    matrix = np.zeros((len(sums), len(clients)))
+    for i, members in enumerate(sums):
+        matrix[i, [column[client] for client in members]] = 1.0
+    return float(np.linalg.matrix_rank(matrix)) / len(clients)
