@@ -1,14 +1,14 @@
-"""Byzantine-robust aggregation: rules, what to do before them, attacks, and how much is withstood.
+"""Byzantine-robust aggregation: rules, pre-aggregation, attacks, and how many bad clients a rule withstands.
 
     >>> import numpy as np, robust
     >>> updates = np.array([[1.0, 2.0], [1.1, 2.1], [0.9, 1.9], [1.0, 2.2], [1e30, np.nan]])
-    >>> robust.median(updates)                      # a rule is a function of a matrix, one row each
+    >>> robust.median(updates)                      # a rule is a function of a matrix, one row per update
     array([1.  , 2.05], dtype=float32)
-    >>> found = robust.aggregate("multi_krum", updates, f=1)     # or by name, with a report
+    >>> found = robust.aggregate("multi_krum", updates, f=1)     # or a name, with a report
     >>> found.ignored, found.accepted
     ((4,), (0, 1, 2, 3))
 
-Nothing here knows of torch, of secure aggregation, or of training.
+The package depends on numpy and numba. It does not import torch, `secagg` or `fl`.
 """
 
 from robust import tolerance
@@ -31,6 +31,7 @@ from robust.aggregators import (
 from robust.attacks import (
     ATTACKS,
     Attack,
+    AttackInput,
     a_little_is_enough,
     attack,
     fall_of_empires,
@@ -43,11 +44,12 @@ from robust.attacks import (
     sign_flip,
     zero,
 )
-from robust.kernels.announce import on_compile
+from robust.kernels import Indices, Matrix, Vector
+from robust.kernels.jit import on_compile
 from robust.kernels.threads import set_threads
-from robust.parameters import Parameter, UnknownNameError
+from robust.parameters import Parameter, Registry, UnknownNameError
 from robust.pre_aggregators import arc, bucketing, clipping, nnm
-from robust.rows import Matrix, Outcome, Rows, Vector
+from robust.rows import Outcome, Rows, Weights
 from robust.rule import (
     AGGREGATORS,
     PRE_AGGREGATORS,
@@ -63,56 +65,12 @@ from robust.rule import (
 from robust.zeno import zeno, zeno_plus_plus
 
 __all__ = [
-    "AGGREGATORS",
-    "ATTACKS",
-    "PRE_AGGREGATORS",
-    "Aggregate",
-    "Aggregator",
-    "Attack",
-    "Matrix",
-    "Mixed",
-    "Outcome",
-    "Parameter",
-    "PreAggregator",
-    "Prepared",
-    "Rows",
-    "UnknownNameError",
-    "Vector",
-    "a_little_is_enough",
-    "aggregate",
-    "aggregator",
-    "arc",
-    "attack",
-    "bucketing",
-    "bulyan",
-    "caf",
-    "centered_clipping",
-    "clipping",
-    "fall_of_empires",
-    "gaussian",
-    "geometric_median",
-    "krum",
-    "label_flip",
-    "mda",
-    "meamed",
-    "mean",
-    "median",
-    "mimic",
-    "min_max",
-    "min_sum",
-    "monna",
-    "multi_krum",
-    "nnm",
-    "non_finite",
-    "norm_bounded_mean",
-    "on_compile",
-    "pre_aggregator",
-    "set_threads",
-    "sign_flip",
-    "smea",
-    "tolerance",
-    "trimmed_mean",
-    "zeno",
-    "zeno_plus_plus",
-    "zero",
-]
+    "AGGREGATORS", "ATTACKS", "PRE_AGGREGATORS", "Aggregate", "Aggregator", "Attack", "AttackInput",
+    "Indices", "Matrix", "Mixed", "Outcome", "Parameter", "PreAggregator", "Prepared", "Registry", "Rows",
+    "UnknownNameError", "Vector", "Weights", "a_little_is_enough", "aggregate", "aggregator", "arc",
+    "attack", "bucketing", "bulyan", "caf", "centered_clipping", "clipping", "fall_of_empires", "gaussian",
+    "geometric_median", "krum", "label_flip", "mda", "meamed", "mean", "median", "mimic", "min_max",
+    "min_sum", "monna", "multi_krum", "nnm", "non_finite", "norm_bounded_mean", "on_compile",
+    "pre_aggregator", "set_threads", "sign_flip", "smea", "tolerance", "trimmed_mean", "zeno",
+    "zeno_plus_plus", "zero",
+]  # fmt: skip

@@ -1,11 +1,11 @@
-"""Rules that need nothing but the distances between rows: small matrices in, weights or row numbers out.
+"""The part of a rule that needs only the distances between rows: an n by n matrix in, weights or rows out.
 
-Every point that these rules visit is a weighted sum z = sum_i w_i x_i with sum_i w_i = 1, and for such
-points distances follow from D_ij = |x_i - x_j|^2 alone:
+Every point z that these rules visit is a weighted sum of rows, z = sum_i w_i x_i with sum_i w_i = 1. The
+distances D_ij = |x_i - x_j|^2 determine the distances of such points:
 
     |x_i - z|^2 = (D w)_i - w'Dw / 2,      |z - z'|^2 = -u'Du / 2  with u = w - w'.
 
-So a rule that iterates over all rows reads the matrix twice in all, once for D and once for the result.
+So a rule that iterates reads the rows only twice: once for D and once for the result.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from robust.rows import Indices, Weights
+from robust.kernels import Indices
+from robust.rows import Weights
 
 Square = NDArray[np.float64]
 
@@ -21,7 +22,7 @@ Square = NDArray[np.float64]
 def krum_scores(squared: Square, f: int) -> Weights:
     """Sum of squared distances of each row to its n - f - 2 nearest others (Blanchard et al. 2017, Sec. 4).
 
-    At least one neighbour counts, which only matters to Bulyan's last selections.
+    At least one neighbour counts, even in Bulyan's last selections, where few rows remain.
     """
     n = len(squared)
     others = squared + np.diag(np.full(n, np.inf))
@@ -30,12 +31,12 @@ def krum_scores(squared: Square, f: int) -> Weights:
     return scores
 
 
-def krum_again_and_again(squared: Square, f: int, count: int) -> Indices:
+def repeated_krum(squared: Square, f: int, count: int) -> Indices:
     """Bulyan's selection: take the Krum row, remove it, and run Krum on the rest, `count` times.
 
-    El Mhamdi et al. 2018. Towards the end a score counts one neighbour only, and two rows that
-    are nearest to each other always tie. Of equal scores, the row with the least sum of distances to all
-    that are left wins, so that the order of rows does not decide; then the row that comes first.
+    El Mhamdi et al. 2018. In the last selections a score counts one neighbour only, so two rows that are
+    nearest to each other always tie. Of equal scores, the row with the least sum of distances to all
+    remaining rows wins, so that the order of rows does not decide; of equal sums, the first row wins.
     """
     left = np.arange(len(squared))
     chosen = []
@@ -48,7 +49,7 @@ def krum_again_and_again(squared: Square, f: int, count: int) -> Indices:
 
 
 def typical_distances(squared: Square) -> Weights:
-    """Median distance of each row to all rows: small for the majority, whatever the others hold."""
+    """Median distance of each row to all rows. It is small for the majority, whatever the other rows hold."""
     typical: Weights = np.median(np.sqrt(squared), axis=1)
     return typical
 
@@ -58,19 +59,18 @@ def geometric_median_weights(
 ) -> tuple[Weights, bool]:
     """Weights of the geometric median, and whether `steps` were enough to be within `tolerance`.
 
-    Weiszfeld's iteration, smoothed (Pillutla et al. 2019, Algorithm 2).
+    Smoothed Weiszfeld iteration (Pillutla et al. 2019, Algorithm 2). It minimises g(z) = sum_i h(|x_i - z|),
+    where h(r) = r for r >= nu and a parabola that meets it smoothly below nu. nu is `smoothing` times a
+    typical distance between rows, so that scaling the rows scales the result.
 
-    Minimises g(z) = sum_i h(|x_i - z|), where h(r) is r, or below nu the parabola that meets it smoothly;
-    nu is `smoothing` times a typical distance between rows, so that scaling the rows scales the result.
-
-    Stops when the objective is within `tolerance` of the optimum, relative to it, for certain: g is convex,
-    so g(z) - g* <= |grad g(z)| |z - z*|, and |z - z*| <= 2 g(z) / n. Starts near the majority, not at the
-    mean: rows far from most others begin with a small weight.
+    The iteration stops when the objective is provably within `tolerance` of the optimum, relative to it: g is
+    convex, so g(z) - g* <= |grad g(z)| |z - z*|, and |z - z*| <= 2 g(z) / n. Rows far from most others start
+    with a small weight, so the iteration starts near the majority and not at the mean.
     """
     n = len(squared)
     typical = typical_distances(squared)
     same = typical == 0
-    if same.any():  # more than half of the rows are one point, and that point is the median
+    if same.any():  # more than half of the rows are equal, and they are the median
         return np.asarray(same / np.count_nonzero(same), dtype=np.float64), True
     nu = smoothing * float(np.median(typical))
     weights: Weights = (1 / typical) / (1 / typical).sum()
@@ -89,10 +89,10 @@ def geometric_median_weights(
 def caf_weights(squared: Square, f: int) -> Weights:
     """Weights of the covariance-bound agnostic filter (Allouah, Guerraoui and Stephan 2025, Algorithm 2).
 
-    Start with c = 1; while sum c > n - 2f, find the direction v of largest variance under weights c, and
-    lower each c_i by the share of its squared projection on v in the largest such projection (among rows
-    that still count). The weights of least variance along their worst direction are the answer. With the
-    Gram matrix in place of the covariance, v comes from an exact n by n eigenproblem.
+    Start with c = 1. While sum c > n - 2f, find the direction v of largest variance under weights c. Lower
+    each c_i in proportion to its squared projection on v, so that the row with the largest projection gets
+    weight 0. Of all weights visited, return those whose largest variance is least. The Gram matrix replaces
+    the covariance, so v comes from an exact n by n eigenproblem.
     """
     n = len(squared)
     counts = np.ones(n)
@@ -106,14 +106,19 @@ def caf_weights(squared: Square, f: int) -> Weights:
             best, chosen = values[-1], weights
         projections = (gram @ (root * vectors[:, -1])) ** 2
         largest = projections[counts > 0].max()
-        if largest <= 0:  # the rows that still count are all the same
+        if largest <= 0:  # all rows with a positive weight are equal
             break
         counts = np.where(counts > 0, counts * np.maximum(1 - projections / largest, 0), 0)
     return chosen
 
 
+def clipping_factors(lengths: Weights, limit: float) -> Weights:
+    """Factors that reduce lengths above a limit to the limit, and are exactly 1 for the others."""
+    return np.where(lengths > limit, limit / np.where(lengths > limit, lengths, 1), 1.0)
+
+
 def centred_gram(squared: Square, weights: Weights) -> Square:
-    """Inner products of x_i - z, where z is the sum of the rows times weights that add up to 1."""
+    """Inner products of the x_i - z, where z is the weighted sum of the rows and the weights add up to 1."""
     to_mean = squared @ weights
     gram: Square = (to_mean[:, None] + to_mean - weights @ to_mean - squared) / 2
     return gram

@@ -1,7 +1,7 @@
-"""Typed parameters, read from a function's signature, and registries that name what they know.
+"""Typed parameters that are read from a function's signature, and registries of rules and attacks.
 
-Experiments name rules in text files. A name or parameter that does not exist, or has the wrong type, is an
-error that lists the right ones, and it is found before anything is computed.
+Experiments name rules in text files. A name or parameter that does not exist, or has the wrong type, raises
+an error that lists the valid ones before anything is computed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One keyword that a rule or attack takes."""
+    """One keyword that a rule or attack takes.
+
+    >>> import robust
+    >>> str(robust.multi_krum.parameters["m"])
+    'm: int or None = None'
+    """
 
     name: str
     hint: Any
@@ -36,7 +41,7 @@ class Parameter:
 
 
 def read_parameters(function: Callable[..., Any], *, skip: tuple[str, ...] = ()) -> dict[str, Parameter]:
-    """The keyword-only parameters of a function, except those that belong to the common call shape."""
+    """The keyword-only parameters of a function, except those in `skip`."""
     hints = typing.get_type_hints(function)
     return {
         name: Parameter(name, hints[name], found.default is found.empty, found.default)
@@ -48,7 +53,7 @@ def read_parameters(function: Callable[..., Any], *, skip: tuple[str, ...] = ())
 def check_parameters(
     owner: str, known: Mapping[str, Parameter], given: Mapping[str, object]
 ) -> dict[str, Any]:
-    """The given values, with whole floats of the right kind made exact; or an error that lists the known."""
+    """Return the given values, converted to plain int and float; raise ValueError if one does not fit."""
     listing = ", ".join(map(str, known.values())) or "no parameters"
     unknown = sorted(set(given) - set(known))
     missing = sorted(name for name, one in known.items() if one.required and name not in given)
@@ -66,23 +71,38 @@ def check_parameters(
 
 
 class UnknownNameError(KeyError, ValueError):
-    """A name that is in no registry; the message lists the names that are."""
+    """A name is not in the registry; the message lists the names that are.
 
-    __str__ = Exception.__str__  # KeyError would show the message in quotes
+    >>> import robust
+    >>> robust.PRE_AGGREGATORS["mixing"]
+    Traceback (most recent call last):
+    robust.parameters.UnknownNameError: no pre-aggregator 'mixing'; there are arc, bucketing, clipping, nnm
+    """
+
+    __str__ = Exception.__str__  # KeyError would put the message in quotes
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Names to rules or attacks. A wrong name is an error that lists the right ones."""
+    """A mapping from names to rules or attacks. A wrong name raises an error that lists the valid ones.
+
+    >>> import robust
+    >>> list(robust.PRE_AGGREGATORS)
+    ['clipping', 'arc', 'nnm', 'bucketing']
+    """
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._entries: dict[str, T] = {}
 
     def add(self, name: str, entry: T) -> None:
-        """Make an entry known by its name, once."""
+        """Register an entry; a name can be registered once."""
         if name in self._entries:
-            raise ValueError(f"there is already {self._kind} {name!r}")
+            raise ValueError(f"there is already an entry for {self._kind} {name!r}")
         self._entries[name] = entry
+
+    def remove(self, name: str) -> None:
+        """Forget an entry, for example to define it again in a notebook."""
+        del self._entries[name]
 
     def __getitem__(self, name: str) -> T:
         try:
@@ -95,6 +115,12 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def must_not_be_negative(limit: float | None) -> None:
+    """Refuse a radius or bound below 0; None means that the rows determine it."""
+    if limit is not None and limit < 0:
+        raise ValueError(f"a radius or bound cannot be negative, got {limit}")
 
 
 def _fit(value: object, hint: Any) -> tuple[bool, Any]:

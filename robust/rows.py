@@ -1,9 +1,9 @@
-"""The rows that a rule works on, and the few things that rules ask of them.
+"""The rows that a rule works on, and the operations that rules use on them.
 
-This is where input is looked after, once for all rules: shape and type, and values that are not finite.
-Looking for those beforehand would cost a full reading of the matrix, as much as a median, so every method
-below notices them on its way and raises `NotFiniteError`. The caller (`rule.py`) then finds out which rows
-they are in, and starts again without them. No method ever returns a value that came from such a row.
+This module checks the input for all rules: shape, type, and values that are not finite. A search for such
+values in advance would read the whole matrix, which costs as much as a median. Instead, every method below
+detects them while it works and raises `NotFiniteError`. The caller (`rule.py`) then finds the rows that
+contain them and runs the rule again without these rows. No method returns a value from such a row.
 """
 
 from __future__ import annotations
@@ -13,41 +13,50 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from robust.kernels import Doubles, Indices, Matrix, Vector
 from robust.kernels.threads import spread
 
-Matrix = NDArray[np.float32]
-Vector = NDArray[np.float32]
-Weights = NDArray[np.float64]
-Indices = NDArray[np.int64]
+Weights = Doubles
 
 
 class NotFiniteError(Exception):
-    """A row holds NaN or infinity. Never leaves the package: the rule is run again without such rows."""
+    """A row contains NaN or infinity. `rule.py` catches this and runs the rule without such rows."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """What a rule made of the rows: a vector and, where the rule has them, the weights or rows it chose."""
+    """What a rule returns: a vector and, where the rule has them, the weights or the chosen rows.
+
+    >>> import numpy as np, robust
+    >>> robust.Outcome(np.zeros(2, dtype="float32"), accepted=np.array([0, 3])).converged
+    True
+    """
 
     vector: Vector
-    weights: Weights | None = None  # of each row in the vector, for rules that add up weighted rows
-    accepted: Indices | None = None  # the rows that entered the vector, for rules that choose among them
-    converged: bool = True  # False if an iteration used up its steps before it was within its tolerance
+    weights: Weights | None = None  # one per row, for rules that return a weighted sum
+    accepted: Indices | None = None  # the rows in the result, for rules that choose rows
+    converged: bool = True  # False if an iteration ended before it was within its tolerance
 
 
 class Rows:
-    """Some rows of a float32 matrix, in order. Positions below count within these rows, from 0."""
+    """Some rows of a float32 matrix, in order. The methods count positions among these rows, from 0.
+
+    >>> import numpy as np, robust
+    >>> rows = robust.Rows(np.array([[3, 4], [0, 1]], dtype="float32"))
+    >>> rows.squared_norms()
+    array([25.,  1.])
+    """
 
     def __init__(
         self, matrix: Matrix, *, labels: Indices | None = None, given: int | None = None, ignored: int = 0
     ) -> None:
         self._matrix = matrix
         self._numbers = np.arange(len(matrix), dtype=np.int64)  # which rows of the matrix
-        self.labels = self._numbers if labels is None else labels  # what the caller calls them
-        self.given = len(matrix) if given is None else given  # how many there were before any was ignored
-        self.ignored = ignored  # how many were left out because they are not finite
-        self._distances: NDArray[np.float64] | None = None
-        self._known_finite = False  # once a method has read every row and found nothing wrong
+        self.labels = self._numbers if labels is None else labels  # the caller's row numbers
+        self.given = len(matrix) if given is None else given  # number of rows before any was ignored
+        self.ignored = ignored  # number of rows left out because they are not finite
+        self._distances: Doubles | None = None
+        self._known_finite = False  # True once a method has read every row and all were finite
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -57,8 +66,8 @@ class Rows:
         """Length of a row."""
         return int(self._matrix.shape[1])
 
-    # The kernels are imported where they are used: numba takes longer to import than all of this package,
-    # and planning, tolerance and attacks by name need none of it.
+    # The kernels are imported where they are used: importing numba takes longer than importing the rest of
+    # the package, and `tolerance` and the registries do not need it.
 
     def middle_mean(self, low: int, high: int) -> Vector:
         """For every column, the mean of the values of rank low..high-1, counted from the smallest."""
@@ -67,12 +76,12 @@ class Rows:
         return _finite(order.middle_mean(self._matrix, self._numbers, low, high))
 
     def mean_around_median(self, keep: int) -> Vector:
-        """For every column, the mean of the `keep` values nearest the median; of two as near, the lower."""
+        """For every column, the mean of the `keep` values nearest the median; ties go to the lower value."""
         from robust.kernels import order
 
         return _finite(order.mean_around_median(self._matrix, self._numbers, keep))
 
-    def squared_distances(self) -> NDArray[np.float64]:
+    def squared_distances(self) -> Doubles:
         """Squared Euclidean distances between all rows, computed once."""
         from robust.kernels import distances
 
@@ -83,24 +92,24 @@ class Rows:
             self._distances = found
         return self._distances
 
-    def squared_distances_to(self, point: Vector) -> NDArray[np.float64]:
+    def squared_distances_to(self, point: Vector) -> Doubles:
         """Squared Euclidean distance of every row from a vector."""
         from robust.kernels import distances
 
         return self._all_finite(distances.squared_distances_to(self._matrix, self._numbers, _readonly(point)))
 
-    def squared_norms(self) -> NDArray[np.float64]:
+    def squared_norms(self) -> Doubles:
         """Squared Euclidean norm of every row."""
         return self.squared_distances_to(np.zeros(self.width, dtype=np.float32))
 
-    def products(self, point: Vector) -> NDArray[np.float64]:
+    def products(self, point: Vector) -> Doubles:
         """Inner product of every row with a vector."""
         from robust.kernels import distances
 
         return self._all_finite(distances.products(self._matrix, self._numbers, _readonly(point)))
 
     def combined(self, weights: Weights) -> Vector:
-        """The sum of the rows times their weights, added up in double precision."""
+        """The weighted sum of the rows, added up in double precision."""
         from robust.kernels import distances
 
         return _finite(distances.weighted_sum(self._matrix, self._numbers, weights))
@@ -112,12 +121,12 @@ class Rows:
         return _finite(distances.weighted_sums(self._matrix, self._numbers, weights))
 
     def scaled(self, factors: Weights) -> Matrix:
-        """A copy of the rows, each times its factor."""
+        """A copy of the rows, each multiplied by its factor."""
         result = np.empty((len(self), self.width), dtype=np.float32)
 
         def work(_: int, start: int, stop: int) -> None:
             for number, factor, row in zip(self._numbers, factors, result, strict=True):
-                # Below the least normal float32, which huge rows need, a factor would lose its digits.
+                # Huge rows need factors below the least normal float32, where float32 has few digits.
                 exact = 0 < abs(factor) < np.finfo(np.float32).tiny
                 np.multiply(
                     self._matrix[number, start:stop],
@@ -139,11 +148,11 @@ class Rows:
         return self._checked(self._matrix[self._numbers])
 
     def position(self, label: int) -> int:
-        """Where the row that the caller calls `label` is among these rows."""
+        """The position of the row with the caller's row number `label`."""
         must_be_among(self.given, label)
         found = np.flatnonzero(self.labels == label)
         if not len(found):
-            raise ValueError(f"row {label} was asked for, but it is not finite")
+            raise ValueError(f"row {label} was requested, but it contains NaN or infinity")
         return int(found[0])
 
     def subset(self, chosen: Indices) -> Rows:
@@ -151,7 +160,7 @@ class Rows:
         return self._only(chosen, self.ignored)
 
     def finite(self) -> Rows:
-        """Those of the rows that hold neither NaN nor infinity; the others count as ignored."""
+        """The rows without NaN and infinity; the others count as ignored."""
         from robust.kernels import distances
 
         origin = _readonly(np.zeros(self.width, dtype=np.float32))
@@ -181,8 +190,8 @@ class Rows:
         """The outcome of a rule that adds up weighted rows."""
         return Outcome(self.combined(weights), weights)
 
-    def _all_finite(self, of_each_row: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Sums over whole rows: even a zero times infinity shows in them, as NaN."""
+    def _all_finite(self, of_each_row: Doubles) -> Doubles:
+        """Check one sum per row: NaN or infinity anywhere in a row makes its sum NaN or infinite."""
         if not np.isfinite(of_each_row).all():
             raise NotFiniteError
         self._known_finite = True
@@ -195,35 +204,35 @@ class Rows:
 
 
 def as_matrix(updates: ArrayLike) -> Matrix:
-    """The updates as a float32 matrix that cannot be written to; a copy only if they are something else.
+    """The updates as a read-only float32 matrix, without a copy if they are one already.
 
-    Other real types are rounded to float32; what does not fit becomes infinite, and its row is ignored.
+    Other real types are rounded to float32. A value that does not fit becomes infinite: its row is ignored.
     """
     array = np.asarray(updates)
     if array.ndim != 2:
-        raise ValueError(f"updates must be a matrix, one row each; got {array.ndim} dimensions")
+        raise ValueError(f"updates must be a matrix with one row per update; got {array.ndim} dimensions")
     if 0 in array.shape:
-        raise ValueError(f"updates are empty: {array.shape[0]} rows of length {array.shape[1]}")
+        raise ValueError(f"updates must not be empty; got {array.shape[0]} rows of length {array.shape[1]}")
     if array.dtype.kind not in "fiu":
-        raise ValueError(f"updates must be real numbers, not {array.dtype}")
+        raise ValueError(f"updates must be real numbers; got {array.dtype}")
     with np.errstate(over="ignore"):
         array = np.require(array, dtype=np.float32, requirements=["C", "A"])
     return _readonly(array)
 
 
 def must_be_among(n: int, label: int) -> None:
-    """Refuse the number of a row that there is not among n."""
+    """Refuse a row number that is not one of n rows."""
     if not 0 <= label < n:
-        raise ValueError(f"row {label} was asked for, but there are {n} rows")
+        raise ValueError(f"row {label} was requested, but rows are numbered 0 to {n - 1}")
 
 
 def as_vector(values: ArrayLike, width: int, name: str) -> Vector:
-    """A parameter that must be a finite vector of the rows' length."""
+    """Check a parameter that must be a finite vector of the length of a row."""
     vector = np.require(values, dtype=np.float32, requirements=["C", "A"])
     if vector.shape != (width,):
         raise ValueError(f"{name} must be a vector of length {width}, got shape {vector.shape}")
     if not np.isfinite(vector).all():
-        raise ValueError(f"{name} holds NaN or infinity")
+        raise ValueError(f"{name} contains NaN or infinity")
     return vector
 
 

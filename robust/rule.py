@@ -1,12 +1,13 @@
-"""What all rules have in common: the call, the checks, and rows that are not finite.
+"""The common part of all rules: the call, the checks, and rows that are not finite.
 
-A rule is written as a function of `Rows` that returns an `Outcome`, under `@aggregator(...)`. That makes it
-callable on any matrix, known by name, and safe: k rows with NaN or infinity count as k of the f bad rows,
-so the rule is run on the other n - k with max(f - k, 0).
+A rule is a function of `Rows` that returns an `Outcome`, with the decorator `@aggregator(...)`. The decorator
+makes it callable on any matrix, registers its name, and handles bad input: k rows with NaN or infinity count
+as k of the f bad rows, so the rule runs on the other n - k rows with max(f - k, 0).
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec
@@ -14,8 +15,9 @@ from typing import Any, Concatenate, Generic, ParamSpec
 import numpy as np
 from numpy.typing import ArrayLike
 
+from robust.kernels import Indices, Matrix, Vector
 from robust.parameters import Registry, check_parameters, read_parameters
-from robust.rows import Indices, Matrix, NotFiniteError, Outcome, Rows, Vector, Weights, as_matrix
+from robust.rows import NotFiniteError, Outcome, Rows, Weights, as_matrix
 
 P = ParamSpec("P")
 
@@ -25,18 +27,24 @@ PRE_AGGREGATORS: Registry[PreAggregator[...]] = Registry("pre-aggregator")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Aggregate:
-    """A vector, and what became of each of the rows that it was made from, by their numbers."""
+    """The result of a rule: a vector, and how the rule treated each row, by row number.
+
+    >>> import robust
+    >>> found = robust.krum.detail([[1], [2], [3], [90]], f=0)
+    >>> found.vector, found.accepted, found.rejected
+    (array([2.], dtype=float32), (1,), (0, 2, 3))
+    """
 
     vector: Vector
-    rows: int  # how many were given
-    ignored: tuple[int, ...]  # those that held NaN or infinity
-    accepted: tuple[int, ...] | None  # those that the rule chose; None if it does not choose
-    weights: Weights | None  # of each given row; None if the vector is not a weighted sum of them
-    converged: bool = True  # False if the rule used up its steps before it was within its tolerance
+    rows: int  # number of rows in the input
+    ignored: tuple[int, ...]  # rows with NaN or infinity
+    accepted: tuple[int, ...] | None  # rows that the rule chose; None if it does not choose rows
+    weights: Weights | None  # one per input row; None if the vector is not a weighted sum of rows
+    converged: bool = True  # False if an iteration ended before it was within its tolerance
 
     @property
     def rejected(self) -> tuple[int, ...] | None:
-        """The rows that were not chosen, ignored ones with them; None if the rule does not choose."""
+        """The rows that were not chosen, including ignored rows; None if the rule does not choose rows."""
         if self.accepted is None:
             return None
         return tuple(sorted(set(range(self.rows)) - set(self.accepted)))
@@ -44,7 +52,12 @@ class Aggregate:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mixed:
-    """What a pre-aggregator made of the rows. Unless `members` says otherwise, new row i stands for row i."""
+    """What a pre-aggregator returns: new rows and, if they are not one per input row, what each is made of.
+
+    >>> import numpy as np, robust
+    >>> robust.Mixed(np.zeros((1, 2), dtype="float32"), members=(np.array([0, 1]),)).matrix.shape
+    (1, 2)
+    """
 
     matrix: Matrix
     members: tuple[Indices, ...] | None = None
@@ -52,18 +65,23 @@ class Mixed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """Rows that a step made for a rule, and what became of each of the rows that it was given.
+    """The result of a pre-aggregation step: rows for a rule, and the input rows that each one stands for.
 
-    Of f bad rows among those given, max(f - len(ignored), 0) are left for the rule.
+    Ignored rows were among the f bad rows of the input, so the rule gets max(f - len(ignored), 0).
+
+    >>> import robust
+    >>> ready = robust.nnm.detail([[1], [2], [3], [float("nan")]], f=1)
+    >>> ready.ignored, ready.members
+    ((3,), ((0,), (1,), (2,)))
     """
 
     matrix: Matrix
-    rows: int  # how many were given
-    ignored: tuple[int, ...]  # those that held NaN or infinity; they are not in the matrix
-    members: tuple[tuple[int, ...], ...]  # for each row of the matrix, the given rows that it stands for
+    rows: int  # number of rows in the input
+    ignored: tuple[int, ...]  # input rows with NaN or infinity; they are not in the matrix
+    members: tuple[tuple[int, ...], ...]  # for each row of the matrix, the input rows that it stands for
 
 
-class _Named(Generic[P]):
+class _Named(ABC, Generic[P]):
     """A function of `Rows` and keywords, with a name and checks."""
 
     def __init__(
@@ -78,7 +96,7 @@ class _Named(Generic[P]):
         self._refuse = refuse
         self.name = name
         self.paper = paper
-        self.needs = needs  # of n and f, in words, for messages and tables
+        self.needs = needs  # the condition on n and f, for messages and tables
         self.parameters = read_parameters(core)
         self.__name__ = core.__name__
         self.__doc__ = core.__doc__
@@ -86,21 +104,21 @@ class _Named(Generic[P]):
     def __repr__(self) -> str:
         return f"<{self.name}({', '.join(map(str, self.parameters.values()))})>"
 
+    @abstractmethod
     def largest_f(self, n: int) -> int:
-        """The largest f that this accepts for n rows."""
-        raise NotImplementedError
+        """The largest f that is accepted for n rows."""
 
     def check(self, n: int, /, **params: object) -> dict[str, Any]:
-        """Refuse what would be refused on any n finite rows, before there are any.
+        """Raise ValueError now for parameters that a call on n finite rows would refuse.
 
-        What depends on more than n and the parameters, such as the length of a vector, shows only then.
+        A check that needs the rows themselves, such as the length of a vector, happens in the call.
         """
         checked = check_parameters(self.name, self.parameters, params)
         self._for_rows(n, 0, n, checked)
         return checked
 
     def _for_rows(self, n: int, ignored: int, given: int, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters for n rows: every ignored row was one of the f bad ones."""
+        """The parameters for the n remaining rows: every ignored row was one of the f bad rows."""
         if n < 1:
             raise ValueError(f"{self.name} needs at least one row, got n={n}")
         f = params.get("f")
@@ -113,13 +131,15 @@ class _Named(Generic[P]):
         return dict(params) if f is None else {**params, "f": bad}
 
     def _run(self, rows: Rows, params: Mapping[str, Any]) -> tuple[Rows, Any]:
-        """The result, and the rows that it was made from: the finite ones."""
+        """The result, and the finite rows that it was computed from."""
         try:
             return rows, self._core(rows, **self._for_rows(len(rows), rows.ignored, rows.given, params))
         except NotFiniteError:
             rows = rows.finite()
         if not len(rows):
-            raise ValueError(f"all {rows.given} rows hold NaN or infinity")
+            raise ValueError(
+                f"all {rows.given} rows contain NaN or infinity; at least one finite row is needed"
+            )
         return rows, self._core(rows, **self._for_rows(len(rows), rows.ignored, rows.given, params))
 
     def _checked(self, positional: tuple[object, ...], params: Mapping[str, object]) -> dict[str, Any]:
@@ -129,7 +149,13 @@ class _Named(Generic[P]):
 
 
 class Aggregator(_Named[P]):
-    """A rule: call it on a matrix for the vector alone, or `detail` for what became of each row."""
+    """A rule. Call it on a matrix for the vector; call `detail` for how it treated each row as well.
+
+    >>> import robust
+    >>> rule = robust.AGGREGATORS["trimmed_mean"]
+    >>> rule.needs, rule.withstands(20), rule.check(20, f=9)
+    ('n > 2f', 9, {'f': 9})
+    """
 
     def __init__(
         self,
@@ -142,14 +168,14 @@ class Aggregator(_Named[P]):
         refuse: Callable[..., None] | None,
     ) -> None:
         super().__init__(core, name, paper, needs, refuse)
-        self.withstands = withstands  # how many bad rows among n, at most
-        self.kappa = kappa  # of (f, kappa)-robustness for n rows, as kappa(n, f), where there is a proof
+        self.withstands = withstands  # the largest number of bad rows among n
+        self.kappa = kappa  # kappa(n, f) of (f, kappa)-robustness, if there is a proof
 
     def __call__(self, updates: ArrayLike, *args: P.args, **kwargs: P.kwargs) -> Vector:
         return self.detail(updates, *args, **kwargs).vector
 
     def detail(self, updates: ArrayLike, *args: P.args, **kwargs: P.kwargs) -> Aggregate:
-        """Apply the rule, and say which rows it ignored, accepted, or weighed how much."""
+        """Apply the rule, and report which rows it ignored or accepted and the weight of each."""
         params = self._checked(args, kwargs)
         matrix = as_matrix(updates)
         rows, outcome = self._run(Rows(matrix), params)
@@ -157,22 +183,26 @@ class Aggregator(_Named[P]):
         return _report(outcome, len(matrix), rows.labels, accepted, outcome.weights)
 
     def largest_f(self, n: int) -> int:
-        """The number of bad rows that it withstands is the largest f that it accepts."""
+        """The largest f that is accepted for n rows: the number of bad rows that the rule withstands."""
         return self.withstands(n)
 
 
 class PreAggregator(_Named[P]):
-    """A step before a rule: call it on a matrix for a matrix of finite rows, or `detail` for which they are.
+    """A step before a rule. Call it on a matrix for a matrix of finite rows; call `detail` for a report.
 
-    Rows that are not finite are not in the result. They were among the f bad ones, so a rule that is called
-    on it takes f less their number: `detail` reports them, and `aggregate` does all of this.
+    Rows that are not finite are not in the result. They were among the f bad rows, so f is smaller for the
+    rule that follows. `detail` reports these rows; `aggregate` adjusts f itself.
+
+    >>> import robust
+    >>> robust.PRE_AGGREGATORS["clipping"]([[3, 4], [0, 1]], radius=2.5).tolist()
+    [[1.5, 2.0], [0.0, 1.0]]
     """
 
     def __call__(self, updates: ArrayLike, *args: P.args, **kwargs: P.kwargs) -> Matrix:
         return self.detail(updates, *args, **kwargs).matrix
 
     def detail(self, updates: ArrayLike, *args: P.args, **kwargs: P.kwargs) -> Prepared:
-        """Apply the step, and say which rows it ignored, and which ones each new row stands for."""
+        """Apply the step, and report which rows it ignored and which input rows each new row stands for."""
         params = self._checked(args, kwargs)
         given = Rows(as_matrix(updates))
         rows, mixed = self._run(given, params)
@@ -185,7 +215,7 @@ class PreAggregator(_Named[P]):
         )
 
     def largest_f(self, n: int) -> int:
-        """One row has to be left; how many bad rows are withstood is up to the rule that follows."""
+        """The largest f that is accepted for n rows. The rule that follows limits it further."""
         return n - 1
 
 
@@ -200,9 +230,17 @@ def aggregator(
 ) -> Callable[[Callable[Concatenate[Rows, P], Outcome]], Aggregator[P]]:
     """Make a function of `Rows` a rule, and register it under its own name or under `name`.
 
-    `refuse(n, **parameters)` raises ValueError for parameters that make no sense for n rows, other than an f
-    above `withstands(n)`; it gets those that the caller gave, and is asked before there are rows and again
-    with them.
+    `withstands(n)` is the largest number of bad rows among n; a larger f is refused. If other parameters can
+    make no sense for n rows, `refuse(n, **parameters)` raises ValueError for them. It gets the parameters
+    that the caller gave, both in `check` and in a call. docs/add-an-aggregator.md is the guide.
+
+    >>> import robust
+    >>> @robust.aggregator(paper="nobody 2025", needs="f = 0", withstands=lambda n: 0)
+    ... def first_row(rows: robust.Rows) -> robust.Outcome:
+    ...     return rows.pick(0)
+    >>> first_row([[1, 2], [3, 4]])
+    array([1., 2.], dtype=float32)
+    >>> robust.AGGREGATORS.remove("first_row")
     """
 
     def make(core: Callable[Concatenate[Rows, P], Outcome]) -> Aggregator[P]:
@@ -216,7 +254,16 @@ def aggregator(
 def pre_aggregator(
     *, paper: str, needs: str, refuse: Callable[..., None] | None = None
 ) -> Callable[[Callable[Concatenate[Rows, P], Mixed]], PreAggregator[P]]:
-    """Make a function of `Rows` a step before a rule, and register it under its own name."""
+    """Make a function of `Rows` a step before a rule, and register it under its own name.
+
+    >>> import robust
+    >>> @robust.pre_aggregator(paper="nobody 2025", needs="nothing of n and f")
+    ... def unchanged(rows: robust.Rows) -> robust.Mixed:
+    ...     return robust.Mixed(rows.array())
+    >>> unchanged([[1, 2]])
+    array([[1., 2.]], dtype=float32)
+    >>> robust.PRE_AGGREGATORS.remove("unchanged")
+    """
 
     def make(core: Callable[Concatenate[Rows, P], Mixed]) -> PreAggregator[P]:
         step = PreAggregator(core, core.__name__, paper, needs, refuse)
@@ -229,11 +276,14 @@ def pre_aggregator(
 def aggregate(
     name: str, updates: ArrayLike, *, before: Sequence[tuple[str, Mapping[str, Any]]] = (), **params: Any
 ) -> Aggregate:
-    """Apply a rule by name, after any pre-aggregation steps, and say what became of each row.
+    """Apply a rule by name, after any pre-aggregation steps, and report how it treated each row.
 
-    >>> aggregate("krum", updates, f=2, before=[("nnm", {"f": 2})])  # doctest: +SKIP
+    Rows with NaN or infinity are ignored from the first step on, and count as bad rows in every step.
 
-    Rows that hold NaN or infinity are ignored from the first step on, and count as bad rows in all of them.
+    >>> import robust
+    >>> updates = [[1, 2], [1, 3], [2, 2], [2, 3], [900, 900]]
+    >>> robust.aggregate("krum", updates, f=1, before=[("nnm", {"f": 1})]).vector
+    array([1.5, 2.5], dtype=float32)
     """
     rule = AGGREGATORS[name]
     checked = check_parameters(name, rule.parameters, params)
@@ -243,17 +293,17 @@ def aggregate(
     ]
     matrix = as_matrix(updates)
     rows = Rows(matrix)
-    finite: Indices | None = None  # labels of the finite rows: known after the first step
-    buckets: list[Indices] | None = None  # labels of the rows in each bucket, once there are buckets
+    finite: Indices | None = None  # labels of the finite rows, known after the first step
+    buckets: list[Indices] | None = None  # labels of the input rows in each bucket, once there are buckets
     for step, options in steps:
         rows, mixed = step._run(rows, options)
         finite = rows.labels if finite is None else finite
         labels = rows.labels
         if mixed.members is not None:
-            behind = [np.array([label]) if buckets is None else buckets[label] for label in labels]
-            buckets = [np.concatenate([behind[i] for i in members]) for members in mixed.members]
+            inputs = [np.array([label]) if buckets is None else buckets[label] for label in labels]
+            buckets = [np.concatenate([inputs[i] for i in members]) for members in mixed.members]
             labels = np.arange(len(buckets))
-        # Rows ignored earlier are still among the f bad ones of every later step.
+        # Rows that were ignored earlier still count as bad rows in every later step.
         rows = Rows(mixed.matrix, labels=labels, given=len(labels) + rows.ignored, ignored=rows.ignored)
     rows, outcome = rule._run(rows, checked)
     finite = rows.labels if finite is None else finite
@@ -267,16 +317,16 @@ def aggregate(
 def _report(
     outcome: Outcome, given: int, finite: Indices, accepted: Indices | None, weights: Weights | None
 ) -> Aggregate:
-    spread = None
+    all_weights = None
     if weights is not None:
-        spread = np.zeros(given)
-        spread[finite] = weights
+        all_weights = np.zeros(given)
+        all_weights[finite] = weights
     return Aggregate(
         vector=outcome.vector,
         rows=given,
         ignored=_missing(given, finite),
         accepted=None if accepted is None else tuple(sorted(accepted.tolist())),
-        weights=spread,
+        weights=all_weights,
         converged=outcome.converged,
     )
 

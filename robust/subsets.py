@@ -1,8 +1,8 @@
-"""Exact search for the best n - f of n rows, and up to which f it is feasible.
+"""Exact search for the best n - f of n rows, and the largest f for which the search is feasible.
 
-Both searches grow exponentially with f. The limits below keep them to seconds on one core, and depend on
-n and f alone: what a Byzantine client sends cannot turn a feasible search into an endless one. A rule that
-searches withstands no more bad rows than this, so that no plan counts on a search that will be refused.
+Both searches grow exponentially with f. The limits below keep them within seconds on one core. They depend on
+n and f alone, so a Byzantine client cannot make a search slow by what it sends. A rule that searches
+withstands no more bad rows than this, so no plan relies on a search that would be refused.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from itertools import combinations, islice
 import numpy as np
 
 from robust.geometry import Square
-from robust.rows import Indices
+from robust.kernels import Indices
 
-LARGEST_F = 16  # for the search for the least diameter, which may branch 2^f times
+LARGEST_F = 16  # of the search for the least diameter, which may branch 2^f times
 MOST_SUBSETS = 1 << 17  # eigenproblems in the search for the least eigenvalue
-MOST_WORK = 1 << 33  # number of them times the cube of their size
-BATCH = 1 << 20  # numbers in the matrices that are solved at a time
+MOST_WORK = 1 << 33  # number of eigenproblems times the cube of their size
+BATCH = 1 << 20  # numbers in the matrices of one batch
 
 
 def largest_f_for_diameter(n: int) -> int:
-    """How many of n rows, a minority, the search for the least diameter may leave out."""
+    """The largest number of rows, a minority of n, that the search for the least diameter may leave out."""
     return min((n - 1) // 2, LARGEST_F)
 
 
 @lru_cache(maxsize=1024)
 def largest_f_for_eigenvalue(n: int) -> int:
-    """How many of n rows, a minority, the search for the least eigenvalue may leave out."""
+    """The largest number of rows, a minority of n, that the search for the least eigenvalue may leave out."""
 
     def feasible(f: int) -> bool:
         count = math.comb(n, f)
         return count <= MOST_SUBSETS and count * (n - f) ** 3 <= MOST_WORK
 
-    f = min((n - 1) // 2, 0)  # the mean of all is never too much work
+    f = min((n - 1) // 2, 0)  # the mean of all rows is always feasible
     while f < (n - 1) // 2 and feasible(f + 1):
         f += 1
     return f
 
 
 def least_diameter(squared: Square, f: int) -> Indices:
-    """The n - f rows whose largest distance is least; of those, the ones with the least sum of distances.
+    """The n - f rows whose largest distance is least; of several such sets, the least sum of distances.
 
-    Leaving out f rows so that no two of the rest are further apart than delta means covering every longer
-    pair with f rows: a vertex cover. The least delta that allows it is found by halving, and all covers of
-    f rows by branching on a row with most long pairs: either it goes, or all its partners do. That takes
-    at most 2^f branches, where trying all subsets would take C(n, f). Rows that are left over when fewer
-    than f suffice go from the end.
+    Call a pair of rows long if its distance exceeds delta. Leaving out f rows so that no long pair remains is
+    a vertex cover of the long pairs. Bisection finds the least delta that allows a cover by f rows. Branching
+    on a row with the most long pairs finds all such covers: either this row is left out, or all its partners.
+    That takes at most 2^f branches; trying all subsets would take C(n, f). If a cover has fewer than f rows,
+    further rows are left out from the end.
     """
     n = len(squared)
     values = np.unique(squared)
@@ -70,33 +70,33 @@ def least_diameter(squared: Square, f: int) -> Indices:
 
 
 def _long_pairs(squared: Square, diameter: float) -> list[int]:
-    """For each row, a bit set of the rows that are further from it than the diameter."""
+    """For each row, the set of rows that are further from it than the diameter, as bits."""
     return [
         int.from_bytes(np.packbits(row, bitorder="little").tobytes(), "little") for row in squared > diameter
     ]
 
 
 def _covers(partners: list[int], budget: int) -> Iterator[int]:
-    """Bit sets of at most `budget` rows that touch every long pair; all the minimal ones are among them."""
+    """Sets of at most `budget` rows, as bits, that touch every long pair; all minimal ones are among them."""
     uncovered = [row.bit_count() for row in partners]
     most = max(range(len(partners)), key=uncovered.__getitem__)
     if not uncovered[most]:
         yield 0
         return
-    if sum(uncovered) > 2 * budget * uncovered[most]:  # even the busiest rows could not touch all pairs
+    if sum(uncovered) > 2 * budget * uncovered[most]:  # `budget` rows cannot touch all pairs
         return
-    for gone in (1 << most, partners[most]):
-        if gone.bit_count() <= budget:
-            rest = [0 if gone >> i & 1 else row & ~gone for i, row in enumerate(partners)]
-            for cover in _covers(rest, budget - gone.bit_count()):
-                yield cover | gone
+    for out in (1 << most, partners[most]):
+        if out.bit_count() <= budget:
+            rest = [0 if out >> i & 1 else row & ~out for i, row in enumerate(partners)]
+            for cover in _covers(rest, budget - out.bit_count()):
+                yield cover | out
 
 
 def least_eigenvalue(squared: Square, f: int) -> Indices:
     """The n - f rows whose covariance has the least largest eigenvalue (Allouah et al. 2023b).
 
     The largest eigenvalue of the covariance is that of the centred Gram matrix, divided by n - f. Of equal
-    ones, the subset that comes first wins.
+    values, the first subset wins.
     """
     n = len(squared)
     size = n - f

@@ -1,11 +1,10 @@
-"""How many bad clients are withstood: in the worst case, and with what probability under random clustering.
+"""How many bad clients a rule withstands: in the worst case, and by chance under random clustering.
 
-A rule sees c = floor(n / m) cluster means, not n clients, and one bad client is enough to spoil a cluster.
-In the worst case every bad client spoils a cluster of its own, so a rule that withstands f bad rows among c
-withstands exactly f bad clients: `bad_clients_worst_case`. The bad clients do not choose their clusters, so
-usually some share one; the exact distribution is below, in whole numbers and fractions. docs/robust.md
-derives it, and says where Lemma 2 and Appendix E of the SHARE paper (Velicheti, Xia and Koyejo 2021) count
-differently; `paper_*` compute what the paper states, for comparison.
+A rule sees c = floor(n / m) cluster means, not n clients, and one bad client spoils its whole cluster. In the
+worst case every bad client is in a cluster of its own. So a rule that withstands f bad rows among c also
+withstands f bad clients, and no more (`bad_clients_worst_case`). Bad clients do not choose their clusters, so
+usually some share one; `clean_clusters` is the exact distribution, as fractions. docs/robust.md derives it
+and shows where Lemma 2 and Appendix E of the SHARE paper (Velicheti, Xia and Koyejo 2021) count differently.
 """
 
 from __future__ import annotations
@@ -17,12 +16,20 @@ from math import comb
 from robust.aggregators import rows_in_fraction
 from robust.rule import AGGREGATORS
 
+__all__ = [
+    "bad_clients_worst_case", "clean_clusters", "clusters", "probability_all", "probability_any",
+    "probability_rule_holds", "signal_lost", "withstands",
+]  # fmt: skip
+
 
 def withstands(rule: str, n: int, *, f: int | None = None, fraction: float | None = None) -> int:
-    """How many bad rows among n a rule withstands: as many as it can, or as it was set up for.
+    """How many bad rows among n a rule withstands: the most that it can, or the number that it is set up for.
 
-    A rule that takes f withstands f bad rows if it is given f, and no more; trimmed mean may have been
-    given a fraction per side instead.
+    A rule that takes f withstands exactly f bad rows. Trimmed mean may take a fraction per side instead.
+
+    >>> from robust import tolerance
+    >>> tolerance.withstands("krum", 20), tolerance.withstands("trimmed_mean", 20, fraction=0.4)
+    (8, 8)
     """
     found = AGGREGATORS[rule]
     if n < 1:
@@ -30,7 +37,9 @@ def withstands(rule: str, n: int, *, f: int | None = None, fraction: float | Non
     most = max(found.withstands(n), 0)
     if fraction is not None:
         if "fraction" not in found.parameters or f is not None:
-            raise ValueError(f"{rule} was not set up by a fraction: got f={f}, fraction={fraction}")
+            raise ValueError(
+                f"only trimmed_mean takes a fraction, and not with f: got {rule}, f={f}, fraction={fraction}"
+            )
         f = rows_in_fraction(n, fraction)
     if f is None:
         return most
@@ -44,14 +53,26 @@ def withstands(rule: str, n: int, *, f: int | None = None, fraction: float | Non
 def bad_clients_worst_case(
     rule: str, n_clients: int, cluster_size: int, *, f: int | None = None, fraction: float | None = None
 ) -> int:
-    """How many bad clients a rule withstands however they fall into clusters: one per bad row."""
+    """How many bad clients a rule withstands, however they fall into clusters: one per bad row.
+
+    >>> from robust import tolerance
+    >>> tolerance.bad_clients_worst_case("median", n_clients=60, cluster_size=3)
+    9
+    """
     return withstands(rule, clusters(n_clients, cluster_size), f=f, fraction=fraction)
 
 
 def clusters(n_clients: int, cluster_size: int) -> int:
-    """Number of whole clusters; clients that do not fill one sit the round out, drawn by lot."""
+    """Number of whole clusters; the remaining clients, chosen at random, do not take part in the round.
+
+    >>> from robust import tolerance
+    >>> tolerance.clusters(n_clients=20, cluster_size=3)
+    6
+    """
     if not 1 <= cluster_size <= n_clients:
-        raise ValueError(f"clusters of {cluster_size} among {n_clients} clients: there are none")
+        raise ValueError(
+            f"{n_clients} clients cannot form clusters of {cluster_size}: the size must be 1 to {n_clients}"
+        )
     return n_clients // cluster_size
 
 
@@ -60,10 +81,14 @@ def clean_clusters(n_clients: int, bad: int, cluster_size: int) -> tuple[Fractio
     """P(exactly k clusters have no bad client), for k = 0..c, when clusters are drawn uniformly.
 
     By inclusion and exclusion: j given clusters are all clean with probability C(n - jm, q) / C(n, q).
+
+    >>> from robust import tolerance
+    >>> [str(p) for p in tolerance.clean_clusters(n_clients=6, bad=2, cluster_size=2)]
+    ['0', '4/5', '1/5', '0']
     """
     c = clusters(n_clients, cluster_size)
     if not 0 <= bad <= n_clients:
-        raise ValueError(f"{bad} bad clients among {n_clients}")
+        raise ValueError(f"the number of bad clients must be 0 to {n_clients}, got {bad}")
     sets = [comb(c, j) * comb(n_clients - j * cluster_size, bad) for j in range(c + 1)]
     total = comb(n_clients, bad)
     return tuple(
@@ -81,7 +106,12 @@ def probability_rule_holds(
     f: int | None = None,
     fraction: float | None = None,
 ) -> Fraction:
-    """P(one random clustering spoils no more clusters than the rule withstands)."""
+    """P(one random clustering spoils no more clusters than the rule withstands).
+
+    >>> from robust import tolerance
+    >>> round(float(tolerance.probability_rule_holds("median", 60, bad=12, cluster_size=3)), 3)
+    0.341
+    """
     distribution = clean_clusters(n_clients, bad, cluster_size)
     c = len(distribution) - 1
     fewest = c - withstands(rule, c, f=f, fraction=fraction)
@@ -89,38 +119,43 @@ def probability_rule_holds(
 
 
 def probability_all(once: Fraction, rounds: int) -> Fraction:
-    """P(it holds in every one of R independent reclusterings): what averaging their results asks for."""
+    """P(it holds in every one of R independent reclusterings): required if their results are averaged.
+
+    >>> from robust import tolerance
+    >>> tolerance.probability_all(tolerance.signal_lost(6, 2, 2), 2)
+    Fraction(4, 25)
+    """
     return once ** _positive(rounds)
 
 
 def probability_any(once: Fraction, rounds: int) -> Fraction:
-    """P(it holds in at least one of R independent reclusterings)."""
+    """P(it holds in at least one of R independent reclusterings).
+
+    >>> from robust import tolerance
+    >>> tolerance.probability_any(tolerance.signal_lost(6, 2, 2), 2)
+    Fraction(16, 25)
+    """
     return 1 - (1 - once) ** _positive(rounds)
 
 
 def signal_lost(n_clients: int, bad: int, cluster_size: int, rounds: int = 1) -> Fraction:
     """P(an honest client shares its cluster with a bad one in every one of R reclusterings).
 
-    Given that it is in a cluster at all: its m - 1 companions are drawn from the n - 1 others, of whom q are
-    bad, so they are all honest with probability C(n - 1 - q, m - 1) / C(n - 1, m - 1).
+    Given that the client is in a cluster: its m - 1 companions are drawn from the n - 1 others, q of whom are
+    bad, so all are honest with probability C(n - 1 - q, m - 1) / C(n - 1, m - 1).
+
+    >>> from robust import tolerance
+    >>> tolerance.signal_lost(n_clients=6, bad=2, cluster_size=2)
+    Fraction(2, 5)
     """
     clusters(n_clients, cluster_size)
     if not 0 <= bad < n_clients:
-        raise ValueError(f"{bad} bad clients among {n_clients} leave no honest one")
+        raise ValueError(
+            f"the number of bad clients must be 0 to {n_clients - 1}, so that one is honest; got {bad}"
+        )
     companions = comb(n_clients - 1, cluster_size - 1)
     alone = Fraction(comb(n_clients - 1 - bad, cluster_size - 1), companions)
     return (1 - alone) ** _positive(rounds)
-
-
-def paper_bad_clients(q_0: int, cluster_size: int) -> Fraction:
-    """Lemma 2 as stated: q = q_0 / m, where q_0 is "the tolerance limit of the robust aggregation oracle"."""
-    return Fraction(q_0, cluster_size)
-
-
-def paper_signal_lost(n_clients: int, bad: int, cluster_size: int, rounds: int = 1) -> Fraction:
-    """Appendix E as stated: (1 - C(n - q, n/m - 1) / C(n, n/m - 1))^R."""
-    drawn = clusters(n_clients, cluster_size) - 1
-    return (1 - Fraction(comb(n_clients - bad, drawn), comb(n_clients, drawn))) ** _positive(rounds)
 
 
 def _positive(rounds: int) -> int:

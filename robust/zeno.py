@@ -1,8 +1,8 @@
-"""Rules that judge rows by the server's own validation data: they withstand any number of bad rows.
+"""Rules that judge rows by the server's own validation data. They withstand any number of bad rows.
 
-A row is accepted or rejected by itself, whatever the others are; the result is the mean of the accepted
-rows, and zero if there are none. The data stays with the caller: Zeno takes a function that gives the loss,
-Zeno++ the gradient.
+Each row is accepted or rejected independently of the others. The result is the mean of the accepted rows, or
+zero if there are none. The data stays with the caller: Zeno takes a function that returns the loss, Zeno++
+takes the gradient.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from robust.rows import Indices, Outcome, Rows, Vector, as_vector
+from robust.kernels import Indices, Vector
+from robust.rows import Outcome, Rows, as_vector
 from robust.rule import aggregator
 
 
@@ -24,17 +25,22 @@ def _all_but_one(n: int) -> int:
 def zeno(rows: Rows, *, loss: Callable[[Vector], float], rho: float = 1e-4, epsilon: float = 0.0) -> Outcome:
     """The mean of the rows g with f(x) - f(x + g) - rho |g|^2 + epsilon >= 0.
 
-    `loss(g)` must be f(x + g), the validation loss of the model x after adding g, on the same samples for
-    every g. The score is that of Xie, Koyejo and Gupta 2019 for updates that are added; instead of keeping
-    a fixed number of the best, every row above the threshold is kept, as the SHARE paper's experiments did
-    (under the name Zeno++; rho = 1e-4, epsilon = 0.2 to 5). A row whose loss is not a number is rejected.
+    `loss(g)` must be f(x + g): the validation loss of the model x after adding g, on the same samples for
+    every g. The score is that of Xie, Koyejo and Gupta 2019 for updates that are added. Xie et al. keep a
+    fixed number of the best rows; this rule keeps every row above the threshold, as the SHARE paper's
+    experiments did (under the name Zeno++; rho = 1e-4, epsilon = 0.2 to 5). A row whose loss is NaN is
+    rejected. Withstands any number of bad rows that the loss tells apart.
+
+    >>> import robust
+    >>> robust.zeno([[1], [2], [-900]], loss=lambda g: float((g[0] - 2) ** 2))
+    array([1.5], dtype=float32)
     """
-    penalties = (
-        rho * rows.squared_norms()
-    )  # first: it finds rows that are not finite before any loss is spent
+    penalties = rho * rows.squared_norms()  # comes first: it detects bad rows before `loss` is called
     before = float(loss(np.zeros(rows.width, dtype=np.float32)))
     if not math.isfinite(before):
-        raise ValueError(f"the validation loss before any update is {before}: the model itself is broken")
+        raise ValueError(
+            f"the validation loss before any update must be finite, got {before}: check the model"
+        )
     after = np.array([loss(rows.row(i)) for i in range(len(rows))], dtype=np.float64)
     with np.errstate(invalid="ignore"):
         accepted = before - after - penalties + epsilon >= 0
@@ -47,9 +53,14 @@ def zeno_plus_plus(
 ) -> Outcome:
     """The mean of the rows g with -eta <gradient, g> - rho |g|^2 >= -eta epsilon.
 
-    `gradient` is that of the validation loss at the model that the rows are to be added to, and eta the
-    server's learning rate. Xie, Koyejo and Gupta 2020, and Algorithm 2 of the SHARE paper, which adds up
-    the accepted rows; here they are averaged, because rows are cluster means and not shares of one sum.
+    `gradient` is the gradient of the validation loss at the model to which the rows are added, and eta is the
+    server's learning rate. Xie, Koyejo and Gupta 2020, and Algorithm 2 of the SHARE paper. The algorithm adds
+    up the accepted rows; this rule averages them, because rows are cluster means and not parts of one sum.
+    Withstands any number of bad rows that the gradient tells apart.
+
+    >>> import robust
+    >>> robust.zeno_plus_plus([[1], [2], [-900]], gradient=[-1])
+    array([1.5], dtype=float32)
     """
     direction = as_vector(gradient, rows.width, "gradient")
     scores = -eta * rows.products(direction) - rho * rows.squared_norms()

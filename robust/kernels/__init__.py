@@ -1,7 +1,14 @@
-"""Compiled loops and nothing else: no rule, no check of f, no opinion on what a bad row is.
+"""Compiled loops. They know nothing of rules, of f, or of bad rows.
 
-`order` answers questions about single columns (order statistics; `straight` those about large matrices with
-few rows), `blocks` about whole rows (distances, norms, weighted sums). Importing any of them, or `vectors`,
-imports numba, and kernels are loaded or compiled at their first call, so the rest of the package imports
-them only when the first matrix arrives. `network`, `medians` and `pieces` are plain Python.
+`order` works on single columns (order statistics; `straight_line` does the same for large matrices with few
+rows). `distances` works on whole rows (distances, norms, weighted sums). Both import numba, and a kernel is
+loaded or compiled at its first call, so the rest of the package imports them when the first matrix arrives.
 """
+
+import numpy as np
+from numpy.typing import NDArray
+
+Matrix = NDArray[np.float32]
+Vector = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+Indices = NDArray[np.int64]

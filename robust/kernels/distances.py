@@ -1,10 +1,10 @@
 """Distances between rows, distances and products with one vector, and weighted sums of rows.
 
-All arithmetic is in double precision on float32 values: squares cannot overflow (the largest is 1e77), and
-a row is not finite exactly when its distance to itself is not zero. Distances are sums of squared
-differences, never a difference of products: on rows that share an offset (10 +- 0.01) or beside one row of
-1e30 the Gram trick loses every digit. Rows are widened to doubles a block at a time, so that a block is
-read once and stays in cache.
+All arithmetic on float32 values is in double precision. Squares cannot overflow (the largest is 1e77), and a
+row is not finite exactly when its distance to itself is not zero. Distances are sums of squared differences.
+The Gram trick (norms minus products) would lose every digit on rows that share an offset (10 +- 0.01) or
+beside a row of 1e30. Rows are widened to doubles one block at a time, so that a block is read once and stays
+in the cache.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from robust.kernels import Doubles, Indices, Matrix, Vector
 from robust.kernels.jit import compiled
 from robust.kernels.threads import spread
 
 STRIP = 1024  # columns of a single weighted sum at a time
 WIDEST = 512  # columns in a block, at most
-BLOCK_BYTES = 1 << 19  # of widened rows: half of a second-level cache
+BLOCK_BYTES = 1 << 19  # of widened rows: half of the second-level cache
 PIECE_BYTES = 1 << 21  # of the matrix, for one thread at a time
 PARTIAL_BYTES = 1 << 25  # of partial sums of distances, all pieces together
 
@@ -30,7 +30,7 @@ _ANY_ORDER = frozenset({"contract", "reassoc"})
 _AS_WRITTEN = frozenset({"contract"})
 
 
-def squared_distances(matrix: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def squared_distances(matrix: Matrix, rows: Indices) -> Doubles:
     """Squared Euclidean distances between the rows; NaN on the diagonal where a row is not finite."""
     n, width = len(rows), matrix.shape[1]
     pieces = min(max(1, PARTIAL_BYTES // (8 * n * n)), -(-4 * n * width // PIECE_BYTES))
@@ -43,33 +43,27 @@ def squared_distances(matrix: NDArray[np.float32], rows: NDArray[np.int64]) -> N
 
     spread(work, width, step)
     upper = np.triu(parts.sum(axis=0))
-    found: NDArray[np.float64] = upper + np.triu(upper, 1).T
+    found: Doubles = upper + np.triu(upper, 1).T
     return found
 
 
-def squared_distances_to(
-    matrix: NDArray[np.float32], rows: NDArray[np.int64], point: NDArray[np.float32]
-) -> NDArray[np.float64]:
+def squared_distances_to(matrix: Matrix, rows: Indices, point: Vector) -> Doubles:
     """Squared distance of each row from one vector; NaN or infinity where a row is not finite."""
     return _per_row(add_distances_to, matrix, rows, point)
 
 
-def products(
-    matrix: NDArray[np.float32], rows: NDArray[np.int64], point: NDArray[np.float32]
-) -> NDArray[np.float64]:
+def products(matrix: Matrix, rows: Indices, point: Vector) -> Doubles:
     """Inner product of each row with one vector."""
     return _per_row(add_products, matrix, rows, point)
 
 
-def weighted_sum(
-    matrix: NDArray[np.float32], rows: NDArray[np.int64], weights: NDArray[np.float64]
-) -> NDArray[np.float32] | None:
+def weighted_sum(matrix: Matrix, rows: Indices, weights: Doubles) -> Vector | None:
     """The sum of the rows times their weights; None if a value is not finite."""
     n, width = len(rows), matrix.shape[1]
     result = np.empty(width, dtype=np.float32)
     step = max(1, PIECE_BYTES // (4 * n * STRIP)) * STRIP
     finite = np.ones(-(-width // step), dtype=np.bool_)
-    spare = -n % 4  # the kernel takes four rows at a time; a row again, times zero, changes nothing
+    spare = -n % 4  # the kernel takes four rows at a time: pad with a row of weight zero
     numbers = np.concatenate([rows, np.repeat(rows[:1], spare)])
     factors = np.concatenate([weights, np.zeros(spare)])
 
@@ -80,9 +74,7 @@ def weighted_sum(
     return result if finite.all() else None
 
 
-def weighted_sums(
-    matrix: NDArray[np.float32], rows: NDArray[np.int64], weights: NDArray[np.float64]
-) -> NDArray[np.float32] | None:
+def weighted_sums(matrix: Matrix, rows: Indices, weights: Doubles) -> Matrix | None:
     """One weighted sum of the rows for each row of `weights`; None if a value is not finite."""
     n, width = len(rows), matrix.shape[1]
     result = np.empty((len(weights), width), dtype=np.float32)
@@ -99,12 +91,7 @@ def weighted_sums(
     return result if finite.all() else None
 
 
-def _per_row(
-    add: Callable[..., None],
-    matrix: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    point: NDArray[np.float32],
-) -> NDArray[np.float64]:
+def _per_row(add: Callable[..., None], matrix: Matrix, rows: Indices, point: Vector) -> Doubles:
     n, width = len(rows), matrix.shape[1]
     step = max(WIDEST, PIECE_BYTES // (4 * n))
     parts = np.zeros((-(-width // step), n))
@@ -113,17 +100,17 @@ def _per_row(
         add(matrix, rows, point, start, stop, parts[number])
 
     spread(work, width, step)
-    found: NDArray[np.float64] = parts.sum(axis=0)
+    found: Doubles = parts.sum(axis=0)
     return found
 
 
-def _round_into(sums: NDArray[np.float64], result: NDArray[np.float32]) -> bool:
-    """Store sums as float32; whether all of them are finite (x * 0 is NaN for any other x)."""
-    seen = 0.0
+def _round_into(sums: Doubles, result: Vector) -> bool:
+    """Store sums as float32, and return whether all are finite (x * 0 is NaN if x is not)."""
+    check = 0.0
     for k in range(sums.size):
         result[k] = sums[k]
-        seen += sums[k] * 0.0
-    return not np.isnan(seen)
+        check += sums[k] * 0.0
+    return not np.isnan(check)
 
 
 round_into: Any = njit(_round_into, error_model="numpy", fastmath=set(_ANY_ORDER))
@@ -134,17 +121,10 @@ def _block(n: int) -> int:
 
 
 @compiled(f"void({_MATRIX}, int64[::1], int64, int64, int64, float64[:, ::1])", fastmath=_ANY_ORDER)
-def add_distances(
-    matrix: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    start: int,
-    stop: int,
-    block: int,
-    totals: NDArray[np.float64],
-) -> None:
+def add_distances(matrix: Matrix, rows: Indices, start: int, stop: int, block: int, totals: Doubles) -> None:
     """Add the squared distances over columns start..stop-1 to the upper triangle of `totals`.
 
-    Three rows against three at a time: nine sums and their six rows fill sixteen vector registers.
+    Compares three rows with three at a time: nine sums and six rows fill sixteen vector registers.
     """
     n = rows.size
     wide = np.zeros(((n + 2) // 3 * 3, block), dtype=np.float64)
@@ -187,12 +167,7 @@ def add_distances(
     fastmath=_ANY_ORDER,
 )
 def add_distances_to(
-    matrix: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    point: NDArray[np.float32],
-    start: int,
-    stop: int,
-    totals: NDArray[np.float64],
+    matrix: Matrix, rows: Indices, point: Vector, start: int, stop: int, totals: Doubles
 ) -> None:
     """Add the squared distances from `point` over columns start..stop-1."""
     other = point[start:stop]
@@ -210,12 +185,7 @@ def add_distances_to(
     fastmath=_ANY_ORDER,
 )
 def add_products(
-    matrix: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    point: NDArray[np.float32],
-    start: int,
-    stop: int,
-    totals: NDArray[np.float64],
+    matrix: Matrix, rows: Indices, point: Vector, start: int, stop: int, totals: Doubles
 ) -> None:
     """Add the inner products with `point` over columns start..stop-1."""
     other = point[start:stop]
@@ -228,14 +198,7 @@ def add_products(
 
 
 @compiled(f"boolean({_MATRIX}, int64[::1], float64[::1], int64, int64, float32[::1])", fastmath=_AS_WRITTEN)
-def sum_rows(
-    matrix: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    weights: NDArray[np.float64],
-    start: int,
-    stop: int,
-    result: NDArray[np.float32],
-) -> bool:
+def sum_rows(matrix: Matrix, rows: Indices, weights: Doubles, start: int, stop: int, result: Vector) -> bool:
     """Columns start..stop-1 of one weighted sum of a multiple of four rows."""
     strip = np.empty(STRIP, dtype=np.float64)
     finite = True
@@ -260,17 +223,11 @@ def sum_rows(
     fastmath=_AS_WRITTEN,
 )
 def mix_rows(
-    matrix: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    weights: NDArray[np.float64],
-    start: int,
-    stop: int,
-    block: int,
-    result: NDArray[np.float32],
+    matrix: Matrix, rows: Indices, weights: Doubles, start: int, stop: int, block: int, result: Vector
 ) -> bool:
-    """Columns start..stop-1 of every weighted sum, two at a time and from four rows at a time.
+    """Columns start..stop-1 of every weighted sum, two sums and four rows at a time.
 
-    Weights are padded with zeros to match.
+    The caller pads the weights with zeros to match.
     """
     n = rows.size
     wide = np.zeros((weights.shape[1], block), dtype=np.float64)

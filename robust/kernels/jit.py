@@ -1,36 +1,54 @@
-"""Compiling kernels: on first use, once per machine, never silently, and never from a stranger's cache.
+"""Compile kernels at their first call, keep the code on disk, and report each compilation.
 
-Numba keeps compiled code in files that it reads back with pickle, so whoever can write to the cache
-directory can run code in this process. Beside the sources (`__pycache__`) that adds nothing to what Python
-itself already trusts. Anywhere else (a user-wide directory, or the one that NUMBA_CACHE_DIR names) the path
-must belong to this user or to root and be writable by nobody else; otherwise, and where nothing can be
-written at all, kernels are compiled in memory for each process.
+Numba reads its cache files with pickle, so anyone who can write to the cache directory can run code in this
+process. Beside the sources (`__pycache__`) that is no new risk: Python itself loads code from there. Another
+directory (a user-wide one, or the one in NUMBA_CACHE_DIR) is used only if it belongs to this user or root and
+nobody else can write to it. Otherwise kernels are compiled in memory, once per process.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-import numba
-from numba.core import config, event
-
-from robust.kernels.announce import announce
+# Numba is imported where it is used: `robust` imports this module at start-up for `on_compile`.
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+_callback: Callable[[str], None] | None = None
+
+
+def on_compile(callback: Callable[[str], None] | None) -> None:
+    """Send the message about each compilation to `callback`; None sends it to stderr again.
+
+    >>> import robust
+    >>> messages = []
+    >>> robust.on_compile(messages.append)
+    >>> robust.on_compile(None)
+    """
+    global _callback
+    _callback = callback
+
+
+def _announce(message: str) -> None:
+    if _callback is None:
+        print(message, file=sys.stderr)
+    else:
+        _callback(message)
 
 
 def compiled(signature: str, *, fastmath: frozenset[str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Compile a kernel for exactly this signature at its first call, to run without the GIL.
 
-    `fastmath` names the licences given to the compiler. Kernels may get "contract" (fused multiply-add) and
-    "reassoc" (sums in vector order), never "nnan" or "ninf": a kernel has to see NaN and infinity.
+    `fastmath` lists what the compiler may assume. Kernels may get "contract" (fused multiply-add) and
+    "reassoc" (sums in vector order), never "nnan" or "ninf": a kernel must see NaN and infinity.
     """
     options = {"nogil": True, "error_model": "numpy", "fastmath": set(fastmath)}
     return lambda function: _Kernel(function, signature, options)
@@ -55,45 +73,48 @@ class _Kernel(Generic[P, R]):
 
 
 def _compile(function: Callable[P, R], signature: str, options: dict[str, Any]) -> Callable[P, R]:
+    import numba
+    from numba.core import config, event
+
     if getattr(config, "DISABLE_JIT", False):
         raise RuntimeError("robust has no interpreted kernels: unset NUMBA_DISABLE_JIT")
     kernel: Any = _cached(function, options) or numba.njit(**options)(function)
-    with event.install_listener("numba:compile", _Announcer(kernel)):
+
+    class Announcer(event.Listener):
+        """Numba sends this event for real compilations only, not for code that it finds in its cache."""
+
+        def on_start(self, started: Any) -> None:
+            if started.data["dispatcher"] is kernel:
+                where = kernel.stats.cache_path
+                kept = f"kept in {where}" if where else "not kept: no safe cache directory"
+                _announce(f"robust: compiling {function.__name__} for this machine ({kept})")
+
+        def on_end(self, ended: Any) -> None:
+            """Required by the base class."""
+
+    with event.install_listener("numba:compile", Announcer()):
         try:
             kernel.compile(signature)
-        except OSError:  # the cache could not be read or written after all: a full disk, say
+        except OSError:  # the cache could not be read or written, for example because the disk is full
             kernel = numba.njit(**options)(function)
             kernel.compile(signature)
-    kernel.disable_compile()  # another signature would be a mistake here, not a reason to compile again
+    kernel.disable_compile()  # a call with another signature is a bug, not a reason to compile again
     return cast(Callable[P, R], kernel)
 
 
-class _Announcer(event.Listener):
-    """Hears of real compilation only: numba does not fire this event for code that it finds in its cache."""
-
-    def __init__(self, kernel: Any) -> None:
-        self._kernel = kernel
-
-    def on_start(self, started: Any) -> None:
-        if started.data["dispatcher"] is self._kernel:
-            where = self._kernel.stats.cache_path
-            kept = f"kept in {where}" if where else "not kept: no safe cache directory"
-            announce(f"robust: compiling {self._kernel.py_func.__name__} for this machine ({kept})")
-
-    def on_end(self, ended: Any) -> None:
-        """Nothing to say."""
-
-
 def _cached(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    """The kernel with a cache on disk, or None if there is no safe directory for it."""
+    import numba
+
     try:
         kernel = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no directory that it can write to
         return None
     source = Path(function.__code__.co_filename)
     where = Path(kernel.stats.cache_path)
-    if where != source.parent / "__pycache__" and not only_ours(where):
+    if where != source.parent / "__pycache__" and not is_private(where):
         return None
-    # Numba notices a change of the file that defines a kernel, but not of what that file imports.
+    # Numba notices a change of the file that defines a kernel, but not of the modules that it imports.
     newest = max(file.stat().st_mtime for file in source.parent.glob("*.py"))
     for index in where.glob(f"{source.stem}.{function.__name__}-*.nbi"):
         with suppress(FileNotFoundError):  # another process may do the same
@@ -102,16 +123,17 @@ def _cached(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     return kernel
 
 
-def only_ours(directory: Path) -> bool:
-    """Whether nobody but this user and root can put a file at this path, or swap a directory above it."""
+def is_private(directory: Path) -> bool:
+    """Whether only this user and root can put a file into the directory or replace a directory above it."""
     if not hasattr(os, "getuid"):
         return True  # no owners and modes to read; the user's profile is private by default
-    ours = {0, os.getuid()}
+    trusted = {0, os.getuid()}
     for place in (directory.resolve(), *directory.resolve().parents):
         found = place.stat()
         shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        # A sticky directory such as /tmp lets others add names but not replace ours; the last one may not be.
+        # In a sticky directory such as /tmp others can add names but not replace ours. The cache directory
+        # itself must not be shared even then.
         replaceable = shared and (place == directory.resolve() or not found.st_mode & stat.S_ISVTX)
-        if found.st_uid not in ours or replaceable:
+        if found.st_uid not in trusted or replaceable:
             return False
     return True

@@ -1,14 +1,14 @@
-"""Order statistics of every column: mean of chosen ranks, and mean of the values nearest the median.
+"""Order statistics of every column: the mean of chosen ranks, and the mean of the values nearest the median.
 
-A tile of LANES columns is copied out of the matrix row by row, so that a comparison of two rows is one
-minimum and one maximum for eight columns at a time, and the comparisons come from a table
-(`network`). Loads, exchanges and averages are written as LLVM vectors because the compiler, left alone,
-turns a minimum that is stored back into a masked store, which on some processors is several times slower.
-Nothing here names an instruction set: LLVM splits or joins the vectors for the processor at hand.
+A tile of LANES columns is copied out of the matrix row by row. Comparing two rows then takes one minimum and
+one maximum for eight columns at a time. The comparisons come from a table (`network`). Loads, exchanges and
+averages are written as LLVM vectors: the compiler would otherwise turn a minimum that is stored back into a
+masked store, which on some processors is several times slower. No instruction set is named; LLVM fits the
+vectors to the processor.
 
-Two details carry the speed. Eight rows at a time are sorted in registers on their way into the tile. And
-rows are fetched ahead into the second-level cache only: with dozens of rows, fetching ahead into the first
-level evicts the tile itself (twice as slow at 60 rows).
+Two details make it fast. Eight rows at a time are sorted in registers on their way into the tile. Rows are
+prefetched into the second-level cache only: with dozens of rows, prefetching into the first level evicts the
+tile (twice as slow at 60 rows).
 """
 
 from __future__ import annotations
@@ -19,49 +19,39 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
-from robust.kernels import network, straight_line
+from robust.kernels import Indices, Matrix, Vector, network, straight_line
 from robust.kernels.jit import compiled
 from robust.kernels.network import RUN
-from robust.kernels.simd import DOUBLE8, FLOAT8, INT64, double, exchanged, fetch_ahead, offset, vector
+from robust.kernels.simd import DOUBLE8, FLOAT8, INT64, double8_at, exchange, float8_at, offset, prefetch
 from robust.kernels.threads import spread
 
 LANES = 32  # columns in a tile: four vectors a row; 200 rows still fit the first-level cache
 ROW_BYTES = LANES * 4
-AHEAD = 4  # tiles between fetching a row's values and using them
+AHEAD = 4  # tiles between prefetching a row's values and using them
 PIECE_BYTES = 1 << 21  # of the matrix, for one thread at a time
 
 _VECTORS = LANES // 8
 
 
-def middle_mean(
-    matrix: NDArray[np.float32], rows: NDArray[np.int64], low: int, high: int
-) -> NDArray[np.float32] | None:
+def middle_mean(matrix: Matrix, rows: Indices, low: int, high: int) -> Vector | None:
     """For every column, the mean of the values of rank low..high-1; None if a value is not finite."""
-    if straight_line.serves(len(rows), matrix.shape[1]):
+    if straight_line.is_worthwhile(len(rows), matrix.shape[1]):
         return straight_line.middle_mean(matrix, rows, low, high)
-    return _over_columns(matrix, rows, network.selecting(len(rows), low, high), low, high, 0)
+    return _over_columns(matrix, rows, network.steps_to_select(len(rows), low, high), low, high, 0)
 
 
-def mean_around_median(
-    matrix: NDArray[np.float32], rows: NDArray[np.int64], keep: int
-) -> NDArray[np.float32] | None:
+def mean_around_median(matrix: Matrix, rows: Indices, keep: int) -> Vector | None:
     """For every column, the mean of the `keep` values nearest the median; None if a value is not finite.
 
     Of two values at the same distance on either side of the median, the lower one is nearer.
     """
-    return _over_columns(matrix, rows, network.sorting(len(rows)), 0, len(rows), keep)
+    return _over_columns(matrix, rows, network.steps_to_sort(len(rows)), 0, len(rows), keep)
 
 
 def _over_columns(
-    matrix: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    steps: NDArray[np.int64],
-    low: int,
-    high: int,
-    keep: int,
-) -> NDArray[np.float32] | None:
+    matrix: Matrix, rows: Indices, steps: Indices, low: int, high: int, keep: int
+) -> Vector | None:
     width = matrix.shape[1]
     if width < LANES:  # a tile must not read past the end of a row
         padded = np.zeros((len(rows), LANES), dtype=np.float32)
@@ -79,7 +69,7 @@ def _over_columns(
 
 
 def _widened(builder: Any, row: Any, k: int) -> Any:
-    return builder.fpext(builder.load(vector(builder, row, k), align=32), DOUBLE8)
+    return builder.fpext(builder.load(float8_at(builder, row, k), align=32), DOUBLE8)
 
 
 def _compare(wires: int, pairs: list[network.Comparator]) -> Any:
@@ -87,10 +77,10 @@ def _compare(wires: int, pairs: list[network.Comparator]) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, addresses: Any) -> Any:
         for k in range(_VECTORS):
-            places = [vector(builder, address, k) for address in addresses]
+            places = [float8_at(builder, address, k) for address in addresses]
             values = [builder.load(place, align=32) for place in places]
             for i, j in pairs:
-                values[i], values[j] = exchanged(builder, values[i], values[j])
+                values[i], values[j] = exchange(builder, values[i], values[j])
             for place, value in zip(places, values, strict=True):
                 builder.store(value, place, align=32)
         return context.get_dummy_value()
@@ -109,9 +99,9 @@ def _exchange4(context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
 def _load(count: int) -> Any:
     """Code that copies `count` rows into the tile, sorted lane by lane.
 
-    x * 0 is 0 for a finite x and NaN otherwise: added up in `flags`, it shows whether all were finite.
+    x * 0 is 0 for a finite x and NaN otherwise, so the sum in `flags` shows whether all values are finite.
     """
-    pairs = [placed.pair for placed in network.batcher(count)]
+    pairs = [staged.pair for staged in network.batcher(count)]
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         numbers, column, stride, tile, flags = arguments
@@ -121,20 +111,20 @@ def _load(count: int) -> Any:
             number = builder.load(builder.gep(numbers, [ir.Constant(INT64, i)]))
             sources.append(builder.add(column, builder.mul(number, stride)))
         for source in sources:
-            fetch_ahead(builder, source, AHEAD * ROW_BYTES, ROW_BYTES)
+            prefetch(builder, source, AHEAD * ROW_BYTES, ROW_BYTES)
         zero = ir.Constant(FLOAT8, [0.0] * 8)
-        seen = [builder.load(vector(builder, flags, 0), align=32), zero, zero, zero]
+        checks = [builder.load(float8_at(builder, flags, 0), align=32), zero, zero, zero]
         for k in range(_VECTORS):
-            values = [builder.load(vector(builder, source, k), align=4) for source in sources]
+            values = [builder.load(float8_at(builder, source, k), align=4) for source in sources]
             for i, value in enumerate(values):
-                nothing = builder.fmul(value, zero, flags=("contract",))
-                seen[i % 4] = builder.fadd(seen[i % 4], nothing, flags=("contract",))
+                product = builder.fmul(value, zero, flags=("contract",))
+                checks[i % 4] = builder.fadd(checks[i % 4], product, flags=("contract",))
             for i, j in pairs:
-                values[i], values[j] = exchanged(builder, values[i], values[j])
+                values[i], values[j] = exchange(builder, values[i], values[j])
             for i, value in enumerate(values):
-                builder.store(value, vector(builder, offset(builder, tile, i * ROW_BYTES), k), align=32)
-        total = builder.fadd(builder.fadd(seen[0], seen[1]), builder.fadd(seen[2], seen[3]))
-        builder.store(total, vector(builder, flags, 0), align=32)
+                builder.store(value, float8_at(builder, offset(builder, tile, i * ROW_BYTES), k), align=32)
+        total = builder.fadd(builder.fadd(checks[0], checks[1]), builder.fadd(checks[2], checks[3]))
+        builder.store(total, float8_at(builder, flags, 0), align=32)
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 5), emit
@@ -158,7 +148,7 @@ def _add_row(context: Any, row: Any, sums: Any) -> Any:
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         row, sums = arguments
         for k in range(_VECTORS):
-            place = double(builder, sums, k)
+            place = double8_at(builder, sums, k)
             total = builder.fadd(builder.load(place, align=64), _widened(builder, row, k))
             builder.store(total, place, align=64)
         return context.get_dummy_value()
@@ -174,31 +164,31 @@ def _middles(context: Any, below: Any, above: Any, median: Any) -> Any:
         half = ir.Constant(DOUBLE8, [0.5] * 8)
         for k in range(_VECTORS):
             total = builder.fadd(_widened(builder, below, k), _widened(builder, above, k))
-            builder.store(builder.fmul(total, half), double(builder, median, k), align=64)
+            builder.store(builder.fmul(total, half), double8_at(builder, median, k), align=64)
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp), emit
 
 
 def _add_if_near(context: Any, row: Any, under: Any, over: Any, median: Any, sums: Any) -> Any:
-    """Code that adds those lanes of a sorted tile row which are among the `keep` nearest the median.
+    """Code that adds the lanes of a sorted tile row that are among the `keep` values nearest the median.
 
-    The nearest are neighbours in sorted order: a window that starts at the lowest row and moves up while
-    the value that would enter is nearer than the one that would leave. So a row is in it unless the window
-    has moved past it (`over`, keep rows further, was nearer) or never reached it (it was not nearer than
-    `under`, keep rows before). Where there is no such row, infinity stands in for it.
+    The nearest values form a window in sorted order. The window starts at the lowest row and moves up while
+    the value that enters is nearer than the value that leaves. So a row is inside unless the window moved
+    past it (`over`, `keep` rows higher, is nearer) or stopped below it (it is not nearer than `under`, `keep`
+    rows lower). Where there is no such row, infinity takes its place.
     """
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         row, under, over, median, sums = arguments
-        nothing = ir.Constant(DOUBLE8, [0.0] * 8)
+        zeros = ir.Constant(DOUBLE8, [0.0] * 8)
         for k in range(_VECTORS):
-            middle = builder.load(double(builder, median, k), align=64)
+            middle = builder.load(double8_at(builder, median, k), align=64)
             value, below, above = (_widened(builder, place, k) for place in (row, under, over))
             stays = builder.fcmp_ordered(">=", builder.fsub(above, middle), builder.fsub(middle, value))
             enters = builder.fcmp_ordered("<", builder.fsub(value, middle), builder.fsub(middle, below))
-            chosen = builder.select(builder.and_(stays, enters), value, nothing)
-            place = double(builder, sums, k)
+            chosen = builder.select(builder.and_(stays, enters), value, zeros)
+            place = double8_at(builder, sums, k)
             builder.store(builder.fadd(builder.load(place, align=64), chosen), place, align=64)
         return context.get_dummy_value()
 
@@ -221,20 +211,19 @@ middles: Any = intrinsic(_middles)
     fastmath=frozenset({"contract"}),
 )
 def order_statistics(
-    matrix: NDArray[np.float32],
-    rows: NDArray[np.int64],
-    steps: NDArray[np.int64],
+    matrix: Matrix,
+    rows: Indices,
+    steps: Indices,
     low: int,
     high: int,
     keep: int,
-    result: NDArray[np.float32],
+    result: Vector,
     start: int,
     stop: int,
 ) -> bool:
     """Columns start..stop-1: the mean of ranks low..high-1 or, if keep > 0, around the median."""
-    n = rows.size
-    width = matrix.shape[1]
-    # Everything that vectors touch begins at a multiple of 64 bytes.
+    n, width = rows.size, matrix.shape[1]
+    # Vector loads and stores need addresses that are multiples of 64 bytes.
     floats = np.empty((n + 3) * LANES + 16, dtype=np.float32)
     floats = floats[(-floats.ctypes.data // 4) % 16 :]
     tile, flags = floats[: n * LANES], floats[n * LANES : (n + 1) * LANES]
@@ -258,8 +247,7 @@ def order_statistics(
             load_one(rows.ctypes.data + i * 8, source, width * 4, base + i * ROW_BYTES, flags.ctypes.data)
             i += 1
         for t in range(steps.shape[0]):
-            a = base + steps[t, 0] * ROW_BYTES
-            b = base + steps[t, 1] * ROW_BYTES
+            a, b = base + steps[t, 0] * ROW_BYTES, base + steps[t, 1] * ROW_BYTES
             if steps[t, 2] < 0:
                 exchange2(a, b)
             else:
@@ -276,7 +264,7 @@ def order_statistics(
             count = high - low
             for i in range(low, high):
                 add_row(base + i * ROW_BYTES, sums.ctypes.data)
-        share = 1.0 / count  # rounding to float32 hides that this is not quite a division
+        share = 1.0 / count  # not exactly a division, but equal after rounding to float32
         into = result[column : column + LANES]
         for k in range(LANES):
             into[k] = sums[k] * share

@@ -1,4 +1,4 @@
-"""Eight columns side by side, as LLVM vectors: what kernels of order statistics are made of."""
+"""Eight columns side by side as LLVM vectors: the building blocks of the kernels for order statistics."""
 
 from __future__ import annotations
 
@@ -12,29 +12,33 @@ INT32 = ir.IntType(32)
 INT64 = ir.IntType(64)
 
 
-def vector(builder: Any, address: Any, k: int) -> Any:
+def float8_at(builder: Any, address: Any, k: int) -> Any:
+    """A pointer to the k-th vector of eight floats after an address."""
     pointer = builder.inttoptr(address, FLOAT8.as_pointer())
     return builder.gep(pointer, [ir.Constant(INT64, k)])
 
 
-def double(builder: Any, address: Any, k: int) -> Any:
+def double8_at(builder: Any, address: Any, k: int) -> Any:
+    """A pointer to the k-th vector of eight doubles after an address."""
     pointer = builder.inttoptr(address, DOUBLE8.as_pointer())
     return builder.gep(pointer, [ir.Constant(INT64, k)])
 
 
 def offset(builder: Any, address: Any, size: int) -> Any:
+    """The address that is `size` bytes after another."""
     return builder.add(address, ir.Constant(INT64, size))
 
 
 def declare(builder: Any, name: str, returns: Any, arguments: list[Any]) -> Any:
+    """An external function, declared once per module."""
     known = builder.module.globals.get(name)
     return known or ir.Function(builder.module, ir.FunctionType(returns, arguments), name)
 
 
-def exchanged(builder: Any, x: Any, y: Any) -> tuple[Any, Any]:
+def exchange(builder: Any, x: Any, y: Any) -> tuple[Any, Any]:
     """The smaller and the larger of two vectors, lane by lane.
 
-    "nnan": with a NaN the outcome is arbitrary, which is harmless, as such a tile is reported and dropped.
+    "nnan": the result for NaN is arbitrary, which is harmless: a tile with NaN is reported and dropped.
     """
     least = declare(builder, "llvm.minnum.v8f32", FLOAT8, [FLOAT8, FLOAT8])
     most = declare(builder, "llvm.maxnum.v8f32", FLOAT8, [FLOAT8, FLOAT8])
@@ -44,7 +48,7 @@ def exchanged(builder: Any, x: Any, y: Any) -> tuple[Any, Any]:
     )
 
 
-def fetch_ahead(builder: Any, source: Any, ahead: int, size: int = 64) -> None:
+def prefetch(builder: Any, source: Any, ahead: int, size: int = 64) -> None:
     """Fetch `size` bytes, `ahead` bytes after the source, into the second-level cache."""
     byte = ir.IntType(8).as_pointer()
     fetch = declare(builder, "llvm.prefetch.p0", ir.VoidType(), [byte, INT32, INT32, INT32])

@@ -1,8 +1,8 @@
-"""Means of chosen ranks of every column, by straight-line code: a kernel for each number of rows and ranks.
+"""Means of chosen ranks of every column, by straight-line code: one kernel per number of rows and ranks.
 
-With few rows a column's values, eight columns side by side, stay in registers from the first comparison to
-the last; `order` has to store and load them again after every step of its table. It costs a compilation for
-each number of rows and ranks, so it is for large matrices only.
+With few rows, the values of eight columns stay in registers from the first comparison to the last. `order`
+must store and load them again after every step of its table. Each number of rows and ranks costs a
+compilation, so this is for large matrices only.
 """
 
 from __future__ import annotations
@@ -15,30 +15,27 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
-from numpy.typing import NDArray
 
-from robust.kernels import medians
+from robust.kernels import Indices, Matrix, Vector, network
 from robust.kernels.jit import compiled
-from robust.kernels.simd import DOUBLE8, FLOAT8, INT64, exchanged, fetch_ahead, vector
+from robust.kernels.simd import DOUBLE8, FLOAT8, INT64, exchange, float8_at, prefetch
 from robust.kernels.threads import spread
 
-MOST_ROWS = 24  # above, most values are in memory anyway, and compiling takes seconds
-LEAST_VALUES = 1 << 24  # of a matrix: below, the gain is a fraction of a millisecond
+MOST_ROWS = 24  # with more rows most values are in memory anyway, and compiling takes seconds
+LEAST_VALUES = 1 << 24  # in the matrix; with fewer, the gain is a fraction of a millisecond
 COLUMNS = 16  # one cache line of every row
 PIECE_BYTES = 1 << 21  # of the matrix, for one thread at a time
-AHEAD = 1024  # bytes between fetching a row's values and using them: two cores wait longer than one
+AHEAD = 1024  # bytes between prefetching a row's values and using them
 
 Kernel = Callable[..., bool]
 
 
-def serves(n: int, width: int) -> bool:
+def is_worthwhile(n: int, width: int) -> bool:
     """Whether a matrix of this shape is worth a kernel of its own."""
     return n <= MOST_ROWS and n * width >= LEAST_VALUES and width >= COLUMNS
 
 
-def middle_mean(
-    matrix: NDArray[np.float32], rows: NDArray[np.int64], low: int, high: int
-) -> NDArray[np.float32] | None:
+def middle_mean(matrix: Matrix, rows: Indices, low: int, high: int) -> Vector | None:
     """For every column, the mean of the values of rank low..high-1; None if a value is not finite."""
     n, width = len(rows), matrix.shape[1]
     result = np.empty(width, dtype=np.float32)
@@ -65,20 +62,20 @@ def kernel(n: int, low: int, high: int) -> Kernel:
 
 
 def shape(n: int, low: int, high: int) -> tuple[tuple[int, ...], ...]:
-    """The last three arguments of the kernel: it is their lengths, as types, that the code is made for."""
+    """The last three arguments of the kernel. Their lengths are part of their types and select the code."""
     return (0,) * n, (0,) * (low + 1), (0,) * (high - low)
 
 
 def _select(
     context: Any, column: Any, offsets: Any, into: Any, flags: Any, wires: Any, below: Any, chosen: Any
 ) -> Any:
-    """Code for COLUMNS columns: load a row when it is first needed, exchange, write the mean of the ranks.
+    """Code for COLUMNS columns: load each row when it is first needed, exchange, write the mean of the ranks.
 
-    Zero times a value is zero, or NaN if the value is not finite, and so is zero times two values.
+    Zero times one or two values is zero, or NaN if one of them is not finite.
     """
     n, low = wires.count, below.count - 1
     high = low + chosen.count
-    pairs = medians.comparators(n, low, high)
+    pairs = network.shortest(n, low, high)
     used = {wire for pair in pairs for wire in pair}
     steps = [*pairs, *((wire,) for wire in range(n) if wire not in used)]
 
@@ -89,29 +86,29 @@ def _select(
             builder.add(column, builder.load(builder.gep(table, [ir.Constant(INT64, i)]))) for i in range(n)
         ]
         for row in rows:
-            fetch_ahead(builder, row, AHEAD)
+            prefetch(builder, row, AHEAD)
         zero = ir.Constant(FLOAT8, [0.0] * 8)
         share = ir.Constant(DOUBLE8, [1.0 / (high - low)] * 8)
-        seen = builder.load(vector(builder, flags, 0), align=4)
+        check = builder.load(float8_at(builder, flags, 0), align=4)
         for k in range(COLUMNS // 8):
             values: dict[int, Any] = {}
             for step in steps:
-                nothing = zero
+                product = zero
                 for wire in step:
                     if wire not in values:
-                        values[wire] = builder.load(vector(builder, rows[wire], k), align=4)
-                        nothing = builder.fmul(nothing, values[wire])
-                if nothing is not zero:
-                    seen = builder.fadd(seen, nothing)
+                        values[wire] = builder.load(float8_at(builder, rows[wire], k), align=4)
+                        product = builder.fmul(product, values[wire])
+                if product is not zero:
+                    check = builder.fadd(check, product)
                 if len(step) == 2:
                     i, j = step
-                    values[i], values[j] = exchanged(builder, values[i], values[j])
+                    values[i], values[j] = exchange(builder, values[i], values[j])
             total = builder.fpext(values[low], DOUBLE8)
             for wire in range(low + 1, high):
                 total = builder.fadd(total, builder.fpext(values[wire], DOUBLE8))
             mean = builder.fptrunc(builder.fmul(total, share), FLOAT8)
-            builder.store(mean, vector(builder, into, k), align=4)
-        builder.store(seen, vector(builder, flags, 0), align=4)
+            builder.store(mean, float8_at(builder, into, k), align=4)
+        builder.store(check, float8_at(builder, flags, 0), align=4)
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 4, wires, below, chosen), emit
@@ -121,16 +118,16 @@ select: Any = intrinsic(_select)
 
 
 def means_of_ranks(
-    matrix: NDArray[np.float32],
-    offsets: NDArray[np.int64],
-    result: NDArray[np.float32],
+    matrix: Matrix,
+    offsets: Indices,
+    result: Vector,
     start: int,
     stop: int,
     wires: tuple[int, ...],
     below: tuple[int, ...],
     chosen: tuple[int, ...],
 ) -> bool:
-    """Columns start..stop-1 of the rows at these offsets, in bytes; whether all their values were finite."""
+    """Write columns start..stop-1 for the rows at these byte offsets; return whether all are finite."""
     flags = np.zeros(8, dtype=np.float32)
     width = matrix.shape[1]
     for nominal in range(start, stop, COLUMNS):

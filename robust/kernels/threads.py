@@ -1,8 +1,8 @@
-"""Cutting columns into pieces and sharing them among threads.
+"""Cut the columns into pieces and share them among threads.
 
-Where a piece begins and ends depends on the matrix alone, so results do not depend on the number of
-threads. Threads are started for each call and joined before it returns: there is no pool to leak, to
-survive a fork half alive, or to clash with the caller's own threads. Kernels release the GIL.
+The pieces depend on the matrix alone, so results do not depend on the number of threads. Threads are started
+for each call and joined before it returns. There is no pool that could leak, break after a fork, or compete
+with the caller's own threads. Kernels release the GIL.
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from contextlib import suppress
 _limit = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def threads() -> int:
-    """The largest number of threads that one call may use."""
-    return _limit
-
-
 def set_threads(count: int) -> None:
-    """Let each call use at most this many threads; the default is the number of usable cores."""
+    """Let each call use at most this many threads; the default is the number of usable cores.
+
+    >>> import robust
+    >>> robust.set_threads(2)
+    """
     global _limit
     if count < 1:
         raise ValueError(f"at least one thread is needed, got {count}")
@@ -33,48 +32,48 @@ def spread(work: Callable[[int, int, int], None], columns: int, step: int) -> No
     """Call work(number, start, stop) for every piece of at most `step` columns, on several threads."""
     count = -(-columns // step)
     numbers = iter(range(count))
-    turn = threading.Lock()
+    taking = threading.Lock()
     failures: list[BaseException] = []
 
     def take() -> int | None:
-        with turn:
+        with taking:
             return next(numbers, None)
 
-    def labour() -> None:
+    def run() -> None:
         try:
             while (number := take()) is not None:
                 work(number, number * step, min((number + 1) * step, columns))
-        except BaseException as failure:  # handed to the caller below; never lost in a thread
+        except BaseException as failure:  # raised again in the caller's thread below
             failures.append(failure)
 
-    helpers: list[threading.Lock] = []
-    with suppress(RuntimeError):  # no thread could be started: those there are do all the work
-        while len(helpers) < min(_limit, count) - 1:
-            helpers.append(_begin(labour))
-    labour()
-    while helpers:
+    running: list[threading.Lock] = []
+    with suppress(RuntimeError):  # no more threads can be started: the ones that run do all the work
+        while len(running) < min(_limit, count) - 1:
+            running.append(_start(run))
+    run()
+    while running:
         try:
-            helpers[-1].acquire()
-            helpers.pop()
-        except BaseException as interruption:  # they still write into the result
+            running[-1].acquire()
+            running.pop()
+        except BaseException as interruption:  # wait all the same: the threads still write into the result
             failures.append(interruption)
     if failures:
         raise failures[0]
 
 
-def _begin(work: Callable[[], None]) -> threading.Lock:
-    """Start a thread and return a lock that can be had when it is over.
+def _start(work: Callable[[], None]) -> threading.Lock:
+    """Start a thread and return a lock that is released when the thread ends.
 
-    threading.Thread would wait until the new thread runs; the caller had better work meanwhile.
+    threading.Thread would wait until the new thread runs; this returns at once.
     """
-    over = threading.Lock()
-    over.acquire()
+    running = threading.Lock()
+    running.acquire()
 
-    def then_release() -> None:
+    def run() -> None:
         try:
             work()
         finally:
-            over.release()
+            running.release()
 
-    _thread.start_new_thread(then_release, ())
-    return over
+    _thread.start_new_thread(run, ())
+    return running

@@ -1,4 +1,4 @@
-"""Search for short selection networks: how the table of robust/kernels/medians.py was found.
+"""Search for short selection networks: how the table of robust/kernels/network.py was found.
 
     python -m tests.robust.find_networks 20 --seconds 120     # prints the shortest for 20 rows
 
@@ -176,5 +176,5 @@ if __name__ == "__main__":
     options = parser.parse_args()
     for n in options.rows:
         needed, pairs = search(n, options.seconds, options.seed)
-        text = " ".join(f"{i}-{j}" for i, j in pairs)
+        text = " ".join(chr(97 + i) + chr(97 + j) for i, j in pairs)
         print(f"{n}: {len(pairs)} comparators, {needed} minima and maxima: {text}", flush=True)

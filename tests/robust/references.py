@@ -1,9 +1,10 @@
-"""Every rule once more, slow and obvious, in double precision and straight from its definition."""
+"""Slow versions of every rule, in double precision, straight from the definitions; and the paper's formulas."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
@@ -182,6 +183,17 @@ def nnm(x: Array, f: int) -> Array:
     squared = distances(x)
     n = len(x)
     return np.array([mean(x[sorted(range(n), key=lambda j: (squared[i][j], j))[: n - f]]) for i in range(n)])
+
+
+def paper_bad_clients(q_0: int, cluster_size: int) -> Fraction:
+    """Lemma 2 of the SHARE paper as stated: q = q_0 / m."""
+    return Fraction(q_0, cluster_size)
+
+
+def paper_signal_lost(n_clients: int, bad: int, cluster_size: int, rounds: int = 1) -> Fraction:
+    """Appendix E of the SHARE paper as stated: (1 - C(n - q, n/m - 1) / C(n, n/m - 1))^R."""
+    drawn = n_clients // cluster_size - 1
+    return (1 - Fraction(math.comb(n_clients - bad, drawn), math.comb(n_clients, drawn))) ** rounds
 
 
 RULES: dict[str, Callable[..., Array]] = {

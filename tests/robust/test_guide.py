@@ -193,7 +193,7 @@ def test_the_tables_of_tolerance_are_computed() -> None:
         m, bad = int(m), int(bad)
         assert tolerance.clusters(60, m) == c
         assert tolerance.bad_clients_worst_case("trimmed_mean", 60, m, fraction=0.4) == worst
-        assert float(tolerance.paper_bad_clients(40, m)) == pytest.approx(lemma, abs=0.05)
+        assert float(references.paper_bad_clients(40, m)) == pytest.approx(lemma, abs=0.05)
         mean = sum(k * p for k, p in enumerate(tolerance.clean_clusters(60, bad, m)))
         assert float(mean) == pytest.approx(clean, abs=0.005)
         holds = tolerance.probability_rule_holds("trimmed_mean", 60, bad, m, fraction=0.4)
@@ -207,7 +207,9 @@ def test_the_tables_of_tolerance_are_computed() -> None:
     assert len(cases) == len(exact) == 4
     for (m, bad), ours, theirs in zip(cases, exact, written, strict=True):
         assert float(tolerance.signal_lost(60, int(bad), int(m), 10)) == pytest.approx(ours, rel=0.05)
-        assert float(tolerance.paper_signal_lost(60, int(bad), int(m), 10)) == pytest.approx(theirs, rel=0.05)
+        assert float(references.paper_signal_lost(60, int(bad), int(m), 10)) == pytest.approx(
+            theirs, rel=0.05
+        )
 
 
 def test_the_table_of_attacks_is_the_registry() -> None:

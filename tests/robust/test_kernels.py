@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import robust
 from robust.kernels import network
 from robust.kernels import threads as parallel
-from robust.kernels.jit import only_ours
+from robust.kernels.jit import is_private
 
 ROOT = Path(robust.__file__).parent.parent
 USE = "import numpy, robust; print(robust.mean(numpy.arange(30.).reshape(5, 6))[0])"
@@ -45,10 +45,10 @@ def test_networks_are_right_for_all_inputs_of_zeros_and_ones(n: int) -> None:
     """The zero-one principle (Knuth, TAOCP 3, 5.3.4): right for all of these, right for everything."""
     every = np.array(list(product([0, 1], repeat=n)), dtype=np.int8).T
     ordered = np.sort(every, axis=0)
-    assert np.array_equal(run_steps(network.sorting(n), every), ordered)
+    assert np.array_equal(run_steps(network.steps_to_sort(n), every), ordered)
     for low in range(n):
         for high in range(low + 1, n + 1):
-            found = run_steps(network.selecting(n, low, high), every)
+            found = run_steps(network.steps_to_select(n, low, high), every)
             assert np.array_equal(np.sort(found[low:high], axis=0), ordered[low:high])
 
 
@@ -56,9 +56,9 @@ def test_networks_are_right_for_all_inputs_of_zeros_and_ones(n: int) -> None:
 def test_networks_are_right_for_random_inputs(n: int) -> None:
     values = np.random.default_rng(n).permuted(np.tile(np.arange(n), (300, 1)), axis=1).T
     ordered = np.sort(values, axis=0)
-    assert np.array_equal(run_steps(network.sorting(n), values), ordered)
+    assert np.array_equal(run_steps(network.steps_to_sort(n), values), ordered)
     for low, high in [((n - 1) // 2, n // 2 + 1), (n // 5, n - n // 5), (0, 1), (n - 1, n), (2, n - 2)]:
-        found = run_steps(network.selecting(n, low, high), values)
+        found = run_steps(network.steps_to_select(n, low, high), values)
         assert np.array_equal(np.sort(found[low:high], axis=0), ordered[low:high])
 
 
@@ -81,8 +81,8 @@ def test_joining_comparators_changes_nothing(net: list[tuple[int, int]]) -> None
 
 
 def test_tables_are_shared_and_cannot_be_changed() -> None:
-    table = network.selecting(20, 9, 11)
-    assert table is network.selecting(20, 9, 11)
+    table = network.steps_to_select(20, 9, 11)
+    assert table is network.steps_to_select(20, 9, 11)
     with pytest.raises(ValueError, match="read-only"):
         table[0] = 0
 
@@ -144,7 +144,7 @@ def test_every_piece_is_done_once_and_failures_reach_the_caller() -> None:
 
 def test_threads_that_cannot_start_or_are_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """All pieces are done all the same, and nobody is at work on the result when the call is over."""
-    caller, done, begin = threading.get_ident(), [], parallel._begin
+    caller, done, begin = threading.get_ident(), [], parallel._start
     monkeypatch.setattr(parallel, "_limit", 3)
 
     def work(number: int, start: int, stop: int) -> None:
@@ -162,7 +162,7 @@ def test_threads_that_cannot_start_or_are_interrupted(monkeypatch: pytest.Monkey
                 raise KeyboardInterrupt
             self.over.acquire()
 
-    monkeypatch.setattr(parallel, "_begin", lambda work: Interrupted(begin(work)))
+    monkeypatch.setattr(parallel, "_start", lambda work: Interrupted(begin(work)))
     with pytest.raises(KeyboardInterrupt):
         parallel.spread(work, 10, 1)
     assert sorted(done) == list(range(10))
@@ -290,18 +290,18 @@ def test_only_a_directory_that_nobody_else_can_touch_is_ours(tmp_path: Path) -> 
     place.mkdir(parents=True, mode=0o755)
     (tmp_path / "above").chmod(0o755)
     place.chmod(0o755)
-    assert only_ours(place)
+    assert is_private(place)
     for mode in (0o775, 0o757, 0o1777):
         place.chmod(mode)
-        assert not only_ours(place)
+        assert not is_private(place)
     place.chmod(0o700)
     (tmp_path / "above").chmod(0o777)
-    assert not only_ours(place)
+    assert not is_private(place)
     (tmp_path / "above").chmod(0o1777)  # sticky: others cannot rename what is ours
-    assert only_ours(place)
+    assert is_private(place)
     (tmp_path / "above").chmod(0o755)
     if os.getuid() == 0:
         os.chown(place, 12345, -1)
-        assert not only_ours(place)
+        assert not is_private(place)
     (tmp_path / "link").symlink_to(place)
-    assert only_ours(tmp_path / "link") == only_ours(place)
+    assert is_private(tmp_path / "link") == is_private(place)

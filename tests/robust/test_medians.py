@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robust.kernels import medians, network, straight_line
-from robust.kernels.network import needed
+from robust.kernels import network, straight_line
+from robust.kernels.network import operations
 from tests.robust.find_networks import middle, search
 
 Pairs = list[tuple[int, int]]
@@ -21,7 +21,7 @@ def every_input(n: int) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(wires), np.bitwise_count(numbers)
 
 
-@pytest.mark.parametrize("n", sorted(medians.FOUND))
+@pytest.mark.parametrize("n", sorted(network.MEDIANS))
 def test_found_networks_are_right_for_all_zeros_and_ones(n: int) -> None:
     """The zero-one principle (Knuth, TAOCP 3, 5.3.4): right for all of these, right for everything."""
     low, high = middle(n)
@@ -29,7 +29,7 @@ def test_found_networks_are_right_for_all_zeros_and_ones(n: int) -> None:
     at_least = {rank: np.packbits(ones >= n - rank) for rank in (low, high - 1)}
     for last in {low + 1, high}:
         wires = given_wires.copy()
-        for i, j in medians.comparators(n, low, last):
+        for i, j in network.shortest(n, low, last):
             wires[i], wires[j] = wires[i] & wires[j], wires[i] | wires[j]
         if last == low + 1:  # one rank, on its own wire
             assert np.array_equal(wires[low], at_least[low])
@@ -38,28 +38,28 @@ def test_found_networks_are_right_for_all_zeros_and_ones(n: int) -> None:
             assert np.array_equal(wires[low] | wires[high - 1], at_least[high - 1])
 
 
-@pytest.mark.parametrize("n", sorted(medians.FOUND))
+@pytest.mark.parametrize("n", sorted(network.MEDIANS))
 def test_the_shortest_network_is_used(n: int) -> None:
     low, high = middle(n)
-    found = [tuple(map(int, pair.split("-"))) for pair in medians.FOUND[n].split()]
-    assert needed(found, range(low, high)) <= needed(network.pruned(n, low, high), range(low, high))
+    found = [(ord(i) - 97, ord(j) - 97) for i, j in network.MEDIANS[n].split()]
+    assert operations(found, range(low, high)) <= operations(network.pruned(n, low, high), range(low, high))
     for last in {low + 1, high}:
-        used = needed(medians.comparators(n, low, last), range(low, last))
-        assert used <= needed(network.pruned(n, low, last), range(low, last))
-        assert used <= needed(found, range(low, high)) + 1
+        used = operations(network.shortest(n, low, last), range(low, last))
+        assert used <= operations(network.pruned(n, low, last), range(low, last))
+        assert used <= operations(found, range(low, high)) + 1
 
 
 def test_needed_counts_what_is_used_later() -> None:
-    assert needed([], range(1)) == 0
-    assert needed([(0, 1)], range(1)) == 1
-    assert needed([(0, 1), (1, 2)], range(2, 3)) == 2  # of the first pair the larger alone
-    assert needed([(0, 1), (0, 2)], range(1, 2)) == 1  # and of the second neither
+    assert operations([], range(1)) == 0
+    assert operations([(0, 1)], range(1)) == 1
+    assert operations([(0, 1), (1, 2)], range(2, 3)) == 2  # of the first pair the larger alone
+    assert operations([(0, 1), (0, 2)], range(1, 2)) == 1  # and of the second neither
 
 
 def test_all_numbers_of_rows_that_straight_line_code_serves_have_one() -> None:
-    assert sorted(medians.FOUND) == list(range(3, straight_line.MOST_ROWS + 1))
-    assert needed(medians.comparators(20, 9, 11), range(9, 11)) == 112  # as the module says
-    assert needed(network.pruned(20, 9, 11), range(9, 11)) == 148
+    assert sorted(network.MEDIANS) == list(range(3, straight_line.MOST_ROWS + 1))
+    assert operations(network.shortest(20, 9, 11), range(9, 11)) == 112  # as the module says
+    assert operations(network.pruned(20, 9, 11), range(9, 11)) == 148
 
 
 @settings(max_examples=200, deadline=None)
@@ -73,7 +73,7 @@ def test_another_order_is_the_same_network(pairs: Pairs) -> None:
     other = wires.copy()
     for i, j in pairs:
         wires[i], wires[j] = wires[i] & wires[j], wires[i] | wires[j]
-    order = medians.few_at_a_time(pairs, range(3, 4))
+    order = network.in_register_order(pairs, range(3, 4))
     for i, j in order:
         other[i], other[j] = other[i] & other[j], other[i] | other[j]
     assert sorted(order) == sorted(pairs)
@@ -91,7 +91,7 @@ def test_straight_line_code_of_a_found_network_gives_the_ranks(n: int, low: int,
 
 def test_the_search_finds_the_shortest_of_five() -> None:
     least, pairs = search(5, seconds=1.0)
-    assert least == needed(pairs, range(2, 3)) == 10  # which is known to be least
+    assert least == operations(pairs, range(2, 3)) == 10  # which is known to be least
     wires, ones = every_input(5)
     for i, j in pairs:
         wires[i], wires[j] = wires[i] & wires[j], wires[i] | wires[j]

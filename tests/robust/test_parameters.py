@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import inspect
 import re
 from collections.abc import Callable
 from typing import Literal
@@ -10,6 +12,8 @@ import numpy as np
 import pytest
 
 import robust
+from robust import tolerance
+from robust.kernels import threads as parallel
 from robust.parameters import Registry, UnknownNameError, check_parameters, read_parameters
 
 X = np.random.default_rng(0).standard_normal((9, 5)).astype(np.float32)
@@ -54,6 +58,18 @@ def test_everything_says_what_it_is(name: str) -> None:
         author, year = re.fullmatch(r"([\w ]+?) et al\. (\d{4}[ab]?)(?:, .*)?", found.paper).groups()  # type: ignore[union-attr]
         assert author in text
         assert year in text
+
+
+ALIASES = {"Indices", "Matrix", "Vector", "Weights", "tolerance"}  # have no docstring that could have one
+
+
+@pytest.mark.parametrize("name", sorted({*robust.__all__, *tolerance.__all__} - ALIASES))
+def test_every_public_name_has_an_example_that_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parallel, "_limit", parallel._limit)  # an example sets it
+    text = inspect.getdoc(getattr(robust, name, None) or getattr(tolerance, name)) or ""
+    example = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
+    assert example.examples, text
+    assert doctest.DocTestRunner(verbose=False).run(example).failed == 0
 
 
 @pytest.mark.parametrize("name", [*robust.AGGREGATORS, *robust.PRE_AGGREGATORS])
@@ -139,6 +155,6 @@ def test_parameters_can_be_checked_before_there_are_rows() -> None:
 def test_a_name_can_be_taken_once() -> None:
     registry: Registry[int] = Registry("thing")
     registry.add("one", 1)
-    with pytest.raises(ValueError, match="already thing 'one'"):
+    with pytest.raises(ValueError, match="already an entry for thing 'one'"):
         registry.add("one", 2)
     assert dict(registry) == {"one": 1}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import robust
-from robust.kernels.threads import threads
+from robust.kernels import threads as parallel
 from tests.robust import references
 from tests.robust.cases import (
     BUILT_IN,
@@ -158,7 +158,7 @@ def test_number_of_threads_does_not_matter(rule: str, shape: tuple[int, int]) ->
     x = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
     f = min(largest_f(rule, shape[0]), 2)
     results = []
-    before = threads()
+    before = parallel._limit
     try:
         for count in (1, 2, 5):
             robust.set_threads(count)

@@ -26,7 +26,7 @@ def test_means_of_ranks_are_those_of_sorted_columns(n: int, low: int, high: int,
     assert found is not None
     np.testing.assert_array_max_ulp(found, expected.astype(np.float32), maxulp=1)
     if width >= order.LANES:
-        steps = network.selecting(n, low, high)
+        steps = network.steps_to_select(n, low, high)
         other = order._over_columns(x, rows, steps, low, high, 0)
         assert other is not None
         np.testing.assert_array_max_ulp(found, other, maxulp=1)
