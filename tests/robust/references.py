@@ -1,4 +1,4 @@
-"""Slow versions of every rule, in double precision, straight from the definitions; and the paper's formulas."""
+"""Slow versions of every rule, in double precision, from the definitions; and the paper's formulas."""
 
 from __future__ import annotations
 
