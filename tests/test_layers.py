@@ -78,7 +78,7 @@ THIRD_PARTY = {  # a module may import the packages of every line that its name 
     "fl": {"numpy", "torch"},
     "fl.config": {"msgspec", "tomli_w"},
     "fl.planner": {"matplotlib"},
-    "fl.reporting": {"jinja2", "matplotlib", "rich", "safetensors"},
+    "fl.reporting": {"jinja2", "markupsafe", "matplotlib", "rich", "safetensors"},
     "fl.flower": {"cryptography", "flwr", "httpx"},
 }
 

@@ -1,8 +1,8 @@
-"""Byte-level fuzzing of every decoder: seeded, mutated from real messages, plans and saved states.
+"""Fuzz every decoder with mutated bytes of real messages, plans and saved states.
 
-`fuzz(name, count, seed)` feeds one decoder. Whatever comes in, out comes a value whose encoding is exactly
-the input, or one of the errors that the decoder documents. `python -m tests.secagg.fuzz 1000000` runs them
-all and prints a table.
+`fuzz(name, count, seed)` runs one decoder. Every input must give a value whose encoding is exactly the input,
+or an error that the decoder documents. `python -m tests.secagg.fuzz 1000000` runs all decoders and prints a
+table.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ EXTREMES = tuple(
 
 
 def plans() -> list[Plan]:
-    """Small plans of every kind: what is small is decoded fast."""
+    """Plans of every kind, small so that they decode fast."""
     return [
         make_plan(2, colluders=0, length=1),
         make_plan(3, colluders=0, threshold=2, length=2, schedule=Schedule(name="random", size=3)),
@@ -63,7 +63,7 @@ def plans() -> list[Plan]:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Real bytes of every kind, by decoder."""
+    """Real bytes for every decoder."""
 
     messages: dict[str, list[bytes]]
     plans: list[bytes]
@@ -109,7 +109,7 @@ def corpus() -> Corpus:
 
 
 class Mutator:
-    """Real bytes, damaged: bits, bytes, lengths, cuts, repeats, splices and noise."""
+    """Damages real bytes: changes bits, bytes and lengths; cuts, repeats, splices; adds noise."""
 
     def __init__(self, bases: list[bytes], seed: int, keep: int) -> None:
         assert bases
@@ -147,7 +147,7 @@ class Mutator:
         return bytes(base)
 
 
-Decoder = Callable[[bytes], bytes | None]  # the value's own encoding, None if it was refused as it should be
+Decoder = Callable[[bytes], bytes | None]  # the encoding of the decoded value, or None for a documented error
 
 
 def decode_message(data: bytes) -> bytes | None:
@@ -169,7 +169,7 @@ def decode_client(data: bytes) -> bytes | None:
     try:
         client = Client.restore(data, identity(0), _floors(), MemoryJournal())
         if client.state in (State.FAILED, State.DONE):
-            return data  # a state that is never saved, but is refused when it is used
+            return data  # such a state cannot be saved; every use of it is refused
         return client.save()
     except UsageError:
         return None
@@ -189,20 +189,20 @@ def decode_server(data: bytes) -> bytes | None:
 
 
 def decoders() -> dict[str, tuple[Decoder, list[bytes], int, bool]]:
-    """Name -> how to decode, what to start from, how many bytes to keep, whether values have one encoding."""
+    """Name -> decoder, real bytes, how many leading bytes to keep, whether each value has one encoding."""
     found = corpus()
     table: dict[str, tuple[Decoder, list[bytes], int, bool]] = {
         name: (decode_message, bases, 2, True) for name, bases in found.messages.items()
     }
     table["Plan"] = (decode_plan, found.plans, 1, True)
     table["saved client"] = (decode_client, found.clients, 16, True)
-    table["saved server"] = (decode_server, found.servers, 16, False)  # a dict forgets a repeated client
+    table["saved server"] = (decode_server, found.servers, 16, False)  # a repeated client is stored once
     return table
 
 
 @dataclass
 class Report:
-    """What one decoder did with its inputs."""
+    """The results of one decoder."""
 
     name: str
     inputs: int
@@ -219,7 +219,7 @@ class Report:
 
 
 def fuzz(name: str, count: int, seed: int) -> Report:
-    """Feed one decoder. Any error but its own, or another encoding, raises with the input in a note."""
+    """Run one decoder. An undocumented error or a second encoding raises, with the input in a note."""
     decoder, bases, keep, canonical = decoders()[name]
     mutate, decoded = Mutator(bases, seed, keep), 0
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()

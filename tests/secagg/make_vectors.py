@@ -1,4 +1,4 @@
-"""Write the test vectors: `python -m tests.secagg.make_vectors`. The suite fails if a byte would change."""
+"""Write the test vectors: `python -m tests.secagg.make_vectors`. A test fails if a byte would change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def all_cases() -> list[Case]:
 
 
 def texts() -> dict[str, str]:
-    """Every file's name and content."""
+    """The name and content of every file."""
     cases = all_cases()
     made = {f"{case.name}.json": case.text() for case in cases}
     assert len(made) == len(cases), "two cases have one name"

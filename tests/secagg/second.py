@@ -1,7 +1,7 @@
-"""A second implementation of honest runs, written from docs/protocol.md alone: it imports nothing of secagg.
+"""A second implementation of honest runs, written only from docs/protocol.md. It imports nothing of secagg.
 
-It is there to show that the document is enough. It trusts what it is told (no floors, no signatures checked)
-and works in plain integers and fractions.
+It shows that the document is sufficient. It trusts every message (it checks neither floors nor signatures)
+and uses plain integers and fractions.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def climb(leaf: bytes, place: int, siblings: Sequence[bytes]) -> bytes:
 
 
 def framed(name: str, *parts: bytes) -> bytes:
-    """SHA-256 of a label and parts, each behind its length: section 5."""
+    """SHA-256 of a label and parts, each preceded by its length (section 5)."""
     return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in (label(name), *parts))).digest()
 
 
@@ -320,7 +320,7 @@ def nonce_of(pair_nonce: bytes, k: int) -> bytes:
 
 @dataclass
 class Client:
-    """One client. What it holds of a dealer: the pair nonce and R + 1 shares."""
+    """One client. `held` has, for each dealer, the pair nonce and R + 1 shares."""
 
     id: int
     identity: bytes
@@ -450,7 +450,7 @@ Vector = list[Fraction]
 
 
 def audit(plan: Plan, survivors: set[int]) -> list[tuple[int, int]]:
-    """The rows that may be opened, ascending."""
+    """The group sums that may be opened, ascending."""
     least, anonymity, leverage, report = plan.policy
     members = {
         (r, g): [v for v in group if v in survivors]
@@ -549,7 +549,7 @@ def dot(a: Vector, b: Vector) -> Fraction:
 
 @dataclass
 class Server:
-    """Keeps what arrives, and relays it. Whoever did not answer a stage is not in the next."""
+    """Stores and relays messages. A client that does not answer in one stage is not in the next."""
 
     plan: Plan
     adverts: dict[int, bytes] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Malformed bytes: typed errors only, bounded memory, one encoding per value, nothing to spare."""
+"""Malformed bytes give typed errors in bounded memory; every value has one encoding."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from tests.secagg.malicious import World
 MESSAGES = [layout.cls.__name__ for layout in LAYOUTS.values()]
 EVERYTHING = [*MESSAGES, "Plan", "saved client", "saved server"]
 MILLION = 1_000_000
-FAST = {"Plan": 5000, "saved client": 5000, "saved server": 2000}  # slower to build
+FAST = {"Plan": 5000, "saved client": 5000, "saved server": 2000}  # slower to decode
 
 
-# --- the bulk ----------------------------------------------------------------------------------------------
+# --- mutated bytes -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_mutated_bytes_give_a_value_with_that_encoding_or_a_typed_error(name: str) -> None:
     report = fuzz(name, FAST.get(name, 10_000), seed=0)
-    assert 0 < report.decoded < report.inputs  # both happen, or the mutations are not worth much
+    assert 0 < report.decoded < report.inputs  # otherwise the mutations test only one of the two
 
 
 @pytest.mark.long
@@ -64,11 +64,11 @@ def test_the_corpus_has_real_bytes_of_every_kind() -> None:
     assert len(corpus().servers) >= 10
 
 
-# --- mutated messages to live machines ---------------------------------------------------------------------
+# --- mutated messages to clients and servers ----------------------------------------------------------------
 
 
 def fuzz_clients(count: int, seed: int) -> tuple[int, int]:
-    """Mutated messages to clients in the state that waits for them; how many were answered and refused."""
+    """Send mutated messages to clients that expect the original; count answers and refusals."""
     plan = make_plan(3, colluders=0, threshold=2, length=2)
     waiting, due = [], []
     for stage in list(Stage)[1:5]:
@@ -93,7 +93,7 @@ def fuzz_clients(count: int, seed: int) -> tuple[int, int]:
 
 
 def fuzz_servers(count: int, seed: int) -> tuple[int, int]:
-    """Mutated messages to a server in the stage that waits for them, which then goes on as far as it can."""
+    """Send mutated messages to servers that expect the original, then advance them; count both outcomes."""
     plan = make_plan(3, colluders=0, threshold=2, length=2)
     cluster = Cluster(plan, make_inputs(plan)).start()
     saved, due = [], []
@@ -155,7 +155,7 @@ def test_a_hundred_thousand_mutated_messages_to_live_clients_and_servers() -> No
     print("servers: taken, dropped =", fuzz_servers(100_000, seed=1))
 
 
-# --- one encoding, nothing to spare ------------------------------------------------------------------------
+# --- one encoding per value --------------------------------------------------------------------------------
 
 ids = st.integers(0, 2**32 - 1)
 id_sets = st.lists(ids, unique=True, max_size=5).map(sorted).map(tuple)
@@ -229,7 +229,7 @@ def test_unknown_types_are_refused() -> None:
             decode(bytes([1, tag]) + bytes(100))
 
 
-def test_a_plan_has_one_encoding_one_version_and_no_slack() -> None:
+def test_a_plan_has_one_encoding_and_one_version_and_no_trailing_bytes() -> None:
     for raw in corpus().plans:
         assert Plan.from_bytes(raw).to_bytes() == raw
         for bad in (raw + b"\0", raw[:-1], b""):
@@ -279,7 +279,7 @@ def peak_of(act: Any) -> int:
 
 
 @pytest.mark.parametrize("tag", sorted(LAYOUTS))
-def test_a_short_message_that_claims_four_gigabytes_costs_nothing(tag: int) -> None:
+def test_a_short_message_that_claims_four_gigabytes_allocates_little(tag: int) -> None:
     for filler in (b"\xff", b"\xff\xff\xff\x7f", b"\x00\x00\x00\x80", b"\xff\xff\x00\x00"):
         for length in (20, 6, 10, 40, 104, 140):
             data = (bytes([1, tag]) + bytes(max(0, length - 22)) + filler * 20)[:length]
@@ -292,8 +292,8 @@ def test_a_short_message_that_claims_four_gigabytes_costs_nothing(tag: int) -> N
             assert peak_of(act) < 100_000
 
 
-def test_every_count_in_a_real_message_set_to_four_billion_costs_nothing() -> None:
-    """Each four bytes of each real message, wherever the counts are."""
+def test_a_real_message_with_a_count_of_four_billion_allocates_little() -> None:
+    """Overwrites every four bytes of every real message, and so every count."""
     for bases in corpus().messages.values():
         raw = bases[0]
 
@@ -308,7 +308,7 @@ def test_every_count_in_a_real_message_set_to_four_billion_costs_nothing() -> No
 
 
 @pytest.mark.parametrize("kind", ["plan", "client", "server"])
-def test_every_count_in_plans_and_saved_states_set_to_four_billion_costs_little(kind: str) -> None:
+def test_a_plan_or_saved_state_with_a_count_of_four_billion_allocates_little(kind: str) -> None:
     raw = {"plan": corpus().plans, "client": corpus().clients, "server": corpus().servers}[kind][1]
     floors = Cluster(make_plan(3), make_inputs(make_plan(3))).floors
 

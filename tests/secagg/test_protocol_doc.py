@@ -1,4 +1,4 @@
-"""docs/protocol.md says what the code does: its tables and diagrams are compared with the code's."""
+"""The tables and diagrams of docs/protocol.md agree with the code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOC = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
 
 
 def tables(text: str = DOC) -> dict[str, list[list[str]]]:
-    """Every table, by the last words of the line before it."""
+    """Every table, by the two lines before it."""
     found: dict[str, list[list[str]]] = {}
     title, lines = "", text.splitlines()
     for place, line in enumerate(lines):
@@ -31,7 +31,7 @@ def tables(text: str = DOC) -> dict[str, list[list[str]]]:
             found.setdefault(title, []).append(cells)
         elif line:
             title = f"{lines[place - 1]} {line}" if place else line
-    return {title: rows[2:] for title, rows in found.items()}  # without head and rule
+    return {title: rows[2:] for title, rows in found.items()}  # without the header
 
 
 def table(ending: str) -> list[list[str]]:
@@ -48,7 +48,7 @@ def layout_of(struct: Struct) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("tag", wire.LAYOUTS)
-def test_every_message_is_documented_as_it_is_laid_out(tag: int) -> None:
+def test_the_layout_of_every_message_is_documented(tag: int) -> None:
     struct = wire.LAYOUTS[tag]
     rows = table(f"### Type {tag}: {struct.cls.__name__}")
     assert [row[:3] for row in rows] == layout_of(struct)
@@ -67,7 +67,7 @@ def test_no_other_message_is_documented() -> None:
         ("Content of an opening record", client_state.OPENING),
     ],
 )
-def test_plan_states_and_records_are_documented_as_they_are_laid_out(title: str, struct: Struct) -> None:
+def test_the_layouts_of_plans_states_and_records_are_documented(title: str, struct: Struct) -> None:
     assert [row[:3] for row in table(title)] == layout_of(struct)
 
 
@@ -96,7 +96,7 @@ def test_every_error_is_documented_and_no_other() -> None:
     assert [row[0] for row in table("Errors")] == classes
 
 
-def test_limits_are_those_of_the_code() -> None:
+def test_documented_limits_agree_with_the_code() -> None:
     found = {
         name: getattr(module, name)
         for module in (plan, shamir, box)
@@ -114,7 +114,7 @@ def test_schedules_and_modes_have_the_documented_numbers() -> None:
     assert ", ".join(f"{place} {name}" for place, name in enumerate(plan.MODES)) in DOC
 
 
-def test_low_order_points_are_those_of_the_code() -> None:
+def test_documented_low_order_points_agree_with_the_code() -> None:
     for point in keys.LOW_ORDER_POINTS:
         value = int.from_bytes(point, "little")
         assert point.hex() in DOC or value in (0, 1, 2**255 - 20)
@@ -131,7 +131,7 @@ def arrows(diagram: int) -> set[tuple[str, str, str]]:
     return set(re.findall(r"^    (\w+) --> (\w+): (.+)$", text, re.M))
 
 
-def test_the_client_diagram_is_its_table() -> None:
+def test_the_client_diagram_agrees_with_its_steps() -> None:
     steps = {
         (before.name, after.name, message.__name__) for (before, message), (_, after) in client.STEPS.items()
     }
@@ -139,7 +139,7 @@ def test_the_client_diagram_is_its_table() -> None:
     assert arrows(0) == steps | failures | {("NEW", "ADVERTISED", "hello")}
 
 
-def test_the_server_diagram_is_its_tables() -> None:
+def test_the_server_diagram_agrees_with_its_steps() -> None:
     takes = {(stage.name, stage.name, message.__name__) for stage, message in server.STEPS}
     closes = {(stage.name, Stage(stage + 1).name, "advance") for stage in server.CLOSE}
     failures = {

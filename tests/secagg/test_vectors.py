@@ -1,4 +1,4 @@
-"""The test vectors: made and checked by this implementation, and met by one written from the document."""
+"""The test vectors hold for this implementation and for one written only from docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def case_of(name: str) -> dict[str, Any]:
     return content
 
 
-def test_the_generator_would_not_change_a_byte() -> None:
+def test_the_generator_reproduces_every_vector() -> None:
     made = make_vectors.texts()
     assert sorted(made) == FILES
     for name, text in made.items():
@@ -36,12 +36,12 @@ def test_the_generator_would_not_change_a_byte() -> None:
         )
 
 
-def test_all_vectors_together_stay_small() -> None:
+def test_the_vectors_are_small() -> None:
     assert sum((FOLDER / name).stat().st_size for name in FILES) < 1_500_000
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_this_implementation_meets_the_vector(name: str) -> None:
+def test_the_vector_holds(name: str) -> None:
     assert check.check_file(FOLDER / name) == len(case_of(name)["operations"])
 
 
@@ -54,7 +54,7 @@ def test_every_operation_and_every_error_has_a_vector() -> None:
     assert raised == classes - {"SecAggError"} | refused_seeds
 
 
-def test_a_file_is_a_refusal_exactly_if_its_name_says_so() -> None:
+def test_a_file_named_bad_contains_a_refusal() -> None:
     for name in FILES:
         steps = case_of(name)["operations"]
         refused = [step for step in steps if step["ok"] is not True]
@@ -64,11 +64,11 @@ def test_a_file_is_a_refusal_exactly_if_its_name_says_so() -> None:
             assert refused or ignored or disputed, name
 
 
-# --- what the checker notices -------------------------------------------------------------------------
+# --- what the checker detects -------------------------------------------------------------------------
 
 
 def changed(text: str) -> Iterator[str]:
-    """A case with one thing changed."""
+    """Copies of a case, each with one expected value changed."""
     case = json.loads(text)
     for place, step in enumerate(case["operations"]):
         for name in ("ok", "culprit"):
@@ -195,7 +195,7 @@ def test_run_returns_2_with_one_line_when_there_is_nothing_to_check(
 
 
 def known_bytes(name: str) -> dict[str, bytes | None]:
-    """The byte strings of a file and its base; None where only a hash is printed."""
+    """The byte strings of a file and its base; None where the file has only a hash."""
     case, known = case_of(name), dict[str, bytes | None]()
     if "base" in case:
         known = known_bytes(case["base"]["file"])
@@ -211,7 +211,7 @@ def known_bytes(name: str) -> dict[str, bytes | None]:
 
 
 class Rerun:
-    """The operations of a run, by the second implementation."""
+    """Repeats the operations of a run with the second implementation."""
 
     def __init__(self, name: str) -> None:
         case = case_of(name)
@@ -237,7 +237,7 @@ class Rerun:
     def same(self, name: str, made: bytes) -> None:
         wanted = self.known[name]
         if wanted is None:
-            self.known[name] = made  # printed as a hash, which `python -m tests.vectors` compares
+            self.known[name] = made  # the file has only its hash, which `python -m tests.vectors` compares
             return
         assert made == wanted, name
         self.compared += 1
@@ -313,7 +313,7 @@ def test_an_implementation_written_from_the_document_makes_the_same_messages(nam
 
 
 @pytest.mark.parametrize("name", ["audits.json", "bad_exposing_rows.json"])
-def test_an_audit_in_fractions_written_from_the_document_allows_the_same_rows(name: str) -> None:
+def test_an_audit_in_fractions_written_from_the_document_allows_the_same_sums(name: str) -> None:
     known = known_bytes(name)
     steps = [step for step in case_of(name)["operations"] if step["op"] == "audit"]
     assert steps

@@ -1,4 +1,4 @@
-"""How a test vector is made: this implementation runs operations and writes down their outcome."""
+"""Makes test vectors: runs operations with this implementation and records their outputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IDENTITY = "vectors/identity/{}"
 
 
 class RecordedDrbg:
-    """A `Drbg` that writes down every draw."""
+    """A `Drbg` that records every draw."""
 
     def __init__(self, name: str, draws: list[str]) -> None:
         self._source = Drbg(name.encode())
@@ -29,7 +29,7 @@ class RecordedDrbg:
 
 
 class Case:
-    """One file in the making. `do` runs an operation and insists on the outcome that the author expects."""
+    """One vector file. `do` runs an operation, records it, and asserts the expected outcome."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Case:
         self.marks: dict[str, int] = {}
         self.base = base
         self._spliced: dict[str, dict[str, Any]] = {}
-        self.hashed: tuple[str, ...] = ()  # how the names begin of bytes that are too long to print
+        self.hashed: tuple[str, ...] = ()  # prefixes of names whose bytes are too long to print
         self._first = base.marks[first] if base else 0
         under = base.content() if base else {}
         own = {"given": self.given, "bytes": {}}
@@ -61,7 +61,7 @@ class Case:
         return RecordedDrbg(f"vectors/{self.name}/{name}", self.given["entropy"].setdefault(name, []))
 
     def give(self, name: str, data: bytes) -> str:
-        """Name bytes that no operation makes; they are written as a change of others where that is short."""
+        """Name bytes that no operation makes. The file has them as a change of others if that is short."""
         known = self.session.known
         assert known.get(name, data) == data, name
         if name not in known:
@@ -79,7 +79,7 @@ class Case:
         return done.get("out")
 
     def mark(self, name: str) -> None:
-        """Remember this place, so that other cases can start here."""
+        """Name this point, so that other cases can start here."""
         self.marks[name] = len(self.operations)
 
     def content(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def identity(client: int) -> Identity:
 
 
 def make_plan(ids: tuple[int, ...], schedule: Schedule, **changes: Any) -> Plan:
-    """A plan over these ids, with everything that could be chosen at random fixed."""
+    """A plan over these ids; values that are otherwise random are fixed."""
     settings: dict[str, Any] = {
         "training_id": Drbg(b"vectors/training id")(32),
         "training_seed": Drbg(b"vectors/training seed")(32),
@@ -152,7 +152,7 @@ def make_plan(ids: tuple[int, ...], schedule: Schedule, **changes: Any) -> Plan:
 
 
 def floors_json(plan: Plan) -> dict[str, Any]:
-    """The floors that just accept this plan."""
+    """The strictest floors that accept this plan."""
     floors = Floors.for_plan(plan)
     return {
         "pinned": plan.to_bytes().hex(),

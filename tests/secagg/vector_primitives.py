@@ -1,4 +1,4 @@
-"""Vectors of the primitives, and of what everybody derives from public values."""
+"""Vectors of the primitives, and of values that are derived from public ones."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def label_list() -> Case:
 
 def hashing() -> Case:
     case = Case("hkdf_and_hash", "HKDF-SHA256 with an empty salt, and SHA-256 of a label and parts.")
-    rfc = case.do("hkdf", {"secret": "0b" * 22, "info": "", "length": 32})  # RFC 5869, A.3: its first block
+    rfc = case.do("hkdf", {"secret": "0b" * 22, "info": "", "length": 32})  # first block of RFC 5869, A.3
     assert rfc["okm"] == "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
     info = labels.SELF_MASK + PLAN_HASH + bytes(8)
     for length in (1, 16, 32):
@@ -159,7 +159,7 @@ def bad_signatures() -> Case:
     ):
         values = {"public": public.hex(), "signature": signature.hex(), "message": signed.hex(), "signer": 4}
         case.do("ed25519.verify", values, "PeerError")
-    for _, accepted, by, made in RULE:  # small orders, and a verifier with cofactor
+    for _, accepted, by, made in RULE:  # points of small order; rules with and without the cofactor
         values = {"public": by, "signature": made, "message": b"which rule".hex(), "signer": 4}
         case.do("ed25519.verify", values, *(() if accepted else ("PeerError",)))
     return case
@@ -238,7 +238,7 @@ def sharing() -> Case:
         ([bytes(32), b"\xff" * 32], 3, [1, 2, 3, 4, 5], plain),
         ([low(32)], 2, [1, 65535], [low(33)]),
         ([low(32)], 1, [7], []),
-        ([low(32)], 3, [9, 2, 4], [over + top, bytes(33)]),  # skip p, keep p - 1, then 0 is as good
+        ([low(32)], 3, [9, 2, 4], [over + top, bytes(33)]),  # p is skipped, p - 1 and 0 are accepted
         ([low(32)], 3, [1, 2, 3], [over + over, over, low(33), over, low(33)]),
         ([low(32)], 5, [1, 2, 3, 4, 5], [low(33 * 4)]),
     ]
@@ -277,7 +277,7 @@ def bad_sharing() -> Case:
         case.do("shamir.combine", {"indices": indices, "shares": shares[: len(indices)]}, "UsageError")
     for wrong in (_field(shamir.PRIME), "ff" * 33, shares[1][:-2], shares[1] + "00"):
         case.do("shamir.combine", {"indices": [1, 2], "shares": [shares[0], wrong]}, "UsageError")
-    # f(1) = 2^256 and f(2) = 2^256 make f(0) = 2^256, which is no 32-byte secret
+    # f(1) = f(2) = 2^256 gives f(0) = 2^256, which does not fit in 32 bytes
     apart = case.do("shamir.combine", {"indices": [1, 2], "shares": [_field(2**256)] * 2})
     assert apart["secret"] is None
     return case
@@ -430,12 +430,12 @@ def bad_schedules() -> Case:
         {"name": "chosen"},
         {"size": 1},
         {"size": 10},
-        {"size": 9},  # one group, twice
+        {"size": 9},  # two groupings of one group are equal
         {"groupings": 0},
         {"atom": 3},
         {"name": "atoms", "atom": 1},
-        {"name": "atoms", "atom": 2},  # does not divide the group
-        {"name": "atoms", "atom": 3},  # one atom is one group, twice
+        {"name": "atoms", "atom": 2},  # does not divide the group size
+        {"name": "atoms", "atom": 3},  # every atom is a whole group, so the groupings are equal
         {"name": "transversal", "groupings": 4},
         {"ids": [0, 2, 1, 3, 4, 5]},
         {"ids": [0, 1, 1, 2, 3, 4]},
@@ -479,7 +479,7 @@ def training_seeds() -> Case:
     fewer = {v: text for v, text in drawn.items() if v != "4"}
     case.do("seed", {**good, "contributions": fewer}, "NotRevealed")
     case.do("seed", {**good, "contributions": {**drawn, "4": drawn["9"]}}, "WronglyRevealed")
-    copied = {**committed, "4": committed["9"]}  # a copy of another's commitment cannot be opened
+    copied = {**committed, "4": committed["9"]}  # the owner's id is part of the commitment
     opened = {**drawn, "4": drawn["9"]}
     case.do("seed", {**good, "commitments": copied, "contributions": opened}, "WronglyRevealed")
     silent = {v: text for v, text in committed.items() if v != "4"}

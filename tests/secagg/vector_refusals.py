@@ -1,7 +1,7 @@
-"""Vectors of refusals: what a client must not answer, and what a server must not count.
+"""Vectors of refusals: messages that a client must refuse and a server must not count.
 
-Each starts where n5_flat stops for a while, with one message changed. A client that refuses has failed for
-good; a server drops the sender and goes on.
+Each starts at some point of the run n5_flat, with one message changed. A client that refuses a message has
+failed permanently; a server drops the sender and continues.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from tests.secagg.drbg import Drbg
 from tests.secagg.vector_case import Case, floors_json, identity, policy_json
 from tests.secagg.vector_runs import FIVE, crossed_plan, flat_plan
 
-ME = 2  # the client that is lied to
+ME = 2  # the client that receives the bad messages
 M = TypeVar("M", bound=Message)
 
 
@@ -79,26 +79,26 @@ def all_cases(flat: Case, crossed: Case) -> list[Case]:
     ]
 
 
-class Lies:
-    """Try one lie after the other: each on a client that is as it was before the first."""
+class BadMessages:
+    """Sends bad messages, each to a client restored from the same saved state."""
 
     def __init__(self, case: Case, client: int) -> None:
         self.case, self.client = case, client
 
-    def tell(self, name: str, message: Message | bytes, ok: str, **extra: Any) -> None:
-        """A fresh copy of the client receives a message, refuses it with this error, and has failed."""
+    def send(self, name: str, message: Message | bytes, ok: str, **extra: Any) -> None:
+        """Send a message to a restored copy of the client, which refuses it with this error and fails."""
         case, data = self.case, message if isinstance(message, bytes) else encode(message)
         actor = f"{self.client} hears {name}"
         case.do("client.restore", {"client": str(self.client), "bytes": "before", "actor": actor})
-        told = {"client": actor, "message": case.give(f"lie/{name}", data), "as": "nothing"}
-        case.do("client.receive", {**told, **extra}, ok)
+        request = {"client": actor, "message": case.give(f"lie/{name}", data), "as": "nothing"}
+        case.do("client.receive", {**request, **extra}, ok)
         assert case.do("client.state", {"client": actor}) == {"state": "FAILED"}
 
 
-def lies(name: str, about: str, flat: Case, first: str, *, client: int = ME) -> tuple[Case, Lies]:
+def refusals(name: str, about: str, flat: Case, first: str, *, client: int = ME) -> tuple[Case, BadMessages]:
     case = Case(name, about, base=flat, first=first)
     case.do("client.save", {"client": str(client), "as": "before"})
-    return case, Lies(case, client)
+    return case, BadMessages(case, client)
 
 
 def got(case: Case, name: str, kind: type[M]) -> M:
@@ -111,7 +111,7 @@ def flip(data: bytes, place: int = 0) -> bytes:
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
-# --- plans ---------------------------------------------------------------------------------------------
+# --- plans -----------------------------------------------------------------------------------------------
 
 
 def bad_plan_bytes() -> Case:
@@ -150,7 +150,7 @@ def bad_plan_bytes() -> Case:
 
 
 def patched(plan: Plan, **fields: Any) -> bytes:
-    """The bytes of a plan that cannot be built."""
+    """The bytes of a plan that `Plan` refuses to build."""
     return codec.to_bytes(_PLAN, replace(_Flat.of(plan), **fields))
 
 
@@ -237,7 +237,7 @@ def floors() -> Case:
     return case
 
 
-# --- bytes ---------------------------------------------------------------------------------------------
+# --- bytes -----------------------------------------------------------------------------------------------
 
 SENT = (
     *("advert/2", "keylist", "dealing/2", "bundle/2", "masked/2"),
@@ -288,11 +288,11 @@ def wire_errors(flat: Case) -> Case:
     return case
 
 
-# --- lies to a client: stage 1 ---------------------------------------------------------------------------
+# --- bad messages to a client: stage 1 -------------------------------------------------------------------
 
 
 def lowered_threshold(flat: Case) -> Case:
-    case, told = lies(
+    case, bad = refusals(
         "bad_lowered_threshold",
         "The server's plan has a threshold that would let it open two survivor sets: 2t <= n + colluders.",
         flat,
@@ -300,21 +300,23 @@ def lowered_threshold(flat: Case) -> Case:
     )
     honest, plan = got(case, "keylist", KeyList), flat_plan()
     context = plan.context.hex()
-    told.tell("t3", replace(honest, plan=patched(plan, threshold=3)), "PlanRefused", context=context)
-    fewer = flat_plan(colluders=0, threshold=3).to_bytes()  # buildable, but below the floor of colluders
-    told.tell("t3 with no colluders", replace(honest, plan=fewer), "PlanRefused", context=context)
+    bad.send("t3", replace(honest, plan=patched(plan, threshold=3)), "PlanRefused", context=context)
+    fewer = flat_plan(
+        colluders=0, threshold=3
+    ).to_bytes()  # a valid plan, but below the client's floor of colluders
+    bad.send("t3 with no colluders", replace(honest, plan=fewer), "PlanRefused", context=context)
     return case
 
 
 def plan_below_floors(flat: Case) -> Case:
-    case, told = lies(
+    case, bad = refusals(
         "bad_plan_below_floors",
         "Plans that differ from what the client pinned or accepts; and a context that is not its own.",
         flat,
         "keylist sent",
     )
     honest, plan = got(case, "keylist", KeyList), flat_plan()
-    told.tell("another context", honest, "PlanRefused", context=b"model 2".hex())
+    bad.send("another context", honest, "PlanRefused", context=b"model 2".hex())
     for name, changes in {
         "another round": {"round": 8},
         "another training": {"training_id": bytes(32)},
@@ -325,23 +327,23 @@ def plan_below_floors(flat: Case) -> Case:
         "weights": {"weights": (1, 1, 1, 1, 1000)},
         "sparse": {"degree": 4, "threshold": 3},
     }.items():
-        lie = replace(honest, plan=flat_plan(**changes).to_bytes())
-        told.tell(name, lie, "PlanRefused", context=plan.context.hex())
-    told.tell(
+        forged = replace(honest, plan=flat_plan(**changes).to_bytes())
+        bad.send(name, forged, "PlanRefused", context=plan.context.hex())
+    bad.send(
         "plan bytes", replace(honest, plan=plan.to_bytes() + b"\x00"), "WireError", context=plan.context.hex()
     )
     return case
 
 
 def signed_advert(plan: Plan, client: int, channel: bytes, mask: bytes) -> KeyAdvert:
-    """An advert as a cheating client would sign it."""
+    """An advert with these keys and a valid signature of its sender."""
     advert = KeyAdvert(client, channel, mask, b"")
     statement = transcript.key_statement(plan.training_id, plan.round, plan.roster_hash, advert)
     return replace(advert, signature=identity(client).sign(statement))
 
 
 def key_lists(flat: Case) -> Case:
-    case, told = lies(
+    case, bad = refusals(
         "bad_key_list",
         "Key lists that a client must refuse: wrong or swapped signatures, keys that are not its own, "
         "somebody missing, twice, out of order or unknown; the error names the culprit where there is one.",
@@ -361,7 +363,7 @@ def key_lists(flat: Case) -> Case:
     old = KeyAdvert(3, three.channel, three.mask, b"")
     earlier = transcript.key_statement(plan.training_id, plan.round - 1, plan.roster_hash, old)
     foreign = transcript.key_statement(plan.training_id, plan.round, bytes(32), old)
-    for name, lie in {
+    for name, forged in {
         "wrong signature": with_three(replace(three, signature=flip(three.signature))),
         "another's signature": with_three(replace(three, signature=five.signature)),
         "signature of an earlier round": with_three(replace(old, signature=identity(3).sign(earlier))),
@@ -376,13 +378,13 @@ def key_lists(flat: Case) -> Case:
         "somebody twice": only(*honest.adverts, honest.adverts[-1]),
         "a stranger": only(*honest.adverts, replace(five, sender=12)),
     }.items():
-        told.tell(name, lie, "PeerError", context=plan.context.hex())
-    told.tell("three clients", only(*honest.adverts[:3]), "TooFewSurvivors", context=plan.context.hex())
+        bad.send(name, forged, "PeerError", context=plan.context.hex())
+    bad.send("three clients", only(*honest.adverts[:3]), "TooFewSurvivors", context=plan.context.hex())
     return case
 
 
 def low_order_keys(flat: Case) -> Case:
-    case, told = lies(
+    case, bad = refusals(
         "bad_low_order_keys",
         "Client 3 advertises, with its own signature, keys of low order or with a second encoding.",
         flat,
@@ -396,12 +398,12 @@ def low_order_keys(flat: Case) -> Case:
             ("channel", signed_advert(plan, 3, point, three.mask)),
             ("mask", signed_advert(plan, 3, three.channel, point)),
         ):
-            lie = replace(honest, adverts=tuple(advert if a.sender == 3 else a for a in honest.adverts))
-            told.tell(f"{what} {place}", lie, "PeerError", context=plan.context.hex())
+            forged = replace(honest, adverts=tuple(advert if a.sender == 3 else a for a in honest.adverts))
+            bad.send(f"{what} {place}", forged, "PeerError", context=plan.context.hex())
     return case
 
 
-# --- lies to a client: stage 2 ---------------------------------------------------------------------------
+# --- bad messages to a client: stage 2 -------------------------------------------------------------------
 
 
 def reflected_box(flat: Case) -> Case:
@@ -417,8 +419,8 @@ def reflected_box(flat: Case) -> Case:
     size = len(bundle.boxes) // 4
     mine = got(case, "dealing/2", Dealing).boxes[:size]
     sevens = got(case, "dealing/5", Dealing).boxes[2 * size : 3 * size]
-    lie = replace(bundle, boxes=mine + sevens + bundle.boxes[2 * size :])
-    case.give("lie", encode(lie))
+    forged = replace(bundle, boxes=mine + sevens + bundle.boxes[2 * size :])
+    case.give("lie", encode(forged))
     case.do("client.receive", {"client": "2", "message": "lie", "update": "2", "as": "masked/2/disputing"})
     assert got(case, "masked/2/disputing", MaskedInput).disputes == (3, 5)
     case.do("message", {"message": "masked/2/disputing"})
@@ -426,7 +428,7 @@ def reflected_box(flat: Case) -> Case:
 
 
 def noncanonical_share(flat: Case) -> Case:
-    """A share v + p is hashed and signed by its dealer, but it is a second encoding of v."""
+    """The dealer hashes and signs a share v + p, which is a second encoding of v."""
     case = Case(
         "bad_noncanonical_share",
         "Client 3 deals client 2 the share 2^257 - 93, hashes and signs it correctly. It is not a field "
@@ -449,7 +451,7 @@ def noncanonical_share(flat: Case) -> Case:
     sealed = box.seal(agreed, plan.hash, 3, 2, nonce + b"".join(shares), Drbg(b"vectors/noncanonical"))
     proof = (0).to_bytes(2, "little") + bytes([len(tree) - 1]) + b"".join(hashtree.proof(tree, 0))
     threes = Dealer(3, bundle.dealers[1].commitments, tree[-1])
-    lie = Bundle(
+    noncanonical = Bundle(
         (bundle.dealers[0], threes, *bundle.dealers[2:]),
         sealed + bundle.boxes[size:],
         proof + bundle.proofs[len(proof) :],
@@ -457,8 +459,8 @@ def noncanonical_share(flat: Case) -> Case:
     case.do("client.save", {"client": "2", "as": "before"})
     place = flip(bundle.proofs, 0)
     sibling = flip(bundle.proofs, len(proof) - 1)
-    for name, told in {
-        "noncanonical": lie,
+    for name, forged in {
+        "noncanonical": noncanonical,
         "wrong place": replace(bundle, proofs=place),
         "wrong sibling": replace(bundle, proofs=sibling),
         "wrong root": replace(
@@ -466,9 +468,9 @@ def noncanonical_share(flat: Case) -> Case:
             dealers=(bundle.dealers[0], replace(bundle.dealers[1], root=bytes(32)), *bundle.dealers[2:]),
         ),
     }.items():
-        # each copy takes the same step, so each needs a journal of its own
+        # every copy takes the same step, so each needs its own journal
         case.do("client.restore", {"client": "2", "bytes": "before", "actor": name, "journal": name})
-        case.give(f"lie/{name}", encode(told))
+        case.give(f"lie/{name}", encode(forged))
         case.do(
             "client.receive",
             {"client": name, "message": f"lie/{name}", "update": "2", "as": f"masked/{name}"},
@@ -478,7 +480,7 @@ def noncanonical_share(flat: Case) -> Case:
 
 
 def bundles(flat: Case) -> Case:
-    case, told = lies(
+    case, bad = refusals(
         "bad_bundle",
         "Bundles that a client must refuse: U2 without it, outside U1, out of order or too small, its own "
         "dealing changed, commitments, boxes or proofs missing.",
@@ -489,7 +491,7 @@ def bundles(flat: Case) -> Case:
     mine, three = honest.dealers[0], honest.dealers[1]
     size = len(honest.boxes) // 4
     proof = len(honest.proofs) // 4
-    for name, lie in {
+    for name, forged in {
         "without me": replace(honest, dealers=honest.dealers[1:]),
         "out of order": replace(honest, dealers=honest.dealers[::-1]),
         "somebody twice": replace(honest, dealers=(*honest.dealers, honest.dealers[-1])),
@@ -507,18 +509,18 @@ def bundles(flat: Case) -> Case:
         "a proof too few": replace(honest, proofs=honest.proofs[proof:]),
         "a proof cut off": replace(honest, proofs=honest.proofs[:-1]),
     }.items():
-        told.tell(name, lie, "PeerError", update="2")
+        bad.send(name, forged, "PeerError", update="2")
     few = Bundle(honest.dealers[:3], honest.boxes[: 2 * size], honest.proofs[: 2 * proof])
-    told.tell("U2 of three", few, "TooFewSurvivors", update="2")
+    bad.send("U2 of three", few, "TooFewSurvivors", update="2")
     return case
 
 
-# --- lies to a client: stage 3 ---------------------------------------------------------------------------
+# --- bad messages to a client: stage 3 -------------------------------------------------------------------
 
 
 def split_views(flat: Case) -> Case:
-    """One member of U3 signed another view of U2."""
-    case, told = lies(
+    """A member of U3 signed a different view of U2."""
+    case, bad = refusals(
         "bad_split_view",
         "A member of U3 signed another view of U2 than client 2 saw (without client 11, or with another root "
         "or key), or another set of disputes, or for another run: client 2 does not sign stage 3.",
@@ -538,7 +540,7 @@ def split_views(flat: Case) -> Case:
         three = Survivor(3, (), signature)
         return replace(honest, members=tuple(three if m.id == 3 else m for m in honest.members))
 
-    for name, lie in {
+    for name, forged in {
         "smaller U2": with_three(transcript.view(plan.hash, seen[:-1])),
         "another root": with_three(
             transcript.view(plan.hash, [*seen[:-1], (seen[-1][0], replace(seen[-1][1], root=bytes(32)))])
@@ -559,31 +561,31 @@ def split_views(flat: Case) -> Case:
             ),
         ),
     }.items():
-        told.tell(name, lie, "PeerError")
+        bad.send(name, forged, "PeerError")
     return case
 
 
 def survivors(flat: Case) -> Case:
-    case, told = lies(
+    case, bad = refusals(
         "bad_survivors",
         "Survivor sets that a client must refuse: without it, outside U2, out of order, or too small.",
         flat,
         "survivors sent",
     )
     honest = got(case, "survivors", Survivors)
-    for name, lie in {
+    for name, forged in {
         "without me": replace(honest, members=honest.members[1:]),
         "out of order": replace(honest, members=honest.members[::-1]),
         "somebody twice": replace(honest, members=(*honest.members, honest.members[-1])),
         "a stranger": replace(honest, members=(*honest.members, replace(honest.members[0], id=12))),
     }.items():
-        told.tell(name, lie, "PeerError")
-    told.tell("three survivors", replace(honest, members=honest.members[:3]), "TooFewSurvivors")
+        bad.send(name, forged, "PeerError")
+    bad.send("three survivors", replace(honest, members=honest.members[:3]), "TooFewSurvivors")
     return case
 
 
 def unaudited_rows(crossed: Case) -> Case:
-    case, told = lies(
+    case, bad = refusals(
         "bad_exposing_rows",
         "The server asks client 100 to open rows that its audit keeps closed, all together or one of them, "
         "or rows that do not exist.",
@@ -601,12 +603,12 @@ def unaudited_rows(crossed: Case) -> Case:
         "no such group": (*honest.rows, (1, 3)),
         "no such grouping": (*honest.rows, (2, 0)),
     }.items():
-        told.tell(name, replace(honest, rows=rows), "PeerError")
+        bad.send(name, replace(honest, rows=rows), "PeerError")
     return case
 
 
 def both_kinds(flat: Case) -> Case:
-    case, told = lies(
+    case, bad = refusals(
         "bad_both_kinds",
         "After client 2 signed that client 3 survived, the server names survivors without client 3, which "
         "would give it both kinds of share of client 3; or other rows.",
@@ -615,16 +617,16 @@ def both_kinds(flat: Case) -> Case:
     )
     honest = got(case, "survivors", Survivors)
     without = tuple(member for member in honest.members if member.id != 3)
-    told.tell("another survivor set", replace(honest, members=without), "PeerError")
-    told.tell("no rows", replace(honest, rows=()), "PeerError")
+    bad.send("another survivor set", replace(honest, members=without), "PeerError")
+    bad.send("no rows", replace(honest, rows=()), "PeerError")
     return case
 
 
-# --- lies to a client: stage 4 ---------------------------------------------------------------------------
+# --- bad messages to a client: stage 4 -------------------------------------------------------------------
 
 
 def endorsements(flat: Case) -> Case:
-    case, told = lies(
+    case, bad = refusals(
         "bad_signatures",
         "Stage-3 signatures that a client must not count: over other survivors or rows or for another run, "
         "by a stranger, twice, out of order, or too few of them.",
@@ -645,7 +647,7 @@ def endorsements(flat: Case) -> Case:
     everyone, rows = memory.survivors, memory.rows
     good = transcript.opening(plan, view, everyone, rows)
     other = flat_plan(round=8)
-    for name, lie in {
+    for name, forged in {
         "other survivors": with_last(transcript.opening(plan, view, everyone[:-1], rows)),
         "other rows": with_last(transcript.opening(plan, view, everyone, ())),
         "another view": with_last(transcript.opening(plan, bytes(32), everyone, rows)),
@@ -661,9 +663,9 @@ def endorsements(flat: Case) -> Case:
         "out of order": Signatures(honest.endorsements[::-1]),
         "a stranger": Signatures((*honest.endorsements[:-1], Endorsement(12, bytes(64)))),
     }.items():
-        told.tell(name, lie, "PeerError")
-    told.tell("three signatures", Signatures(honest.endorsements[:-1]), "TooFewSurvivors")
-    told.tell("no signature", Signatures(()), "TooFewSurvivors")
+        bad.send(name, forged, "PeerError")
+    bad.send("three signatures", Signatures(honest.endorsements[:-1]), "TooFewSurvivors")
+    bad.send("no signature", Signatures(()), "TooFewSurvivors")
     return case
 
 
@@ -698,7 +700,7 @@ def replays_to_a_client(flat: Case) -> Case:
 
 
 def _walk(case: Case, actor: str, state: str, order: list[str]) -> None:
-    """Bring a client to a state, honestly."""
+    """Bring a client to a state with the messages of the run."""
     path = {"NEW": 0, "ADVERTISED": 1, "DEALT": 2, "MASKED": 3, "SIGNED": 4, "DONE": 5}
     replies = ("advert/2", "dealing/2", "masked/2", "consistency/2", "unmasking/2")
     for step in range(path[state]):
@@ -707,8 +709,8 @@ def _walk(case: Case, actor: str, state: str, order: list[str]) -> None:
             continue
         extra = {"context": flat_plan().context.hex()} if step == 1 else {}
         extra |= {"update": "2"} if step == 2 else {}
-        told = {"client": actor, "message": order[step], "as": replies[step]}
-        case.do("client.receive", {**told, **extra})
+        request = {"client": actor, "message": order[step], "as": replies[step]}
+        case.do("client.receive", {**request, **extra})
 
 
 def another_plan(flat: Case) -> Case:
@@ -724,17 +726,22 @@ def another_plan(flat: Case) -> Case:
     case.do("client.hello", {"client": "2 again", "as": "again/advert/2"})
     mine = got(case, "again/advert/2", KeyAdvert)
     keys = got(case, "keylist", KeyList)
-    lie = KeyList(plan.to_bytes(), (mine, *keys.adverts[1:]))
-    case.give("again/keylist", encode(lie))
-    told = {"client": "2 again", "message": "again/keylist", "context": plan.context.hex(), "as": "nothing"}
-    case.do("client.receive", told, "AlreadyUsed")
+    forged = KeyList(plan.to_bytes(), (mine, *keys.adverts[1:]))
+    case.give("again/keylist", encode(forged))
+    request = {
+        "client": "2 again",
+        "message": "again/keylist",
+        "context": plan.context.hex(),
+        "as": "nothing",
+    }
+    case.do("client.receive", request, "AlreadyUsed")
     case.do("client.state", {"client": "2 again"})
     case.do("client.records", {"client": 2})
     return case
 
 
 def repeated_run(flat: Case) -> Case:
-    """A second run of the same plan after the first one was opened."""
+    """A second run of the same plan after the first was opened."""
     case = Case(
         "bad_repeated_run",
         "All clients signed stage 3 of n5_flat. They run the same plan again, with new keys: the second run "
@@ -761,14 +768,14 @@ def repeated_run(flat: Case) -> Case:
         out = case.do("server.advance", {"as": f"again/{down}"})
         inbox = {int(v): name for v, name in out["messages"].items()}
     for v, actor in again.items():
-        told = {"client": actor, "message": inbox[v], "as": "nothing"}
-        case.do("client.receive", told, "AlreadyUsed")
+        request = {"client": actor, "message": inbox[v], "as": "nothing"}
+        case.do("client.receive", request, "AlreadyUsed")
     case.do("client.state", {"client": again[2]})
     return case
 
 
 def interrupted(crossed: Case) -> Case:
-    """The record of an opening was stored, and then the client stopped before its answer left."""
+    """The client stored the record of an opening and stopped before its answer left."""
     client = 100
     case = Case(
         "bad_interrupted_opening",
@@ -798,8 +805,12 @@ def interrupted(crossed: Case) -> Case:
     case.do("client.save", {"client": str(client), "as": "before"})
     for what, (_, ok) in before.items():
         case.do("client.restore", {"client": str(client), "bytes": "before", "actor": what, "journal": what})
-        told = {"client": what, "message": "survivors", "as": "consistency/100" if ok is True else "nothing"}
-        case.do("client.receive", told, ok)
+        request = {
+            "client": what,
+            "message": "survivors",
+            "as": "consistency/100" if ok is True else "nothing",
+        }
+        case.do("client.receive", request, ok)
     return case
 
 
@@ -818,8 +829,8 @@ def two_copies(flat: Case) -> Case:
     for copy in ("first", "second"):
         case.do("client.restore", {"client": "2", "bytes": "before", "actor": copy})
     case.do("client.receive", {"client": "first", "message": "bundle/2", "update": "2", "as": "masked/2"})
-    told = {"client": "second", "message": "bundle/2", "update": "2", "as": "nothing"}
-    case.do("client.receive", told, "AlreadyUsed")
+    request = {"client": "second", "message": "bundle/2", "update": "2", "as": "nothing"}
+    case.do("client.receive", request, "AlreadyUsed")
     case.do("client.state", {"client": "second"})
     return case
 
@@ -839,23 +850,23 @@ def application_mistakes(flat: Case) -> Case:
         base=flat,
         first="bundle sent",
     )
-    told = {"client": "2", "message": "bundle/2", "as": "nothing"}
-    case.do("client.receive", told, "UsageError")
+    request = {"client": "2", "message": "bundle/2", "as": "nothing"}
+    case.do("client.receive", request, "UsageError")
     for name in ("short", "nan", "integers"):
-        case.do("client.receive", {**told, "update": name}, "UsageError")
+        case.do("client.receive", {**request, "update": name}, "UsageError")
     case.do("client.state", {"client": "2"})
-    case.do("client.receive", {**told, "update": "2", "as": "masked/2"})
+    case.do("client.receive", {**request, "update": "2", "as": "masked/2"})
     case.do("client.hello", {"client": "2", "as": "nothing"}, "UsageError")
     case.do("client.state", {"client": "2"})
     case.do("client.save", {"client": "2", "as": "nothing"}, "UsageError")
     return case
 
 
-# --- lies to the server ------------------------------------------------------------------------------------
+# --- bad messages to the server --------------------------------------------------------------------------
 
 
-class Frauds:
-    """Messages that the server must not count, each to a server restored from the same bytes."""
+class BadMessagesToServer:
+    """Sends messages that must not count, each to a server restored from the same bytes."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -876,9 +887,9 @@ def adverts_to_server(flat: Case) -> Case:
         base=flat,
         first="advert made",
     )
-    plan, frauds = flat_plan(), Frauds(case)
+    plan, bad = flat_plan(), BadMessagesToServer(case)
     three, five = got(case, "advert/3", KeyAdvert), got(case, "advert/5", KeyAdvert)
-    for name, lie in {
+    for name, forged in {
         "wrong signature": replace(three, signature=flip(three.signature)),
         "mask key swapped": replace(three, mask=five.mask),
         "low order": signed_advert(plan, 3, bytes(32), three.mask),
@@ -889,7 +900,7 @@ def adverts_to_server(flat: Case) -> Case:
         "nothing": b"",
         "version 2": b"\x02" + encode(three)[1:],
     }.items():
-        frauds.send(name, lie)
+        bad.send(name, forged)
     case.do("server.receive", {"client": 12, "message": "advert/3"}, "UsageError")
     return case
 
@@ -902,7 +913,7 @@ def dealings_to_server(flat: Case) -> Case:
         base=flat,
         first="dealing made",
     )
-    plan, frauds = flat_plan(), Frauds(case)
+    plan, bad = flat_plan(), BadMessagesToServer(case)
     honest = got(case, "dealing/3", Dealing)
     advert = got(case, "advert/3", KeyAdvert)
 
@@ -910,7 +921,7 @@ def dealings_to_server(flat: Case) -> Case:
         statement = transcript.dealing_statement(plan_hash, by, dealing)
         return replace(dealing, signature=identity(3).sign(statement))
 
-    for name, lie in {
+    for name, forged in {
         "wrong signature": replace(honest, signature=flip(honest.signature)),
         "for another plan": signed(honest, plan_hash=flat_plan(round=8).hash),
         "with other keys": signed(honest, by=replace(advert, mask=advert.channel)),
@@ -923,7 +934,7 @@ def dealings_to_server(flat: Case) -> Case:
         "no commitment": signed(replace(honest, commitments=())),
         "in another's name": got(case, "dealing/5", Dealing),
     }.items():
-        frauds.send(name, lie)
+        bad.send(name, forged)
     return case
 
 
@@ -934,7 +945,7 @@ def inputs_to_server(flat: Case) -> Case:
         base=flat,
         first="masked made",
     )
-    plan, frauds = flat_plan(), Frauds(case)
+    plan, bad = flat_plan(), BadMessagesToServer(case)
     honest = got(case, "masked/3", MaskedInput)
     memory = case.session.actors["3"].memory()
     adverts = {advert.sender: advert for advert in memory.adverts}
@@ -944,7 +955,7 @@ def inputs_to_server(flat: Case) -> Case:
         statement = transcript.view_statement(plan.hash, 3, view, disputes)
         return replace(honest, disputes=disputes, signature=identity(3).sign(statement))
 
-    for name, lie in {
+    for name, forged in {
         "two vectors": replace(honest, vectors=np.concatenate([honest.vectors, honest.vectors])),
         "no vector": replace(honest, vectors=np.empty((0, 0), np.uint32)),
         "a word too few": replace(honest, vectors=honest.vectors[:, 1:]),
@@ -955,8 +966,8 @@ def inputs_to_server(flat: Case) -> Case:
         "disputes not signed": replace(honest, disputes=(5,)),
         "in another's name": got(case, "masked/5", MaskedInput),
     }.items():
-        frauds.send(name, lie)
-    frauds.send("a dispute", signed(view, (5,)), outcome="counted")
+        bad.send(name, forged)
+    bad.send("a dispute", signed(view, (5,)), outcome="counted")
     return case
 
 
@@ -967,7 +978,7 @@ def openings_to_server(flat: Case) -> Case:
         base=flat,
         first="consistency made",
     )
-    plan, frauds = flat_plan(), Frauds(case)
+    plan, bad = flat_plan(), BadMessagesToServer(case)
     memory = case.session.actors["3"].memory()
     adverts = {advert.sender: advert for advert in memory.adverts}
     view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
@@ -975,14 +986,14 @@ def openings_to_server(flat: Case) -> Case:
     def signed(*statement: Any) -> Consistency:
         return Consistency(3, identity(3).sign(transcript.opening(*statement)))
 
-    for name, lie in {
+    for name, forged in {
         "wrong signature": Consistency(3, flip(got(case, "consistency/3", Consistency).signature)),
         "other survivors": signed(plan, view, memory.survivors[:-1], memory.rows),
         "no rows": signed(plan, view, memory.survivors, ()),
         "another view": signed(plan, bytes(32), memory.survivors, memory.rows),
         "in another's name": got(case, "consistency/5", Consistency),
     }.items():
-        frauds.send(name, lie)
+        bad.send(name, forged)
     return case
 
 
@@ -995,13 +1006,13 @@ def unmaskings_to_server(flat: Case) -> Case:
         base=flat,
         first="unmasking made",
     )
-    plan, frauds = flat_plan(), Frauds(case)
+    plan, bad = flat_plan(), BadMessagesToServer(case)
     honest = got(case, "unmasking/3", Unmasking)
-    frauds.send("wrong signature", replace(honest, signature=flip(honest.signature)))
-    frauds.send("changed share", replace(honest, seeds=flip(honest.seeds)))
-    frauds.send("in another's name", got(case, "unmasking/5", Unmasking))
+    bad.send("wrong signature", replace(honest, signature=flip(honest.signature)))
+    bad.send("changed share", replace(honest, seeds=flip(honest.seeds)))
+    bad.send("in another's name", got(case, "unmasking/5", Unmasking))
     entry = honest.seeds[:65]
-    # the true share of client 5's mask key that client 3 holds, though client 5 survived
+    # the real share of client 5's mask key, although client 5 survived
     channel = bytes.fromhex(case.session.given["entropy"]["3"][1])
     agreed = AgreementKey.from_private(channel).agree(got(case, "advert/5", KeyAdvert).channel)
     boxes = got(case, "dealing/5", Dealing).boxes
@@ -1025,7 +1036,7 @@ def unmaskings_to_server(flat: Case) -> Case:
     }.items():
         changed = replace(honest, **changes)
         signature = identity(3).sign(transcript.unmasking_statement(plan.hash, changed))
-        frauds.send(name, replace(changed, signature=signature), outcome="counted")
+        bad.send(name, replace(changed, signature=signature), outcome="counted")
         for v in (2, 5, 7, 11):
             case.do("server.receive", {"client": v, "message": f"unmasking/{v}"})
         case.do("server.advance", {"as": "nothing"})
@@ -1042,15 +1053,15 @@ def out_of_turn(flat: Case) -> Case:
         base=flat,
         first="dealing made",
     )
-    frauds = Frauds(case)
+    bad = BadMessagesToServer(case)
     for name in ("masked/3", "consistency/3", "unmasking/3"):
-        frauds.send(f"{name} in stage 1", case.session.get(name))
+        bad.send(f"{name} in stage 1", case.session.get(name))
     case.do("server.receive", {"client": 3, "message": "dealing/3"})
     case.do("server.restore", {"bytes": "server before"})
     for v in (2, 5, 7, 11):
         case.do("server.receive", {"client": v, "message": f"dealing/{v}"})
     case.do("server.advance", {"as": "without 3/bundle"})
-    # client 3 did not deal, so it is out, though what it signs is the right view
+    # client 3 dealt nothing and has dropped out, although it signs the right view
     plan, (adverts, dealers) = flat_plan(), seen_by(case, "without 3/bundle/2")
     view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in dealers])
     signature = identity(3).sign(transcript.view_statement(plan.hash, 3, view, ()))
@@ -1061,7 +1072,7 @@ def out_of_turn(flat: Case) -> Case:
 
 
 def seen_by(case: Case, bundle: str) -> tuple[dict[int, KeyAdvert], tuple[Dealer, ...]]:
-    """What a bundle shows of U2, and the keys."""
+    """The view of U2 from a bundle and the keys."""
     adverts = {advert.sender: advert for advert in got(case, "keylist", KeyList).adverts}
     return adverts, got(case, bundle, Bundle).dealers
 

@@ -1,4 +1,4 @@
-"""Vectors of whole runs: every message, and for some runs every value behind it."""
+"""Vectors of whole runs: every message, and for some runs every intermediate value."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.secagg.drbg import Drbg
 from tests.secagg.vector_case import Case, floors_json, identity, make_plan
 from tests.vectors.check.session import doubles, numbers, ring
 
-FIVE = (2, 3, 5, 7, 11)  # ids are not places: a Shamir index is the place in the roster
+FIVE = (2, 3, 5, 7, 11)  # not 1 to 5: a Shamir index is a place in the roster, not an id
 FLAT = Schedule(name="random", size=5)
 STAGES = (Stage.KEYS, Stage.SHARES, Stage.INPUTS, Stage.CONSISTENCY, Stage.UNMASKING)
 UP = ("advert", "dealing", "masked", "consistency", "unmasking")
@@ -83,12 +83,12 @@ def given_for(plan: Plan) -> dict[str, Any]:
 
 
 class Run:
-    """A run, stage by stage, through the operations of a case: from the start, or from where a base stops."""
+    """Runs the stages as operations of a case, from the start or from the end of the case's base."""
 
     def __init__(self, case: Case, plan: Plan, *, values: Collection[int] = ()) -> None:
         self.case, self.plan, self.values = case, plan, values
         self.inbox: dict[int, str] = dict.fromkeys(plan.ids, "")
-        self.tag = "then/" if case.base else ""  # names of this file are not those of its base
+        self.tag = "then/" if case.base else ""  # so that names differ from those of the base
         if case.base:
             sent = [step for step in case.before if step["op"] == "server.advance"]
             self.inbox = {int(v): name for v, name in sent[-1]["out"]["messages"].items()}
@@ -100,7 +100,7 @@ class Run:
         case.mark("started")
 
     def answers(self, stage: Stage, silent: Collection[int] = ()) -> dict[int, str]:
-        """Let everybody who got a message answer it; give the names of the answers."""
+        """Let every client that got a message answer it; return the names of the answers."""
         made = {}
         for v in [v for v in self.inbox if v not in silent]:
             name = f"{self.tag}{UP[stage]}/{v}"
@@ -146,7 +146,7 @@ class Run:
         drop: Mapping[int, Stage] | None = None,
         tamper: Mapping[tuple[Stage, int], Tamper] | None = None,
     ) -> Any:
-        """These stages, to the end. Clients in `drop` fall silent; `tamper` changes a message on its way."""
+        """Run these stages to the end. Clients in `drop` stop answering; `tamper` changes messages."""
         for stage in stages:
             answers = self.answers(stage, [v for v, when in (drop or {}).items() if when <= stage])
             self.take(
@@ -170,7 +170,7 @@ def whole_run(
     values: Collection[int] = (),
     hashed: tuple[str, ...] = (),
 ) -> Case:
-    """A run of its own, from the start to the end."""
+    """A complete run without a base."""
     case = Case(name, about, given=given_for(plan))
     case.hashed = hashed
     Run(case, plan, values=values).rest(STAGES, drop=drop)
@@ -181,7 +181,7 @@ def whole_run(
 
 
 def check_sums(plan: Plan, case: Case, result: Any) -> None:
-    """Independently of the protocol: each opened total is the sum of its members' encoded updates."""
+    """Compare each opened total with the sum of its members' encoded updates, without the protocol."""
     for opened in result["rows"].values():
         total = np.zeros(plan.length, np.uint32)
         for v in opened["members"]:
@@ -314,7 +314,7 @@ def audits() -> Case:
 
 
 def damaged_box(case: Case, v: int, name: str) -> str:
-    """The first box of a dealing, one bit changed: it does not open."""
+    """Change one bit of the first box of a dealing, so that it does not open."""
     dealing = decode(case.session.get(name))
     assert isinstance(dealing, Dealing)
     boxes = bytes([dealing.boxes[0] ^ 1]) + dealing.boxes[1:]
@@ -322,7 +322,7 @@ def damaged_box(case: Case, v: int, name: str) -> str:
 
 
 def dealt(case: Case, threes: str) -> Run:
-    """The run after stage 1, with another dealing of client 3 than its own."""
+    """The run after stage 1, with the dealing of client 3 replaced."""
     run = Run(case, flat_plan())
     run.take({v: threes if v == 3 else f"dealing/{v}" for v in FIVE})
     run.advance(Stage.SHARES)
@@ -343,7 +343,7 @@ def disputed_box(flat: Case) -> Case:
 
 
 def false_box(case: Case, v: int, name: str) -> str:
-    """The first box of a dealing opens, but its share is not the one whose hash the dealer signed."""
+    """Change the first box of a dealing: it opens, but its share does not match the signed hash."""
     dealing = decode(case.session.get(name))
     assert isinstance(dealing, Dealing)
     actor = case.session.actors[str(v)]
@@ -372,7 +372,7 @@ def disputed_share(flat: Case) -> Case:
 
 
 def false_unmasking(case: Case, v: int, name: str) -> str:
-    """One bit of the first share changed, and signed again by its sender."""
+    """Change one bit of the first share and sign the message again."""
     message = decode(case.session.get(name))
     assert isinstance(message, Unmasking)
     seeds = bytes([message.seeds[0] ^ 1]) + message.seeds[1:]
@@ -422,11 +422,11 @@ def cheating_dealer(flat: Case) -> Case:
     return case
 
 
-# --- going on after something was lost ------------------------------------------------------------------
+# --- runs that continue after a loss --------------------------------------------------------------------
 
 
 def resumed(flat: Case) -> Case:
-    """Somebody is saved and restored before every message; a Survivors message comes twice."""
+    """One participant is saved and restored before every message; a Survivors message arrives twice."""
     plan = flat_plan()
     case = Case(
         "n5_resumed",

@@ -11,7 +11,7 @@ from tests.vectors import check
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: all hold, 1: some do not, 2: nothing to check."""
+    """Return 0 if all vectors hold, 1 if some do not, 2 if there is nothing to check."""
     parser = ArgumentParser(prog="python -m tests.vectors", description=__doc__)
     here = Path(__file__).parent
     parser.add_argument("folder", nargs="?", type=Path, default=here, metavar="DIR", help="where vectors are")

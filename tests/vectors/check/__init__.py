@@ -1,9 +1,9 @@
 """Check test vectors against this implementation: `python -m tests.vectors`.
 
-One JSON file is one case: inputs with all their randomness, named byte strings, and a list of operations,
-each with what it must give or the name of the error that it must raise. A file may stand on another one
-(`base`): the first so many operations of that file come first. docs/protocol.md, "Test vectors", has the
-format; `stateless` and `actors` have the operations.
+A JSON file is one case: inputs with all their randomness, named byte strings, and a list of operations, each
+with its expected output or the name of the error that it must raise. A file may continue another one
+(`base`): it starts after a given number of that file's operations. docs/protocol.md, "Test vectors",
+describes the format; `stateless` and `actors` contain the operations.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def check(directory: Path | str) -> list[tuple[str, bool, str]]:
 
 
 def run(path: Path | str, json: bool) -> int:
-    """Print one line per file (or one JSON list). 0: all hold, 1: some do not, 2: nothing to check."""
+    """Print one line per file, or one JSON list. Return 0 if all hold, 1 if some do not, 2 if none exists."""
     folder = Path(path)
     if not folder.is_dir():
         print(f"secagg: {folder} is not a folder", file=sys.stderr)
@@ -54,12 +54,12 @@ def _verdict(path: Path) -> tuple[bool, str]:
         return True, f"{check_file(path)} operations"
     except Mismatch as differs:
         return False, str(differs)
-    except Exception as broken:  # a vector that cannot be run is a vector that fails, whatever the reason
+    except Exception as broken:  # a vector that cannot be run has failed
         return False, f"{type(broken).__name__}: {broken}"
 
 
 def check_file(path: Path) -> int:
-    """Run one file and return how many operations it has; Mismatch at the first difference."""
+    """Run one file and return how many operations it has; raise Mismatch at the first difference."""
     case, session, before = load(path)
     for place, step in enumerate([*before, *case["operations"]]):
         where = f"operation {place - len(before)}" if place >= len(before) else f"base operation {place}"
@@ -74,7 +74,7 @@ def check_file(path: Path) -> int:
 
 
 def load(path: Path, draw: Callable[[str], Entropy] | None = None) -> tuple[Values, Session, list[Values]]:
-    """A case, the session that its operations act on, and the operations of its base that come first."""
+    """A case, the session that its operations act on, and the operations of its base to run first."""
     case = read(path)
     base = read(path.parent / case["base"]["file"]) if "base" in case else {}
     return case, session_of(case, base, draw), base.get("operations", [])[: case.get("base", {}).get("first")]
@@ -88,7 +88,7 @@ def read(path: Path) -> Values:
 
 
 def session_of(case: Values, base: Values, draw: Callable[[str], Entropy] | None) -> Session:
-    """Inputs and byte strings of the base, and over them those of the case."""
+    """A session with the inputs and byte strings of the base, overridden by those of the case."""
     given: Values = {}
     for part in (base.get("given", {}), case["given"]):
         for name, value in part.items():
@@ -108,13 +108,13 @@ def session_of(case: Values, base: Values, draw: Callable[[str], Entropy] | None
 
 
 def spliced(known: Mapping[str, bytes], value: Values) -> bytes:
-    """Another byte string with `drop` bytes at place `at` replaced by `put`."""
+    """The named byte string with `drop` bytes at offset `at` replaced by `put`."""
     source, at = known[value["of"]], value["at"]
     return source[:at] + bytes.fromhex(value["put"]) + source[at + value["drop"] :]
 
 
 def perform(session: Session, step: Values) -> Values:
-    """Run one operation: `ok` is true, or the name of the error, and `out` what it gave."""
+    """Run one operation: `ok` is true or the name of the error, `out` is the output."""
     try:
         out = OPERATIONS[step["op"]](session, step["in"])
     except SecAggError as refused:

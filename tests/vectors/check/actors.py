@@ -1,4 +1,4 @@
-"""Operations of clients and the server, and every intermediate value behind a client's message."""
+"""Operations of clients and the server, and the intermediate values of a client's messages."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.vectors.check.session import (
 def _client_new(s: Session, v: Values) -> Values:
     """`client` is the id, `actor` its name in this file: two actors may be the same client.
 
-    They share a journal, unless `journal` names another one; `entropy` names the draws, if not `actor` does.
+    They share a journal unless `journal` names another one. `entropy` names the draws (default: `actor`).
     """
     name = v.get("actor", str(v["client"]))
     identity = Identity.from_private(bytes.fromhex(s.given["identities"][str(v["client"])]))
@@ -83,7 +83,7 @@ def _client_records(s: Session, v: Values) -> Values:
 
 
 def _client_values(s: Session, v: Values) -> Values:
-    """Every intermediate value behind the message that this client sent last (`message`)."""
+    """Every intermediate value of the last message (`message`) that this client sent."""
     actor = s.actors[v["client"]]
     memory, message = actor.memory(), decode(s.get(v["message"]))
     return _VALUES_OF[memory.state](memory, message, actor)
@@ -202,7 +202,7 @@ def _server_new(s: Session, v: Values) -> Values:
 
 
 def _server_receive(s: Session, v: Values) -> Values:
-    """`counted`, `ignored` (a duplicate, or too late) or `dropped`: its sender is out of the run."""
+    """`counted`, `ignored` (a duplicate, or too late) or `dropped` (the sender has left the run)."""
     waiting = v["client"] in s.server.waiting_for()
     dropout = s.server.receive(v["client"], s.get(v["message"]))
     counted = waiting and v["client"] not in s.server.waiting_for()
@@ -218,7 +218,7 @@ def _server_outbox(s: Session, v: Values) -> Values:
 
 
 def _sent(s: Session, name: str, outbox: Mapping[ClientId, ToClient]) -> Values:
-    """By receiver, the names of the messages to send: one name when all get the same."""
+    """The names of the messages to send, by receiver; one name if all receive the same message."""
     made = {client: encode(outbox[client]) for client in outbox}
     same = len(set(made.values())) == 1
     names = {str(v): s.put(name if same else f"{name}/{v}", data) for v, data in made.items()}
@@ -226,7 +226,7 @@ def _sent(s: Session, name: str, outbox: Mapping[ClientId, ToClient]) -> Values:
 
 
 def _server_values(s: Session, _: Values) -> Values:
-    """What the server is about to rebuild, and the sums that are still masked: in stage 4."""
+    """In stage 4: the secrets that the server will rebuild, and the masked sums."""
     data = s.server.save()
     s.server = Server.restore(data, s.journal("server"))
     ledger, plan = server_state.restore(data), s.server.plan

@@ -1,4 +1,4 @@
-"""What the operations of a test vector act on: named bytes, recorded randomness, clients and a server."""
+"""The state of a test vector: named bytes, recorded randomness, clients and a server."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Values = dict[str, Any]
 Operation = Callable[["Session", Values], Values]
 
 
-class Mismatch(Exception):  # noqa: N818 - it reads as the sentence it is
-    """This implementation and the vector disagree."""
+class Mismatch(Exception):  # noqa: N818
+    """The implementation does not match the vector."""
 
 
 # --- values of JSON ------------------------------------------------------------------------------------
@@ -64,15 +64,15 @@ def hexes(values: list[str]) -> list[bytes]:
 
 
 def box_address(plan_hash: bytes, sender: int, receiver: int) -> bytes:
-    """What a box is sealed for: its HKDF info and its associated data."""
+    """The address of a box: its HKDF info and associated data."""
     return labels.SHARE_BOX + plan_hash + u32(sender) + u32(receiver)
 
 
-# --- who acts ------------------------------------------------------------------------------------------
+# --- participants --------------------------------------------------------------------------------------
 
 
 class Tape:
-    """An Entropy that gives the draws of a vector, in order and of the right size, and no others."""
+    """An entropy source that returns the draws of a vector in order and checks their sizes."""
 
     def __init__(self, name: str, draws: list[str]) -> None:
         self.name = name
@@ -92,7 +92,7 @@ class Tape:
 
 
 class Records:
-    """A journal whose records a vector can list."""
+    """A journal whose records can be listed."""
 
     def __init__(self, records: Mapping[str, bytes]) -> None:
         self.records = dict(records)
@@ -106,7 +106,7 @@ class Records:
 
 @dataclass(slots=True)
 class Actor:
-    """One client of a vector, with what its machine was made with."""
+    """One client of a vector, with the arguments that it was made from."""
 
     machine: Client
     identity: Identity = field(repr=False)
@@ -115,7 +115,7 @@ class Actor:
     entropy: Entropy = field(repr=False)
 
     def memory(self) -> Memory:
-        """What the client remembers, read through `save`; the client goes on from its own bytes."""
+        """The client's state, read by `save`; the client is restored from the same bytes."""
         data = self.machine.save()
         self.restore(data)
         return client_state.restore(data)
@@ -125,11 +125,11 @@ class Actor:
 
 
 class Session:
-    """What the operations of one file act on.
+    """The state that the operations of one file act on.
 
-    `given` holds the inputs of the file, `known` its named byte strings, `hashed` the SHA-256 of those that
-    an operation makes and that are too long to print. With `draw` (when vectors are made) an unknown name is
-    filled in and randomness comes from `draw`; without it, both must be in the file.
+    `given` contains the inputs of the file, `known` its named byte strings, and `hashed` the SHA-256 of
+    outputs that are too long to print. When vectors are made, `draw` supplies randomness, and unknown names
+    are added. Without `draw`, both must be in the file.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class Session:
         return self.known[name]
 
     def put(self, name: str, data: bytes) -> str:
-        """Compare what was made with the vector's bytes of that name."""
+        """Compare an output with the bytes of that name in the vector."""
         if self._draw is not None or self._hashed.get(name) == sha256(data).digest():
             self.known.setdefault(name, data)
         if self.known.get(name) != data:
@@ -184,7 +184,7 @@ class Session:
 
 
 def floors_of(value: Values) -> Floors:
-    """Floors from JSON: the plan whose roster, training and seed are pinned, and the limits."""
+    """Floors from JSON: the limits, and a plan whose roster, training and seed are pinned."""
     pinned = Plan.from_bytes(bytes.fromhex(value["pinned"]))
     return Floors(
         roster=pinned.roster,

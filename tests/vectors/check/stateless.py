@@ -1,4 +1,4 @@
-"""Operations without a state: primitives, and what everybody derives from a plan or reads in a message."""
+"""Operations without state: primitives, values derived from a plan, and decoded messages."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def _tree_climb(_: Session, v: Values) -> Values:
     return {"root": hashtree.root_from(leaf, v["place"], hexes(v["siblings"])).hex()}
 
 
-# --- what is derived from a plan --------------------------------------------------------------------------
+# --- values derived from a plan ---------------------------------------------------------------------------
 
 
 def _shuffle(_: Session, v: Values) -> Values:
@@ -243,7 +243,7 @@ def _message(s: Session, v: Values) -> Values:
 
 
 def _fields(value: Any) -> Any:
-    """A message as JSON, to compare a decoder field by field."""
+    """A message as JSON, field by field."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, np.ndarray):
