@@ -1,42 +1,61 @@
-"""The whole protocol in plain Python integers: where a reader starts, and what the tests compare with.
+"""The whole protocol in plain Python integers: a reader starts here, and the tests compare with it.
 
-One function per stage, in order, each over all clients at once; no state machine, no wire format, no numba.
-Everybody here is honest, but anybody may leave at any stage. With the same randomness, the real `Client` and
-`Server` make the same shares, masks, masked vectors and totals as this page.
+One function per stage, in order, each over all clients at once. There is no state machine and no wire format.
+AES, HKDF, X25519 and Ed25519 come from `cryptography`, hashes from hashlib; everything else is written out
+here and shares no code with the rest of secagg. All clients are honest, but any client may stop at any stage.
+With the same randomness, `Client` and `Server` make the same shares, masks, masked vectors and totals.
 
 The names are those of Bonawitz et al. 2017, Fig. 4: c^PK/c^SK are the channel keys, s^PK/s^SK the mask keys,
-b the self-mask seeds, U1, U2, U3 who is left after each stage. What is added to that paper: R groupings of
-the clients at once with one seed each, a signed hash of every share, a commitment to every seed, the view of
-U2 signed with the masked input, and an audit of what the opened rows reveal (SHARE, Appendix C).
+b the self-mask seeds, and U1, U2, U3 the clients that are left after each stage. The protocol adds to that
+paper: R groupings of the clients at once with one seed each, a signed hash of every share, a commitment to
+every seed, the view of U2 signed with the masked input, and an audit of what the opened sums reveal (SHARE,
+Appendix C).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 
-from secagg.crypto import box, hashtree, prg
-from secagg.crypto.keys import AgreementKey, Identity, verify
-from secagg.crypto.masks import pairwise_key, self_key
-from secagg.crypto.shamir import PRIME, SHARE_BYTES
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from secagg import labels
 from secagg.errors import PeerError, TooFewSurvivors
-from secagg.protocol import transcript
-from secagg.protocol.client_state import nonce_of
 from secagg.protocol.messages import Dealer, KeyAdvert
 from secagg.protocol.plan import Plan
 from secagg.protocol.result import Stage
 from secagg.types import ClientId, Entropy, GroupId
 
+PRIME = 2**257 - 93
 Expand = Callable[[bytes, int], list[int]]
 Vector = list[int]
 
 
-# --- the arithmetic ------------------------------------------------------------------------------------
+# --- bytes and numbers -----------------------------------------------------------------------------------
+
+
+def little(number: int, size: int = 4) -> bytes:
+    return number.to_bytes(size, "little")
+
+
+def digest(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(parts)).digest()
+
+
+def hkdf(secret: bytes, info: bytes, length: int = 32) -> bytes:
+    return HKDF(SHA256(), length, salt=None, info=info).derive(secret)
 
 
 def expand(key: bytes, length: int) -> Vector:
     """A mask: AES-128-CTR of the key, read as 32-bit integers."""
-    return [int(word) for word in prg.expand(key, length)]
+    stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(4 * length))
+    return [int.from_bytes(stream[i : i + 4], "little") for i in range(0, 4 * length, 4)]
 
 
 def add(a: Sequence[int], b: Sequence[int], sign: int, modulus: int) -> Vector:
@@ -46,15 +65,15 @@ def add(a: Sequence[int], b: Sequence[int], sign: int, modulus: int) -> Vector:
 
 def split(secret: int, threshold: int, indices: Sequence[int], entropy: Entropy) -> dict[int, int]:
     """Shamir 1979: points of a random polynomial of degree t - 1 whose value at 0 is the secret."""
-    coefficients, stream = [secret], entropy(SHARE_BYTES * (threshold - 1))
+    coefficients, stream = [secret], entropy(33 * (threshold - 1))
     while True:
-        for start in range(0, len(stream), SHARE_BYTES):
-            candidate = int.from_bytes(stream[start : start + SHARE_BYTES], "little") % 2**257
-            if candidate < PRIME:  # rejection sampling: every coefficient, 0 included, is as likely
+        for start in range(0, len(stream), 33):
+            candidate = int.from_bytes(stream[start : start + 33], "little") % 2**257
+            if candidate < PRIME:  # rejection sampling: every coefficient, 0 included, is equally likely
                 coefficients.append(candidate)
         if len(coefficients) == threshold:
             break
-        stream = entropy(SHARE_BYTES)
+        stream = entropy(33)
     return {x: sum(a * x**k for k, a in enumerate(coefficients)) % PRIME for x in indices}
 
 
@@ -70,6 +89,70 @@ def combine(shares: Mapping[int, int]) -> int:
     return total % PRIME
 
 
+# --- keys, boxes, hashes and signatures ------------------------------------------------------------------
+
+
+def public_half(private: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def agree(private: bytes, public: bytes) -> bytes:
+    return X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+
+
+def sign(private: bytes, statement: bytes) -> bytes:
+    return Ed25519PrivateKey.from_private_bytes(private).sign(statement)
+
+
+def self_key(seed: bytes, plan_hash: bytes, owner: ClientId, grouping: int) -> bytes:
+    """The key of a client's own mask."""
+    return hkdf(seed, labels.SELF_MASK + plan_hash + little(owner) + little(grouping), 16)
+
+
+def pairwise_key(agreed: bytes, plan_hash: bytes, a: ClientId, b: ClientId, grouping: int) -> bytes:
+    """The key of the mask that two clients share: the lower id adds the mask, the higher subtracts it."""
+    pair = little(min(a, b)) + little(max(a, b))
+    return hkdf(agreed, labels.PAIRWISE_MASK + plan_hash + pair + little(grouping), 16)
+
+
+def box_address(plan_hash: bytes, sender: ClientId, receiver: ClientId) -> bytes:
+    return labels.SHARE_BOX + plan_hash + little(sender) + little(receiver)
+
+
+def seal(agreed: bytes, address: bytes, content: bytes, entropy: Entropy) -> bytes:
+    """AES-256-GCM: nonce, ciphertext and tag."""
+    nonce = entropy(12)
+    return nonce + AESGCM(hkdf(agreed, address)).encrypt(nonce, content, address)
+
+
+def unseal(agreed: bytes, address: bytes, box: bytes) -> bytes:
+    return AESGCM(hkdf(agreed, address)).decrypt(box[:12], box[12:], address)
+
+
+def share_nonce(pair_nonce: bytes, secret: int) -> bytes:
+    """The nonce of one share, from the one nonce that dealer and holder have."""
+    return digest(labels.SHARE_NONCE, pair_nonce, little(secret))
+
+
+def share_hash(
+    plan_hash: bytes, dealer: ClientId, holder: ClientId, secret: int, share: bytes, nonce: bytes
+) -> bytes:
+    """The public hash of one share. Secret 0 is the mask key; secret r + 1 is the seed of grouping r."""
+    return digest(labels.SHARE_LEAF, plan_hash, little(dealer), little(holder), little(secret), share, nonce)
+
+
+def tree_leaf(content: bytes) -> bytes:
+    return digest(labels.TREE_LEAF, content)
+
+
+def tree_root(nodes: list[bytes]) -> bytes:
+    """The root of the Merkle tree over these leaves."""
+    while len(nodes) > 1:
+        nodes = nodes + [digest(labels.TREE_EMPTY)] * (len(nodes) % 2)
+        nodes = [digest(labels.TREE_NODE, *nodes[i : i + 2]) for i in range(0, len(nodes), 2)]
+    return nodes[0]
+
+
 # --- one client, and what everybody can see --------------------------------------------------------------
 
 
@@ -78,39 +161,43 @@ class Party:
     """A client: its randomness, its keys, its seeds, and the shares that others gave it."""
 
     id: ClientId
-    identity: Identity = field(repr=False)
+    identity: bytes = field(repr=False)  # the private Ed25519 key
     entropy: Entropy = field(repr=False)
     channel: bytes = field(default=b"", repr=False)  # c^SK
     mask: bytes = field(default=b"", repr=False)  # s^SK
     seeds: list[bytes] = field(default_factory=list, repr=False)  # b, one per grouping
-    held: dict[ClientId, tuple[bytes, list[int]]] = field(default_factory=dict, repr=False)
+    held: dict[ClientId, list[int]] = field(default_factory=dict, repr=False)
 
 
 @dataclass
 class Transcript:
-    """Everything the server sees, and the shares and masks as well, for the tests."""
+    """Everything that the server sees, and also the shares, for the tests."""
 
     plan: Plan
     adverts: dict[ClientId, KeyAdvert] = field(default_factory=dict)  # U1
     dealers: dict[ClientId, Dealer] = field(default_factory=dict)  # U2
     boxes: dict[tuple[ClientId, ClientId], bytes] = field(default_factory=dict)
-    hashes: dict[ClientId, dict[ClientId, list[bytes]]] = field(default_factory=dict)
+    hashes: dict[tuple[ClientId, ClientId], list[bytes]] = field(default_factory=dict)
     shares: dict[tuple[ClientId, ClientId], list[int]] = field(default_factory=dict)  # (dealer, holder)
     masked: dict[ClientId, list[Vector]] = field(default_factory=dict)  # U3
     views: dict[ClientId, bytes] = field(default_factory=dict)  # stage-2 signatures
-    rows: tuple[GroupId, ...] = ()
+    opened: tuple[GroupId, ...] = ()
     endorsements: dict[ClientId, bytes] = field(default_factory=dict)  # stage-3 signatures
     totals: dict[GroupId, Vector] = field(default_factory=dict)
 
-    def enough(self, who: Mapping[ClientId, object]) -> None:
-        if len(who) < self.plan.t:
-            raise TooFewSurvivors(f"{len(who)} left, the threshold is {self.plan.t}")
+    def enough(self, clients: Sized) -> None:
+        if len(clients) < self.plan.t:
+            raise TooFewSurvivors(f"{len(clients)} clients left, the threshold is {self.plan.t}")
+
+    def peers(self, client: ClientId, stage: Collection[ClientId]) -> list[ClientId]:
+        """The peers of a client, itself included, that have completed a stage."""
+        return [v for v in self.plan.peers(client) if v in stage]
 
 
 def run(
     plan: Plan,
     inputs: Mapping[ClientId, Sequence[int]],
-    identities: Mapping[ClientId, Identity],
+    identities: Mapping[ClientId, bytes],
     entropy: Callable[[ClientId], Entropy],
     *,
     drop: Mapping[ClientId, Stage] | None = None,
@@ -136,61 +223,57 @@ def run(
 
 
 def keys(seen: Transcript, present: Sequence[Party]) -> None:
-    """Stage 0. Two fresh X25519 keys each, signed with the identity key of the roster."""
+    """Stage 0. Each client makes two X25519 keys and signs them with its identity key of the roster."""
     plan = seen.plan
     for party in present:
         party.entropy(16)  # the name of this run in the client's journal
         party.channel, party.mask = party.entropy(32), party.entropy(32)
-        channel, mask = AgreementKey.from_private(party.channel), AgreementKey.from_private(party.mask)
-        advert = KeyAdvert(party.id, channel.public, mask.public, b"")
-        statement = transcript.key_statement(plan.training_id, plan.round, plan.roster_hash, advert)
-        signature = party.identity.sign(statement)
-        verify(party.identity.public, signature, statement, signer=party.id)  # by the server and every client
-        seen.adverts[party.id] = KeyAdvert(party.id, advert.channel, advert.mask, signature)
+        channel, mask = public_half(party.channel), public_half(party.mask)
+        context = plan.training_id + little(plan.round, 8) + plan.roster_hash
+        signature = sign(party.identity, labels.SIGN_KEYS + context + little(party.id) + channel + mask)
+        seen.adverts[party.id] = KeyAdvert(party.id, channel, mask, signature)
     seen.enough(seen.adverts)
 
 
 def share(seen: Transcript, present: Sequence[Party]) -> None:
-    """Stage 1. Shamir shares of the mask key and of a fresh seed per grouping, sealed for each peer.
+    """Stage 1. Each client splits its mask key and a fresh seed per grouping, and seals shares for its peers.
 
-    Publicly, a commitment to each seed, and the hash of every share in a tree whose root is signed.
+    It publishes a commitment to each seed, and signs the root of a tree over the hashes of all shares.
     """
     plan = seen.plan
     for party in [p for p in present if p.id in seen.adverts]:
-        holders = [v for v in plan.peers(party.id) if v in seen.adverts]
+        holders = seen.peers(party.id, seen.adverts)
         indices = [plan.index[v] for v in holders]
         party.seeds = [party.entropy(32) for _ in plan.groupings]
         secrets = [int.from_bytes(s, "little") for s in (party.mask, *party.seeds)]
         polynomials = [split(secret, plan.t, indices, party.entropy) for secret in secrets]
-        channel, table = AgreementKey.from_private(party.channel), {}
+        leaves = []
         for holder, index in zip(holders, indices, strict=True):
             nonce, shares = party.entropy(32), [points[index] for points in polynomials]
-            seen.shares[party.id, holder] = shares
-            table[holder] = share_hashes(plan, party.id, holder, nonce, shares)
+            hashes = share_hashes(plan, party.id, holder, nonce, shares)
+            leaves.append(tree_leaf(b"".join(hashes)))
+            seen.shares[party.id, holder], seen.hashes[party.id, holder] = shares, hashes
             if holder == party.id:
-                party.held[party.id] = nonce, shares
+                party.held[party.id] = shares
             else:
-                agreed = channel.agree(seen.adverts[holder].channel)
-                content = nonce + b"".join(s.to_bytes(SHARE_BYTES, "little") for s in shares)
-                sealed = box.seal(agreed, plan.hash, party.id, holder, content, party.entropy)
-                seen.boxes[party.id, holder] = sealed
-        leaves = b"".join(hashtree.leaf(b"".join(table[v])) for v in holders)
+                content = nonce + b"".join(little(value, 33) for value in shares)
+                agreed = agree(party.channel, seen.adverts[holder].channel)
+                address = box_address(plan.hash, party.id, holder)
+                seen.boxes[party.id, holder] = seal(agreed, address, content, party.entropy)
         commitments = tuple(
-            transcript.seed_commitment(plan.hash, party.id, r, seed) for r, seed in enumerate(party.seeds)
+            digest(labels.SEED_COMMITMENT, plan.hash, little(party.id), little(r), seed)
+            for r, seed in enumerate(party.seeds)
         )
-        seen.dealers[party.id] = Dealer(party.id, commitments, hashtree.levels(leaves)[-1])
-        seen.hashes[party.id] = table
+        seen.dealers[party.id] = Dealer(party.id, commitments, tree_root(leaves))
     seen.enough(seen.dealers)
 
 
 def share_hashes(
     plan: Plan, dealer: ClientId, holder: ClientId, nonce: bytes, shares: Sequence[int]
 ) -> list[bytes]:
-    """The public hash of each share of one pair."""
+    """The public hashes of all shares that one dealer gives to one holder."""
     return [
-        transcript.share_hash(
-            plan.hash, dealer, holder, k, value.to_bytes(SHARE_BYTES, "little"), nonce_of(nonce, k)
-        )
+        share_hash(plan.hash, dealer, holder, k, little(value, 33), share_nonce(nonce, k))
         for k, value in enumerate(shares)
     ]
 
@@ -202,87 +285,97 @@ def mask(
     modulus: int,
     expand: Expand,
 ) -> None:
-    """Stage 2. Open the boxes; per grouping, add the own mask and the pairwise masks of the group in U2."""
+    """Stage 2. Each client opens its boxes, then masks its input once per grouping and signs its view of U2.
+
+    The masks are its own one and, for each other client of its group in U2, a pairwise one.
+    """
     plan = seen.plan
     for party in [p for p in present if p.id in seen.dealers]:
-        members = [v for v in plan.peers(party.id) if v in seen.dealers]
-        channel, mine = AgreementKey.from_private(party.channel), AgreementKey.from_private(party.mask)
+        members = seen.peers(party.id, seen.dealers)
         for dealer in [v for v in members if v != party.id]:
-            agreed = channel.agree(seen.adverts[dealer].channel)
-            sealed = seen.boxes[dealer, party.id]
-            content = box.unseal(agreed, plan.hash, dealer, party.id, sealed)
-            nonce, data = content[:32], content[32:]
-            shares = [
-                int.from_bytes(data[i : i + SHARE_BYTES], "little") for i in range(0, len(data), SHARE_BYTES)
-            ]
-            if share_hashes(plan, dealer, party.id, nonce, shares) != seen.hashes[dealer][party.id]:
+            agreed = agree(party.channel, seen.adverts[dealer].channel)
+            box = seen.boxes[dealer, party.id]
+            content = unseal(agreed, box_address(plan.hash, dealer, party.id), box)
+            parts = [content[i : i + 33] for i in range(32, len(content), 33)]
+            shares = [int.from_bytes(part, "little") for part in parts]
+            if share_hashes(plan, dealer, party.id, content[:32], shares) != seen.hashes[dealer, party.id]:
                 raise PeerError(f"client {dealer} dealt a share that it did not sign", culprit=dealer)
-            party.held[dealer] = nonce, shares
+            party.held[dealer] = shares
         vectors = []
         for r, g in plan.rows_of[party.id]:
-            vector = list(inputs[party.id])
             own = self_key(party.seeds[r], plan.hash, party.id, r)
-            vector = add(vector, expand(own, plan.length), 1, modulus)
+            vector = add(inputs[party.id], expand(own, plan.length), 1, modulus)
             for peer in [v for v in plan.groupings[r][g] if v != party.id and v in members]:
-                key = pairwise_key(mine.agree(seen.adverts[peer].mask), plan.hash, party.id, peer, r)
-                sign = 1 if party.id < peer else -1
-                vector = add(vector, expand(key, plan.length), sign, modulus)
+                agreed = agree(party.mask, seen.adverts[peer].mask)
+                key = pairwise_key(agreed, plan.hash, party.id, peer, r)
+                vector = add(vector, expand(key, plan.length), 1 if party.id < peer else -1, modulus)
             vectors.append(vector)
         seen.masked[party.id] = vectors
-        seen.views[party.id] = party.identity.sign(
-            transcript.view_statement(plan.hash, party.id, view(seen, party.id), ())
-        )
+        seen.views[party.id] = sign(party.identity, view_statement(seen, party.id, party.id))
     seen.enough(seen.masked)
 
 
 def view(seen: Transcript, client: ClientId) -> bytes:
     """What a client saw of U2."""
-    members = [v for v in seen.plan.peers(client) if v in seen.dealers]
-    return transcript.view(seen.plan.hash, [(seen.adverts[v], seen.dealers[v]) for v in members])
+    members = [(seen.adverts[v], seen.dealers[v]) for v in seen.peers(client, seen.dealers)]
+    rows = [little(d.id) + a.channel + a.mask + b"".join(d.commitments) + d.root for a, d in members]
+    return digest(labels.VIEW, seen.plan.hash, little(len(rows)), *rows)
+
+
+def view_statement(seen: Transcript, sender: ClientId, client: ClientId) -> bytes:
+    """What the sender signs in stage 2 if it has the same view as the client, and no disputes."""
+    disputes = digest(labels.DISPUTES, little(0))
+    return labels.SIGN_VIEW + seen.plan.hash + little(sender) + view(seen, client) + disputes
 
 
 def agree_on_survivors(seen: Transcript, present: Sequence[Party]) -> None:
-    """Stage 3. Everybody in U3 signed the same U2, the audit allows the rows: sign U3 and the rows."""
+    """Stage 3. Each client checks that all of U3 signed the same U2, and signs U3 and the group sums to open.
+
+    The audit decides which group sums may be opened.
+    """
     plan = seen.plan
     for v in plan.too_few_in_atom(seen.masked):
         del seen.masked[v]
     seen.enough(seen.masked)
     survivors = sorted(seen.masked)
-    seen.rows = tuple(sorted(plan.audit(survivors).rows))
+    seen.opened = tuple(sorted(plan.audit(survivors).rows))
+    ids = little(len(survivors)) + b"".join(map(little, survivors))
+    groups = little(len(seen.opened)) + b"".join(little(r, 2) + little(g) for r, g in seen.opened)
     for party in [p for p in present if p.id in seen.masked]:
         for v in survivors if not plan.semi_honest_only else ():
-            statement = transcript.view_statement(plan.hash, v, view(seen, party.id), ())
-            verify(plan.identities[v], seen.views[v], statement, signer=v)
-        statement = transcript.opening(plan, view(seen, party.id), survivors, seen.rows)
-        seen.endorsements[party.id] = party.identity.sign(statement)
+            identity = Ed25519PublicKey.from_public_bytes(plan.identities[v])
+            identity.verify(seen.views[v], view_statement(seen, v, party.id))
+        # In sparse mode, each client has a view of its own neighbours, which nobody else can check.
+        common = bytes(32) if plan.semi_honest_only else view(seen, party.id)
+        statement = labels.SIGN_OPENING + digest(labels.OPENING, plan.hash, common, ids, groups)
+        seen.endorsements[party.id] = sign(party.identity, statement)
     seen.enough(seen.endorsements)
 
 
 def unmask(seen: Transcript, present: Sequence[Party], modulus: int, expand: Expand) -> None:
-    """Stage 4. Shares of the seeds of U3 and of the keys of U2 minus U3, never both of one client.
+    """Stage 4. Clients give shares of the seeds of U3 and of the mask keys of U2 minus U3, never both of one.
 
-    Then the server rebuilds what the opened rows need, and takes the masks off.
+    Then the server rebuilds the secrets of the groups to open, and removes the masks from their sums.
     """
     plan, helpers = seen.plan, [p for p in present if p.id in seen.endorsements]
-    seen.enough({p.id: p for p in helpers})
+    seen.enough(helpers)
 
     def rebuild(owner: ClientId, secret: int) -> bytes:
-        points = {plan.index[p.id]: p.held[owner][1][secret] for p in helpers if owner in p.held}
-        chosen = dict(sorted(points.items())[: plan.t])
-        return combine(chosen).to_bytes(32, "little")
+        points = {plan.index[p.id]: p.held[owner][secret] for p in helpers if owner in p.held}
+        return little(combine(dict(sorted(points.items())[: plan.t])), 32)
 
-    for row in seen.rows:
-        r, group = row[0], plan.group(row)
+    for r, g in seen.opened:
+        group = plan.group((r, g))
         alive = [v for v in group if v in seen.masked]
         total = [0] * plan.length
         for v in alive:
-            place = [rr for rr, _ in plan.rows_of[v]].index(r)
+            place = [grouping for grouping, _ in plan.rows_of[v]].index(r)
             total = add(total, seen.masked[v][place], 1, modulus)
             own = self_key(rebuild(v, r + 1), plan.hash, v, r)
             total = add(total, expand(own, plan.length), -1, modulus)
-        for gone in [v for v in group if v in seen.dealers and v not in seen.masked]:
-            key = AgreementKey.from_private(rebuild(gone, transcript.KEY_SECRET))
-            for v in [v for v in alive if v in plan.peers(gone)]:
-                agreed = pairwise_key(key.agree(seen.adverts[v].mask), plan.hash, v, gone, r)
-                total = add(total, expand(agreed, plan.length), -1 if v < gone else 1, modulus)
-        seen.totals[row] = total
+        for dropout in [v for v in group if v in seen.dealers and v not in seen.masked]:
+            private = rebuild(dropout, 0)
+            for v in [v for v in alive if v in plan.peers(dropout)]:
+                key = pairwise_key(agree(private, seen.adverts[v].mask), plan.hash, v, dropout, r)
+                total = add(total, expand(key, plan.length), -1 if v < dropout else 1, modulus)
+        seen.totals[r, g] = total

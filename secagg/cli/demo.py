@@ -69,7 +69,7 @@ def demonstrate(options: Namespace) -> Demo:
     vectors = {v: _vector(options.seed, v, length) for v in plan.ids}
     cost, progress = Cost(), _Progress(sys.stderr.isatty() and not options.json)
     with announce(progress.compiling):
-        prg.prepare()
+        prg.backend()
         start = time.perf_counter()
         result = run(
             plan, vectors, identities, drop=drop, processes=cores(), cost=cost, on_stage=progress.stage
@@ -89,8 +89,8 @@ def demonstrate(options: Namespace) -> Demo:
 
 def _vector(seed: int, client: int, length: int) -> npt.NDArray[np.float32]:
     """Numbers in [-1, 1), the same for the same seed everywhere."""
-    key = shake_256(b"vector %d %d" % (seed, client)).digest(prg.KEY_BYTES)
-    return (prg.expand(key, length).view(np.int32) * 2.0**-31).astype(np.float32)
+    key = shake_256(b"vector %d %d" % (seed, client)).digest(prg.MASK_KEY_BYTES)
+    return (prg.mask(key, length).view(np.int32) * 2.0**-31).astype(np.float32)
 
 
 class _Progress:

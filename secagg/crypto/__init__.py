@@ -1,0 +1,50 @@
+"""The building blocks of secagg. Each works without the others; docs/building-blocks.md has examples.
+
+The names in `__all__` are public and stable. Everything else in this package may change at any time.
+"""
+
+from __future__ import annotations
+
+from secagg.crypto.box import BOX_OVERHEAD, box_keys, seal, unseal
+from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
+from secagg.crypto.keys import (
+    HASH_BYTES,
+    KEY_BYTES,
+    SIGNATURE_BYTES,
+    AgreementKey,
+    Identity,
+    check_public_key,
+    hkdf,
+    verify,
+)
+from secagg.crypto.prg import MASK_KEY_BYTES, add_masks, available_backends, backend, mask, use_backend
+from secagg.crypto.shamir import SECRET_BYTES, SHARE_BYTES, Share, combine, split
+
+__all__ = [
+    "BOX_OVERHEAD",
+    "HASH_BYTES",
+    "KEY_BYTES",
+    "MASK_KEY_BYTES",
+    "SECRET_BYTES",
+    "SHARE_BYTES",
+    "SIGNATURE_BYTES",
+    "AgreementKey",
+    "Encoding",
+    "FixedPoint",
+    "Identity",
+    "Integers",
+    "Share",
+    "add_masks",
+    "available_backends",
+    "backend",
+    "box_keys",
+    "check_public_key",
+    "combine",
+    "hkdf",
+    "mask",
+    "seal",
+    "split",
+    "unseal",
+    "use_backend",
+    "verify",
+]

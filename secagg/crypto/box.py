@@ -1,8 +1,8 @@
-"""Sealed shares between two clients: AES-256-GCM under a key for one sender, one receiver and one plan.
+"""Sealed boxes between two clients: AES-256-GCM under a key for one sender, one receiver and one plan.
 
-The key comes from the pair's X25519 secret through HKDF with plan hash, sender and receiver, in that
-direction, so a box cannot be reflected, redirected or moved to another run. The same three are bound again
-as associated data: the box says on its face what it is for.
+The key comes from the pair's X25519 secret by HKDF. Its info binds the plan hash, the sender and the receiver
+in this order, so that a box cannot be reflected, redirected or moved to another run. The same three are bound
+again as associated data.
 """
 
 from __future__ import annotations
@@ -16,20 +16,39 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from secagg import labels
-from secagg.crypto.keys import KEY_BYTES, Entropy, hkdf, hkdf_each
-from secagg.errors import PeerError
+from secagg.crypto.keys import KEY_BYTES, hkdf_each
+from secagg.errors import PeerError, UsageError
+from secagg.types import ClientId, Entropy, u32
 
 NONCE_BYTES: Final = 12
-OVERHEAD: Final = NONCE_BYTES + 16
+BOX_OVERHEAD: Final = NONCE_BYTES + 16
 
 
-def _address(plan_hash: bytes, sender: int, receiver: int) -> bytes:
+def _address(plan_hash: bytes, sender: ClientId, receiver: ClientId) -> bytes:
     # audit: box-binds-pair box-binds-plan
-    return labels.SHARE_BOX + plan_hash + sender.to_bytes(4, "little") + receiver.to_bytes(4, "little")
+    return labels.SHARE_BOX + plan_hash + u32(sender) + u32(receiver)
 
 
-def keys(agreed: Sequence[bytes], plan_hash: bytes, ends: Sequence[tuple[int, int]]) -> list[bytes]:
-    """The keys of many boxes: from the agreed secret of each, and its sender and receiver."""
+def _cipher(key: bytes) -> AESGCM:
+    if len(key) != KEY_BYTES:
+        raise UsageError(f"a box key has {KEY_BYTES} bytes, not {len(key)}")
+    return AESGCM(key)
+
+
+def box_keys(
+    agreed: Sequence[bytes], plan_hash: bytes, ends: Sequence[tuple[ClientId, ClientId]]
+) -> list[bytes]:
+    """The keys of many boxes: one agreed secret, and one (sender, receiver), for each.
+
+    `plan_hash` names the run. Outside the protocol it may be any bytes that both ends know.
+
+    >>> box_keys([bytes(32)], b"run 1", [(1, 2)]) == box_keys([bytes(32)], b"run 1", [(2, 1)])
+    False
+    """
+    if len(agreed) != len(ends) or any(len(secret) != KEY_BYTES for secret in agreed):
+        raise UsageError(
+            f"expected one agreed secret of {KEY_BYTES} bytes per pair, got {len(agreed)} secrets"
+        )
     if not ends:
         return []
     # audit: box-keys-bind-pair-and-plan
@@ -40,31 +59,27 @@ def keys(agreed: Sequence[bytes], plan_hash: bytes, ends: Sequence[tuple[int, in
 
 
 def seal(
-    agreed: bytes, plan_hash: bytes, sender: int, receiver: int, content: bytes, entropy: Entropy = os.urandom
+    key: bytes,
+    plan_hash: bytes,
+    sender: ClientId,
+    receiver: ClientId,
+    content: bytes,
+    entropy: Entropy = os.urandom,
 ) -> bytes:
-    """Nonce, ciphertext and tag: `OVERHEAD` bytes more than the content."""
-    key = hkdf(agreed, _address(plan_hash, sender, receiver))
-    return seal_under(key, plan_hash, sender, receiver, content, entropy)
+    """Encrypt under a key of `box_keys`. The box is `BOX_OVERHEAD` bytes longer than the content.
 
-
-def unseal(agreed: bytes, plan_hash: bytes, sender: int, receiver: int, box: bytes) -> bytes:
-    """The content, or PeerError. The caller treats the failure as a disputed pair, not as the end."""
-    key = hkdf(agreed, _address(plan_hash, sender, receiver))
-    return unseal_under(key, plan_hash, sender, receiver, box)
-
-
-def seal_under(
-    key: bytes, plan_hash: bytes, sender: int, receiver: int, content: bytes, entropy: Entropy = os.urandom
-) -> bytes:
-    """`seal` with a key of `keys`."""
+    >>> [key] = box_keys([bytes(32)], b"run 1", [(1, 2)])
+    >>> unseal(key, b"run 1", 1, 2, seal(key, b"run 1", 1, 2, b"hello"))
+    b'hello'
+    """
     nonce = entropy(NONCE_BYTES)
-    return nonce + AESGCM(key).encrypt(nonce, content, _address(plan_hash, sender, receiver))
+    return nonce + _cipher(key).encrypt(nonce, content, _address(plan_hash, sender, receiver))
 
 
-def unseal_under(key: bytes, plan_hash: bytes, sender: int, receiver: int, box: bytes) -> bytes:
-    """`unseal` with a key of `keys`."""
-    address = _address(plan_hash, sender, receiver)
+def unseal(key: bytes, plan_hash: bytes, sender: ClientId, receiver: ClientId, box: bytes) -> bytes:
+    """The content of a box, or PeerError with the sender as culprit if it was changed or is for others."""
+    cipher, address = _cipher(key), _address(plan_hash, sender, receiver)
     try:
-        return AESGCM(key).decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], address)
+        return cipher.decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], address)
     except (InvalidTag, ValueError):  # audit: box-authenticated
         raise PeerError(f"the box from client {sender} does not open", culprit=sender) from None

@@ -15,9 +15,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from secagg.crypto.prg import Ring32
 from secagg.errors import UsageError
 from secagg.kernels.threads import cores, spread
+from secagg.types import Ring32
 
 HALF_RING = 2**31
 FLOAT32_MAX = float(np.finfo(np.float32).max)

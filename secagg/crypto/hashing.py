@@ -1,10 +1,9 @@
-"""SHA-256 of many short rows under one label: where a run checks hundreds of thousands of hashes.
+"""SHA-256 of many short rows under one label: a run checks hundreds of thousands of such hashes.
 
-hashlib needs half a microsecond to begin and end a hash, several times what hashing a short row takes. For
-many rows, and where the processor has SHA instructions, a kernel does without; both give the same bytes. The
-kernel is chosen by the processor's features, and tested against hashlib when it is first used.
-
-Some rows are secret (shares, agreed keys). Neither path branches on, or is indexed by, what it hashes.
+hashlib has an overhead of half a microsecond per hash, several times the cost of hashing a short row. For
+many rows, and where the processor has SHA instructions, a compiled kernel avoids it. Both paths give the same
+bytes; the kernel is tested against hashlib before its first use. Some rows are secret (shares, agreed keys):
+neither path branches on the data or uses it as an index.
 """
 
 from __future__ import annotations
@@ -14,22 +13,17 @@ from functools import cache
 from hashlib import sha256
 
 import numpy as np
-import numpy.typing as npt
 
-Bytes = npt.NDArray[np.uint8]  # one row per item
-MANY = 16  # rows from which the kernel is worth calling
+from secagg.types import Bytes
+
+KERNEL_ROWS = 16  # with fewer rows, hashlib is faster than a call of the kernel
 
 
 def sha256_each(label: bytes, rows: Bytes) -> Bytes:
     """SHA-256 of the label followed by each row: one digest of 32 bytes per row."""
-    if len(rows) >= MANY and _has_kernel():
+    if len(rows) >= KERNEL_ROWS and has_kernel():
         return _by_kernel(label, rows)
     return _by_hashlib(label, rows)
-
-
-def prepare() -> None:
-    """Load or compile the kernel, and test it, before forked processes would each do it for themselves."""
-    _has_kernel()
 
 
 def _by_hashlib(label: bytes, rows: Bytes) -> Bytes:
@@ -43,20 +37,18 @@ def _by_kernel(label: bytes, rows: Bytes) -> Bytes:
     from secagg.kernels import sha
 
     digests = np.empty((len(rows), 32), np.uint8)
-    sha.hash_rows(np.frombuffer(label, np.uint8), _read_only(rows), digests)
+    read_only = np.ascontiguousarray(rows).view()
+    read_only.flags.writeable = False  # always, so that numba compiles the kernel for one type of array
+    sha.hash_rows(np.frombuffer(label, np.uint8), read_only, digests)
     return digests
 
 
-def _read_only(rows: Bytes) -> Bytes:
-    """Always the same kind of array, so that the kernel is compiled once."""
-    view = np.ascontiguousarray(rows).view()
-    view.flags.writeable = False
-    return view
-
-
 @cache
-def _has_kernel() -> bool:
-    """Whether this processor has the instructions, and the kernel gives what hashlib gives."""
+def has_kernel() -> bool:
+    """Whether this processor has the instructions, and the kernel agrees with hashlib.
+
+    The first call loads or compiles the kernel. Call it before a fork, so that the children need not.
+    """
     from secagg.kernels import sha
     from secagg.kernels.jit import target_features
 

@@ -1,9 +1,9 @@
-"""A Merkle tree over a dealer's share hashes: one signed root, and a short proof per holder.
+"""Merkle trees over the hashes of a dealer's shares: one signed root, and a short proof per holder.
 
-A dealer signs the root; the server keeps all leaves; each holder checks its own leaf with log2(n) hashes
-instead of downloading every other holder's. Leaves and nodes are hashed under different labels (as in
-RFC 6962, section 2.1), and an odd node is paired with a fixed filler, so the shape is fixed by the number
-of leaves and no leaf can pose as a node.
+The dealer signs the root and the server keeps all leaves, so a holder checks its own leaf with log2(n) hashes
+instead of a download of all leaves. Leaves and nodes are hashed under different labels (as in RFC 6962,
+section 2.1), and an odd node is paired with a fixed filler. So the number of leaves fixes the shape, and a
+node cannot pass for a leaf.
 """
 
 from __future__ import annotations
@@ -15,31 +15,22 @@ from typing import Final
 import numpy as np
 
 from secagg import labels
-from secagg.crypto.hashing import Bytes, sha256_each
+from secagg.crypto.hashing import sha256_each
+from secagg.types import Bytes
 
 SIZE: Final = 32
 _FILLER: Final = sha256(labels.TREE_EMPTY).digest()
 
-
-Forest = list[Bytes]  # from the leaves up to below the root: (nodes, trees, 32)
-
-
-def _node(children: bytes) -> bytes:
-    return sha256(labels.TREE_NODE + children).digest()
-
-
-def leaf(content: bytes) -> bytes:
-    """The hash of one leaf's content."""
-    return sha256(labels.TREE_LEAF + content).digest()  # audit: leaf-and-node-labels
+Forest = list[Bytes]  # from the leaves up to the children of the root: (nodes, trees, 32)
 
 
 def leaves(contents: Bytes) -> bytes:
-    """The hashes of many leaves, one after the other, from one content per row."""
-    return sha256_each(labels.TREE_LEAF, contents).tobytes()
+    """The hashes of leaves, one after the other, from one content per row."""
+    return sha256_each(labels.TREE_LEAF, contents).tobytes()  # audit: leaf-and-node-labels
 
 
 def levels(leaves: bytes) -> list[bytes]:
-    """Every level from the leaves (their hashes, one after the other) up to the root, which is the last."""
+    """All levels of a tree, from the hashes of its leaves up to the root, which is last."""
     rows = [leaves or _FILLER]
     while len(rows[-1]) > SIZE:
         row = rows[-1] + _FILLER * (len(rows[-1]) // SIZE % 2)
@@ -49,7 +40,7 @@ def levels(leaves: bytes) -> list[bytes]:
 
 
 def proof(rows: Sequence[bytes], place: int) -> tuple[bytes, ...]:
-    """The siblings of one leaf from the bottom up."""
+    """The siblings on the path from one leaf up to the root."""
     path = []
     for row in rows[:-1]:
         start = (place ^ 1) * SIZE
@@ -59,10 +50,7 @@ def proof(rows: Sequence[bytes], place: int) -> tuple[bytes, ...]:
 
 
 def forest(trees: Sequence[Sequence[bytes]]) -> Forest:
-    """Trees of one shape, side by side, so that a path can be read from all of them at once.
-
-    What lies at one place in all trees is together: it is read once per client, and written once.
-    """
+    """Trees of one shape, side by side: the nodes of all trees at one place lie together in memory."""
     levels = []
     for height in range(len(trees[0]) - 1):
         filler = _FILLER * (len(trees[0][height]) // SIZE % 2)
@@ -71,26 +59,21 @@ def forest(trees: Sequence[Sequence[bytes]]) -> Forest:
     return levels
 
 
-def root_from(leaf_hash: bytes, place: int, path: Sequence[bytes]) -> bytes:
-    """The root that this leaf, place and path lead to."""
-    for sibling in path:
-        leaf_hash = _node(sibling + leaf_hash if place % 2 else leaf_hash + sibling)
-        place //= 2
-    return leaf_hash
-
-
-def roots_from(leaf_hashes: Bytes, places: Sequence[int], paths: Sequence[Sequence[bytes]]) -> list[bytes]:
-    """`root_from` of many, one leaf per row; paths of one length are followed together."""
-    if len({len(path) for path in paths}) != 1:
-        rows = zip(leaf_hashes, places, paths, strict=True)
-        return [root_from(leaf_hash.tobytes(), place, path) for leaf_hash, place, path in rows]
-    siblings = np.frombuffer(b"".join([node for path in paths for node in path]), np.uint8)
-    siblings = siblings.reshape(len(paths), -1, SIZE)
-    hashes, where = leaf_hashes, np.array(places)
-    for height in range(siblings.shape[1]):
-        pairs = np.stack([hashes, siblings[:, height]], axis=1)
-        right = where % 2 == 1  # this node is the right one of its pair
-        pairs[right] = pairs[right, ::-1]
-        where //= 2
-        hashes = sha256_each(labels.TREE_NODE, pairs.reshape(-1, 2 * SIZE))
-    return [row.tobytes() for row in hashes]
+def roots(leaf_hashes: Bytes, places: Sequence[int], paths: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """The root that each leaf, place and path lead to. Paths of one length are followed together."""
+    found = [b""] * len(paths)
+    lengths = [len(path) for path in paths]
+    for length in set(lengths):
+        chosen = [i for i, own in enumerate(lengths) if own == length]
+        siblings = np.frombuffer(b"".join([node for i in chosen for node in paths[i]]), np.uint8)
+        siblings = siblings.reshape(len(chosen), length, SIZE)
+        hashes, where = leaf_hashes[chosen], np.array([places[i] for i in chosen])
+        for height in range(length):
+            pairs = np.stack([hashes, siblings[:, height]], axis=1)
+            right = where % 2 == 1  # this node is the right one of its pair
+            pairs[right] = pairs[right, ::-1]
+            where //= 2
+            hashes = sha256_each(labels.TREE_NODE, pairs.reshape(-1, 2 * SIZE))
+        for i, root in zip(chosen, hashes, strict=True):
+            found[i] = root.tobytes()
+    return found

@@ -1,17 +1,14 @@
-"""X25519 agreement, Ed25519 identities and HKDF-SHA256: thin, strict wrappers of OpenSSL and libsodium.
+"""X25519 agreement (RFC 7748), Ed25519 identities (RFC 8032) and HKDF-SHA256 (RFC 5869).
 
-RFC 7748 (X25519), RFC 8032 (Ed25519), RFC 5869 (HKDF). Keys travel as 32 raw bytes. A public key that
-could make an agreement predictable, or that has two encodings, is refused before it is used.
+Keys travel as 32 raw bytes. A public key that makes an agreement predictable, or that has two encodings, is
+refused before it is used. OpenSSL (`cryptography`) makes key pairs and signatures. libsodium (`PyNaCl`)
+computes agreements: it is as fast, and it releases Python's global lock, so that a server's threads run in
+parallel.
 
-Key pairs and signatures are made by OpenSSL (`cryptography`). Agreements are computed by libsodium
-(`PyNaCl`), which takes as long but lets go of Python's global lock, so that a server's threads work side by
-side.
-
-Signatures are verified by libsodium too: verification is most of a client's work, libsodium takes half the
-time, and it is stricter. It refuses identities and commitments of small order, which OpenSSL takes: with such
-an identity one signature fits every message. Everybody must verify by one rule, or a cheater could split them
-with a signature that only some accept; so there is no second verifier to fall back on, and a libsodium with
-another rule is found out before it is used.
+libsodium also verifies signatures: it takes half the time and is stricter. It refuses identities and
+commitments of small order, which OpenSSL accepts; with such an identity, one signature fits every message.
+All clients must verify by the same rule, or an attacker can split them with a signature that only some
+accept. So there is no second verifier, and a libsodium with another rule is not used.
 """
 
 from __future__ import annotations
@@ -19,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
@@ -30,10 +26,9 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from nacl.bindings import crypto_scalarmult, crypto_sign_open
 from nacl.exceptions import BadSignatureError, CryptoError
 
-from secagg.crypto.hashing import Bytes, sha256_each
+from secagg.crypto.hashing import sha256_each
 from secagg.errors import PeerError, SecAggError, UsageError
-
-Entropy = Callable[[int], bytes]
+from secagg.types import Bytes, ClientId, Entropy
 
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
@@ -41,7 +36,7 @@ HASH_BYTES: Final = 32
 _FIELD_25519: Final = 2**255 - 19
 
 # The u-coordinates of the points of order 1, 2, 4 and 8 on Curve25519 and its twist, in canonical form
-# (RFC 7748, section 7). Their non-canonical encodings fall to the canonical check.
+# (RFC 7748, section 7). The canonical check refuses their other encodings.
 LOW_ORDER_POINTS: Final = frozenset(
     value.to_bytes(32, "little")
     for value in (
@@ -55,17 +50,23 @@ LOW_ORDER_POINTS: Final = frozenset(
 
 
 def hkdf(secret: bytes, info: bytes, length: int = 32) -> bytes:
-    """HKDF-SHA256 with an empty salt (RFC 5869); `info` always opens with a label of `labels.py`."""
+    """Derive a key of 1 to 32 bytes: HKDF-SHA256 with an empty salt (RFC 5869).
+
+    `info` says what the key is for. Two different uses of one secret need two different infos.
+
+    >>> hkdf(bytes(32), b"my protocol/v1/file key", length=16).hex()
+    '676766e58a203b89d5070fff1581123d'
+    """
     if not 0 < length <= 32:
-        raise UsageError("one block of HKDF-SHA256 gives 1 to 32 bytes")
+        raise UsageError(f"hkdf gives 1 to 32 bytes, not {length}")
     extracted = hmac.digest(bytes(32), secret, "sha256")
     return hmac.digest(extracted, info + b"\x01", "sha256")[:length]
 
 
 def hkdf_each(secrets: Bytes, infos: Bytes) -> Bytes:
-    """`hkdf` of many: the 32 bytes of each row of 32-byte secrets with the same row of infos."""
+    """HKDF of many: 32 bytes from each row of 32-byte secrets and the same row of infos."""
     if secrets.shape[1:] != (32,) or len(secrets) != len(infos):
-        raise UsageError("HKDF of many takes one secret of 32 bytes per info")
+        raise UsageError(f"expected one secret of 32 bytes per info, got {secrets.shape} and {infos.shape}")
     extracted = _hmac_each(np.zeros_like(secrets), secrets)
     return _hmac_each(extracted, np.pad(infos, ((0, 0), (0, 1)), constant_values=1))
 
@@ -78,7 +79,7 @@ def _hmac_each(keys: Bytes, messages: Bytes) -> Bytes:
 
 
 def digest(label: bytes, *parts: bytes) -> bytes:
-    """SHA-256 of a label and parts, which are of fixed length or carry their own."""
+    """SHA-256 of a label and parts. Each part must have a fixed length or carry its own."""
     return hashlib.sha256(b"".join((label, *parts))).digest()
 
 
@@ -95,10 +96,19 @@ def check_public_key(public: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AgreementKey:
-    """An X25519 key pair for one run. The private half is 32 bytes that Shamir shares as they are."""
+    """An X25519 key pair. Two parties that know each other's public half agree on one secret.
+
+    >>> alice, bob = AgreementKey.generate(), AgreementKey.generate()
+    >>> alice.agree(bob.public) == bob.agree(alice.public)
+    True
+    """
 
     public: bytes
     _private: bytes = field(repr=False)  # audit: repr-hides-agreement-key
+
+    @classmethod
+    def generate(cls, entropy: Entropy = os.urandom) -> AgreementKey:
+        return cls.from_private(entropy(KEY_BYTES))
 
     @classmethod
     def from_private(cls, private: bytes) -> AgreementKey:
@@ -112,16 +122,20 @@ class AgreementKey:
         raise UsageError("an agreement key is not copied or pickled")  # audit: agreement-key-not-copied
 
     def agree(self, public: bytes) -> bytes:
-        """The raw shared secret. It goes into HKDF and nowhere else."""
+        """The raw shared secret, 32 bytes. Use it as the secret of `hkdf` and for nothing else."""
         try:
             return crypto_scalarmult(self._private, check_public_key(public))
-        except CryptoError:  # what PyNaCl says of an all-zero result; unreachable after the check above
+        except CryptoError:  # PyNaCl's error for an all-zero result; unreachable after the check above
             raise PeerError("X25519 agreement failed") from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Identity:
-    """A client's long-term Ed25519 key. The roster lists the public half; every stage is signed with it."""
+    """A long-term Ed25519 key pair that signs messages.
+
+    >>> identity = Identity.generate()
+    >>> verify(identity.public, identity.sign(b"message"), b"message", signer=7)
+    """
 
     private: bytes = field(repr=False)  # audit: repr-hides-identity
     public: bytes
@@ -144,9 +158,14 @@ class Identity:
         return Ed25519PrivateKey.from_private_bytes(self.private).sign(message)
 
 
-def verify(public: bytes, signature: bytes, message: bytes, *, signer: int) -> None:
-    """Raise PeerError, naming the signer, unless the signature is right."""
-    _know_the_rule()  # audit: libsodium-rule
+def verify(public: bytes, signature: bytes, message: bytes, *, signer: ClientId) -> None:
+    """Raise PeerError, with the signer as culprit, unless the signature is valid.
+
+    >>> verify(Identity.generate().public, bytes(64), b"message", signer=7)
+    Traceback (most recent call last):
+    secagg.errors.PeerError: client 7: wrong signature
+    """
+    _check_library()  # audit: libsodium-rule
     if not _accepts(public, signature, message):  # audit: signature-verified
         # audit: wrong-signature-names-signer
         raise PeerError(f"client {signer}: wrong signature", culprit=signer)
@@ -154,7 +173,7 @@ def verify(public: bytes, signature: bytes, message: bytes, *, signer: int) -> N
 
 def _accepts(public: bytes, signature: bytes, message: bytes) -> bool:
     # audit: signature-length identity-length
-    if len(public) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:  # libsodium is told neither length
+    if len(public) != KEY_BYTES or len(signature) != SIGNATURE_BYTES:  # libsodium does not see the lengths
         return False
     try:
         crypto_sign_open(bytes(signature) + message, bytes(public))
@@ -164,42 +183,29 @@ def _accepts(public: bytes, signature: bytes, message: bytes) -> bool:
 
 
 @cache
-def _know_the_rule() -> None:
-    """SecAggError if this libsodium accepts other signatures than the rule of docs/protocol.md does."""
+def _check_library() -> None:
+    """SecAggError if this libsodium accepts other signatures than the rule of docs/protocol.md allows."""
     for name, accepted, public, signature in _RULE:
         if _accepts(bytes.fromhex(public), bytes.fromhex(signature), b"which rule") != accepted:
-            raise SecAggError(f"libsodium verifies Ed25519 by another rule than this version needs: {name}")
+            raise SecAggError(f"this libsodium has another Ed25519 rule than secagg needs: {name}")
 
 
-# One identity A, one message; made by tests/secagg/edwards.py. A verifier that multiplies by the cofactor
-# accepts the second; one that allows small orders, as OpenSSL does, the other two.
+# One identity and one message, made by tests/secagg/edwards.py. A verifier that multiplies by the cofactor
+# accepts the second signature. A verifier that allows small orders, as OpenSSL does, accepts the other two.
 _HONEST: Final = "ce0835d5eef35d3d7194904428ab19ee30b76afce559883b3b3542994e42af45"
-_RULE: Final = (
-    (
-        "an honest signature",
-        True,
-        _HONEST,
-        "328188fcc427806b93c206b2a764b608a122252c1ff98b0ddd8b67c567f9a264"
-        "d2a35a6409cea893166d552e9361d129f03e33dfa845380f08ee575c61dd8408",
-    ),
-    (
-        "a commitment off by a point of order 8",
-        False,
-        _HONEST,
-        "6d90bfb78b0bcaf21f54472577eb531cc671a48c8ee0b06a591bfd6718b19963"
-        "697499bc7e43eca60719f703e83d8c13f0c24ae1ce9298df6db36f374dfe1e01",
-    ),
-    (
-        "an identity of small order",
-        False,
-        "01" + "00" * 31,
-        "328188fcc427806b93c206b2a764b608a122252c1ff98b0ddd8b67c567f9a264"
-        "badcfe2143658709badcfe000000000000000000000000000000000000000000",
-    ),
-    (
-        "a commitment of small order",
-        False,
-        _HONEST,
-        "01" + "00" * 31 + "6868aacd88192948701470d91f90b26f7ff4d59f8ec55c517dc9be118a0c4d0f",
-    ),
-)
+_COMMITMENT: Final = "328188fcc427806b93c206b2a764b608a122252c1ff98b0ddd8b67c567f9a264"
+_SHIFTED: Final = "6d90bfb78b0bcaf21f54472577eb531cc671a48c8ee0b06a591bfd6718b19963"
+_NEUTRAL: Final = "01" + "00" * 31
+_RULE: Final = tuple(
+    (name, accepted, public, commitment + scalar)
+    for name, accepted, public, commitment, scalar in (
+        ("an honest signature", True, _HONEST, _COMMITMENT,
+         "d2a35a6409cea893166d552e9361d129f03e33dfa845380f08ee575c61dd8408"),
+        ("a commitment off by a point of order 8", False, _HONEST, _SHIFTED,
+         "697499bc7e43eca60719f703e83d8c13f0c24ae1ce9298df6db36f374dfe1e01"),
+        ("an identity of small order", False, _NEUTRAL, _COMMITMENT,
+         "badcfe2143658709badcfe000000000000000000000000000000000000000000"),
+        ("a commitment of small order", False, _HONEST, _NEUTRAL,
+         "6868aacd88192948701470d91f90b26f7ff4d59f8ec55c517dc9be118a0c4d0f"),
+    )
+)  # fmt: skip

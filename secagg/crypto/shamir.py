@@ -1,12 +1,14 @@
 """Shamir's t-of-n sharing (Shamir 1979) of 32-byte secrets over the prime field of p = 2^257 - 93.
 
-The prime lies above 2^256, so that any 32 bytes, read as a little-endian integer, are one field element; a
-share is the polynomial's value at its holder's index, 33 bytes, little-endian, below p. Shares carry no proof
-that they fit together: whoever rebuilds a secret checks it against what its dealer committed to.
+The prime is above 2^256, so any 32 bytes, read as a little-endian integer, are one field element. A share is
+the value of the polynomial at its holder's index: 33 bytes, little-endian, below p. Shares carry no proof
+that they belong together. Compare a rebuilt secret with a commitment of its dealer.
 
-Splitting takes a time that depends on counts and indices, not on secrets and shares (`limbs`), except that a
-candidate coefficient at or above p, once in 2^250 draws, costs another draw. So does rebuilding, but for the
-test that shares are below p, which looks at more bytes of those near it. Lagrange coefficients are public and
+`split` and `combine` are for one secret. `split_each`, `coefficients` and `combine_each` are for many.
+
+The time of splitting depends on counts and indices, not on secrets and shares (`kernels.field257`), except
+that a candidate coefficient of p or more, one in 2^250, costs another draw. The same holds for combining,
+except that the comparison with p reads more bytes of shares near p. Lagrange coefficients are public and
 computed in plain integers. Buffers that held secrets are not wiped: Python would keep copies anyway.
 """
 
@@ -21,8 +23,8 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from secagg.crypto.prg import Entropy
 from secagg.errors import UsageError
+from secagg.types import Bytes, Entropy
 
 PRIME = 2**257 - 93
 SECRET_BYTES = 32
@@ -31,27 +33,67 @@ MAX_INDEX = 65535
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """One holder's share of a secret. Index and threshold are public, the value is not."""
+
+    index: int
+    threshold: int
+    value: bytes = field(repr=False)
+
+
+def split(secret: bytes, threshold: int, holders: int, entropy: Entropy = os.urandom) -> list[Share]:
+    """Split 32 bytes into shares with the indices 1 to `holders`. Any `threshold` of them give the secret.
+
+    >>> secret = os.urandom(32)
+    >>> shares = split(secret, threshold=3, holders=5)
+    >>> combine(shares[2:]) == secret
+    True
+    """
+    (values,) = split_each([secret], threshold, range(1, holders + 1), entropy)
+    return [Share(index, threshold, value.tobytes()) for index, value in enumerate(values, start=1)]
+
+
+def combine(shares: Sequence[Share]) -> bytes:
+    """The secret that at least `threshold` shares come from. A wrong share may give a wrong secret.
+
+    >>> combine(split(bytes(32), threshold=3, holders=5)[:2])
+    Traceback (most recent call last):
+    secagg.errors.UsageError: expected at least 3 shares, got 2
+    """
+    thresholds = {share.threshold for share in shares}
+    if len(thresholds) != 1:
+        raise UsageError(f"expected shares with one threshold, got {sorted(thresholds)}")
+    if len(shares) < max(thresholds):
+        raise UsageError(f"expected at least {max(thresholds)} shares, got {len(shares)}")
+    weights = coefficients([share.index for share in shares])
+    (secret,) = combine_each(weights, [[share.value for share in shares]])
+    if secret is None:
+        raise UsageError("these shares do not come from one secret")
+    return secret
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Coefficients:
-    """Lagrange coefficients at 0 for a set of holders, in their order: public, the same for all secrets."""
+    """Lagrange coefficients at 0 for a list of holders: public, and the same for all secrets."""
 
     indices: tuple[int, ...]
-    weights: npt.NDArray[np.uint8] = field(repr=False)  # (holders, 33)
+    weights: Bytes = field(repr=False)  # (holders, 33)
 
 
-def split(
+def split_each(
     secrets: Sequence[bytes], threshold: int, indices: Sequence[int], entropy: Entropy = os.urandom
-) -> npt.NDArray[np.uint8]:
-    """Shares of every secret for every index, shape (secrets, indices, 33); any `threshold` rebuild it.
+) -> Bytes:
+    """Shares of every secret for every index, shape (secrets, indices, 33).
 
     Secret s is a_0 of the polynomial a_0 + a_1 x + ... + a_{t-1} x^{t-1}. For each secret in turn, unless
-    t = 1, the others come from one draw of 33 (t - 1) bytes: candidates of 33 bytes, little-endian, the top
-    seven bits cleared. A candidate >= p is skipped; for each coefficient that is then missing, further draws
-    of 33 bytes are made until one is below p. Those below p are a_1, a_2, ... in the order drawn. All values
-    of the field are equally likely, 0 among them.
+    t = 1, the other coefficients come from one draw of 33 (t - 1) bytes: candidates of 33 bytes,
+    little-endian, with the top seven bits cleared. Candidates of p or more are skipped; for each missing
+    coefficient, 33 bytes are drawn until they are below p. The candidates below p are a_1, a_2, ... in the
+    order drawn. All field elements are equally likely, 0 included.
     """
     points = _checked_indices(indices)
     if not 1 <= threshold <= len(points):
-        raise UsageError(f"a threshold of {threshold} makes no sense for {len(points)} holders")
+        raise UsageError(f"the threshold of {len(points)} holders is 1 to {len(points)}, not {threshold}")
     if any(len(secret) != SECRET_BYTES for secret in secrets):
         raise UsageError(f"a secret has {SECRET_BYTES} bytes")
     polynomials = np.zeros((len(secrets), threshold, SHARE_BYTES), np.uint8)
@@ -66,7 +108,7 @@ def split(
 
 
 def coefficients(indices: Sequence[int]) -> Coefficients:
-    """What the share of each holder i is weighted by: the product of j / (j - i) over the other holders j."""
+    """The weight of each holder's share: for index i, the product of j / (j - i) over the other indices j."""
     points = _checked_indices(indices)
     denominators = np.empty((len(points), SHARE_BYTES), np.uint8)
     from secagg.kernels import field257
@@ -83,13 +125,11 @@ def coefficients(indices: Sequence[int]) -> Coefficients:
     return Coefficients(points, np.frombuffer(weights, np.uint8).reshape(-1, SHARE_BYTES))
 
 
-def combine(
-    coefficients: Coefficients, shares: npt.NDArray[np.uint8] | Sequence[Sequence[bytes]]
-) -> list[bytes | None]:
-    """The secret of every row of shares, whose order is the coefficients' order of holders.
+def combine_each(coefficients: Coefficients, shares: Bytes | Sequence[Sequence[bytes]]) -> list[bytes | None]:
+    """The secret of every row of shares, which are in the order of the coefficients' holders.
 
-    None where the value is 2^256 or more: the shares do not belong together. Half of all wrong shares are not
-    noticed here, so compare a rebuilt secret with its commitment.
+    None where the value is 2^256 or more: those shares do not belong together. This finds only half of all
+    wrong shares, so compare a rebuilt secret with its commitment.
     """
     rows = _share_array(shares, len(coefficients.indices))
     if not canonical(rows).all():  # audit: combined-shares-in-field
@@ -101,25 +141,25 @@ def combine(
     return [value[:SECRET_BYTES].tobytes() if value[SECRET_BYTES] == 0 else None for value in values]
 
 
-def canonical(shares: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
-    """Which of the shares, 33 bytes each along the last axis, are below the prime: others are not shares."""
+def canonical(shares: Bytes) -> npt.NDArray[np.bool_]:
+    """Which values, 33 bytes each along the last axis, are below the prime. Other values are not shares."""
     if shares.dtype != np.uint8 or shares.ndim < 2 or shares.shape[-1] != SHARE_BYTES:
         raise UsageError(f"shares are rows of {SHARE_BYTES} uint8")
     below: npt.NDArray[np.bool_] = shares[..., -1] <= 1
-    # p is a top byte of 1, thirty-one bytes of 255, and 163. One number in 2^17 passes the first line.
+    # p has a top byte of 1, thirty-one bytes of 255, and 163. One number in 2^17 passes the first line.
     near = (shares[..., -1] == 1) & (shares[..., -2] == 255) & (shares[..., -3] == 255)
     below[near] = ~((shares[near][:, 1:-1] == 255).all(axis=1) & (shares[near][:, 0] >= PRIME % 256))
     return below
 
 
-def _draw(count: int, entropy: Entropy) -> npt.NDArray[np.uint8]:
-    """`count` coefficients below p, as `split` describes."""
+def _draw(count: int, entropy: Entropy) -> Bytes:
+    """`count` coefficients below p, drawn as `split_each` describes."""
     kept = np.empty((0, SHARE_BYTES), np.uint8)
     need = count
     while need:
         stream = entropy(SHARE_BYTES * need)
         if len(stream) != SHARE_BYTES * need:
-            raise UsageError("the source of randomness gave a wrong number of bytes")
+            raise UsageError(f"the entropy source gave {len(stream)} bytes instead of {SHARE_BYTES * need}")
         candidates = np.frombuffer(bytearray(stream), np.uint8).reshape(-1, SHARE_BYTES)
         candidates[:, -1] &= 1
         # audit: coefficients-uniform
@@ -133,15 +173,13 @@ def _checked_indices(indices: Sequence[int]) -> tuple[int, ...]:
     if not points:
         raise UsageError("no share holders")
     if min(points) < 1 or max(points) > MAX_INDEX:  # audit: holder-index-positive
-        raise UsageError(f"a holder's index lies between 1 and {MAX_INDEX}: at 0 lies the secret itself")
+        raise UsageError(f"a holder's index is 1 to {MAX_INDEX}: the value at 0 is the secret")
     if len(set(points)) != len(points):  # audit: holder-indices-distinct
         raise UsageError("two holders have the same index")
     return points
 
 
-def _share_array(
-    shares: npt.NDArray[np.uint8] | Sequence[Sequence[bytes]], holders: int
-) -> npt.NDArray[np.uint8]:
+def _share_array(shares: Bytes | Sequence[Sequence[bytes]], holders: int) -> Bytes:
     if not isinstance(shares, np.ndarray):
         if any(len(row) != holders for row in shares):
             raise UsageError(f"each secret needs the shares of all {holders} holders")
@@ -166,6 +204,6 @@ def _inverses(values: list[int]) -> list[int]:
 
 
 def _odd_ranks(points: tuple[int, ...]) -> list[bool]:
-    """For each index, whether an odd number of the others are smaller, and so j - i negative oddly often."""
+    """For each index i, whether an odd number of the others are smaller: then the product of j - i is < 0."""
     rank = {point: place for place, point in enumerate(sorted(points))}
     return [rank[point] % 2 == 1 for point in points]

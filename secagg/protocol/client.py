@@ -25,7 +25,7 @@ from secagg.crypto.prg import add_masks
 from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, TooFewSurvivors, UsageError
 from secagg.protocol import client_state, codec, transcript
 from secagg.protocol.cache import Cache, NoCache
-from secagg.protocol.client_state import OPENING, HeldShares, Memory, Opening, State, nonce_of, nonces_of
+from secagg.protocol.client_state import OPENING, HeldShares, Memory, Opening, State, share_nonces
 from secagg.protocol.codec import BUFFERS, Buffer
 from secagg.protocol.dealing import box_bytes, check_advert, read_proofs
 from secagg.protocol.floors import Floors
@@ -222,7 +222,7 @@ class Client:
         memory.plan, memory.adverts = message.plan, message.adverts
         # audit: seed-per-grouping
         memory.seeds = tuple(self._entropy(shamir.SECRET_BYTES) for _ in range(groupings))
-        shares = shamir.split(
+        shares = shamir.split_each(
             [memory.mask, *memory.seeds], plan.t, [plan.index[v] for v in holders], self._entropy
         )
         others = [adverts[v] for v in holders if v != memory.me]
@@ -284,9 +284,9 @@ class Client:
     def _share_hashes(self, dealt: Sequence[HeldShares], holders: Sequence[ClientId]) -> Bytes:
         """The content of the leaf of each dealer and holder: the hashes of all shares between them."""
         secrets = len(self.plan.groupings) + 1
-        nonces = np.frombuffer(b"".join(held.nonce for held in dealt), np.uint8).reshape(-1, HASH_BYTES)
+        nonces = self._share_nonces(dealt).reshape(-1, HASH_BYTES)
         shares = np.frombuffer(b"".join(held.shares for held in dealt), np.uint8)
-        entries = np.concatenate([shares.reshape(-1, shamir.SHARE_BYTES), nonces_of(nonces, secrets)], axis=1)
+        entries = np.concatenate([shares.reshape(-1, shamir.SHARE_BYTES), nonces], axis=1)
         ids = np.empty((len(dealt), secrets, 3), np.uint32)
         ids[:, :, 0] = np.array([held.dealer for held in dealt], np.uint32)[:, None]
         ids[:, :, 1] = np.array(holders, np.uint32)[:, None]
@@ -294,15 +294,21 @@ class Client:
         hashes = transcript.share_hashes(self.plan.hash, ids.reshape(-1, 3), entries)
         return hashes.reshape(-1, secrets * HASH_BYTES)
 
+    def _share_nonces(self, dealt: Sequence[HeldShares]) -> Bytes:
+        """One nonce per dealing and secret: (dealings, secrets, 32)."""
+        pairs = np.frombuffer(b"".join(held.nonce for held in dealt), np.uint8).reshape(-1, HASH_BYTES)
+        secrets = len(self.plan.groupings) + 1
+        return share_nonces(pairs, secrets).reshape(-1, secrets, HASH_BYTES)
+
     def _seal(self, key: bytes, receiver: ClientId, held: HeldShares) -> bytes:
         content = held.nonce + held.shares
-        return box.seal_under(key, self.plan.hash, self.me, receiver, content, self._entropy)
+        return box.seal(key, self.plan.hash, self.me, receiver, content, self._entropy)
 
     def _box_keys(self, peers: Sequence[KeyAdvert], ends: Sequence[tuple[ClientId, ClientId]]) -> list[bytes]:
         for advert in peers:
             if advert.sender not in self._agreed:
                 self._agreed[advert.sender] = self._channel_key.agree(advert.channel)
-        return box.keys([self._agreed[advert.sender] for advert in peers], self.plan.hash, ends)
+        return box.box_keys([self._agreed[advert.sender] for advert in peers], self.plan.hash, ends)
 
     @cached_property
     def _channel_key(self) -> AgreementKey:
@@ -362,7 +368,7 @@ class Client:
         for place, (dealer, key, (index, path)) in enumerate(zip(others, keys, proofs, strict=True)):
             sealed = message.boxes[place * box_size : (place + 1) * box_size]
             try:
-                content = box.unseal_under(key, plan.hash, dealer.id, self.me, sealed)
+                content = box.unseal(key, plan.hash, dealer.id, self.me, sealed)
             except PeerError:
                 disputes.append(dealer.id)  # audit: unopened-box-disputed
                 continue
@@ -371,7 +377,7 @@ class Client:
             )
         contents = self._share_hashes([shares for shares, *_ in opened], [self.me] * len(opened))
         leaves = np.frombuffer(hashtree.leaves(contents), np.uint8).reshape(-1, HASH_BYTES)
-        roots = hashtree.roots_from(leaves, [index for *_, index, _ in opened], [path for *_, path in opened])
+        roots = hashtree.roots(leaves, [index for *_, index, _ in opened], [path for *_, path in opened])
         for (shares, dealer, _, _), root in zip(opened, roots, strict=True):
             # audit: share-matches-signed-root share-in-field-or-disputed
             if shares.canonical and root == dealer.root:
@@ -493,18 +499,18 @@ class Client:
         seed_owners, key_owners = [], []
         seeds: list[bytes] = []
         keys: list[bytes] = []
-        for held in memory.held:
+        for held, nonces in zip(memory.held, self._share_nonces(memory.held), strict=True):
             # audit: closed-sums-stay-closed
             groupings = [r for r, g in plan.rows_of[held.dealer] if (r, g) in opened]
             if not groupings:
                 continue
             if held.dealer in alive:  # audit: client-one-kind-of-share
                 seed_owners.append(held.dealer)
-                seeds.extend(held.share(r + 1) + nonce_of(held.nonce, r + 1) for r in groupings)
+                seeds.extend(held.share(r + 1) + nonces[r + 1].tobytes() for r in groupings)
             else:
                 key_owners.append(held.dealer)
                 secret = transcript.KEY_SECRET
-                keys.append(held.share(secret) + nonce_of(held.nonce, secret))
+                keys.append(held.share(secret) + nonces[secret].tobytes())
         unsigned = Unmasking(
             memory.me, tuple(seed_owners), b"".join(seeds), tuple(key_owners), b"".join(keys), b""
         )

@@ -15,14 +15,14 @@ import numpy as np
 from secagg import labels
 from secagg.crypto import shamir
 from secagg.crypto.hashing import sha256_each
-from secagg.crypto.keys import KEY_BYTES, digest
+from secagg.crypto.keys import KEY_BYTES
 from secagg.crypto.shamir import SHARE_BYTES
 from secagg.errors import SecAggError, UsageError
 from secagg.protocol import codec
 from secagg.protocol.codec import U8, U32, U64, Blob, Fixed, Many, Struct
 from secagg.protocol.messages import Dealer, KeyAdvert
 from secagg.protocol.wire import ADVERT, DEALER, HASH, IDS, ROWS
-from secagg.types import Bytes, ClientId, GroupId, u32
+from secagg.types import Bytes, ClientId, GroupId
 
 
 class State(IntEnum):
@@ -59,13 +59,11 @@ def is_canonical(share: bytes) -> bool:
     return int.from_bytes(share, "little") < shamir.PRIME
 
 
-def nonce_of(pair_nonce: bytes, secret: int) -> bytes:
-    """The nonce of one share: all of a pair's nonces come from one, and none tells another."""
-    return digest(labels.SHARE_NONCE, pair_nonce, u32(secret))
+def share_nonces(pair_nonces: Bytes, secrets: int) -> Bytes:
+    """The nonces of all shares between pairs, from one nonce per pair: (pairs * secrets, 32).
 
-
-def nonces_of(pair_nonces: Bytes, secrets: int) -> Bytes:
-    """`nonce_of` for every row and every secret below `secrets`, a row's nonces one after the other."""
+    They come from one nonce by hashing, so that one opened nonce reveals no other.
+    """
     numbers = np.tile(np.arange(secrets, dtype="<u4").view(np.uint8).reshape(-1, 4), (len(pair_nonces), 1))
     rows = np.concatenate([np.repeat(pair_nonces, secrets, axis=0), numbers], axis=1)
     return sha256_each(labels.SHARE_NONCE, rows)

@@ -33,7 +33,7 @@ def check_advert(plan: Plan, advert: KeyAdvert) -> None:
 
 def box_bytes(plan: Plan) -> int:
     """The size of every box of a run."""
-    return box.OVERHEAD + HASH_BYTES + (len(plan.groupings) + 1) * SHARE_BYTES
+    return box.BOX_OVERHEAD + HASH_BYTES + (len(plan.groupings) + 1) * SHARE_BYTES
 
 
 def read_proofs(data: bytes) -> list[tuple[int, tuple[bytes, ...]]]:

@@ -45,18 +45,14 @@ def seed_commitment(plan_hash: bytes, owner: ClientId, grouping: int, seed: byte
     return digest(labels.SEED_COMMITMENT, plan_hash, u32(owner), u32(grouping), seed)
 
 
-def share_hash(
-    plan_hash: bytes, dealer: ClientId, holder: ClientId, secret: int, share: bytes, nonce: bytes
-) -> bytes:
-    """What a dealer publishes of one share, so that nobody can pass off another."""
-    # audit: share-hash-binds-plan share-hash-binds-pair share-hash-binds-secret
-    return digest(labels.SHARE_LEAF, plan_hash, u32(dealer), u32(holder), u32(secret), share, nonce)
-
-
 def share_hashes(plan_hash: bytes, ids: npt.NDArray[np.uint32], entries: Bytes) -> Bytes:
-    """`share_hash` of many: rows of ids are (dealer, holder, secret), of entries a share and its nonce."""
+    """The public hashes of shares, which their dealer signs: nobody can pass off another share.
+
+    A row of ids is (dealer, holder, secret); a row of entries is a share and its nonce.
+    """
+    # audit: share-hash-binds-pair share-hash-binds-secret
     rows = np.concatenate([np.ascontiguousarray(ids, "<u4").view(np.uint8), entries], axis=1)
-    return sha256_each(labels.SHARE_LEAF + plan_hash, rows)
+    return sha256_each(labels.SHARE_LEAF + plan_hash, rows)  # audit: share-hash-binds-plan
 
 
 def dealing_statement(plan_hash: bytes, advert: KeyAdvert, dealing: Dealing | Dealer) -> bytes:

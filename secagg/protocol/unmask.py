@@ -18,7 +18,7 @@ import numpy.typing as npt
 from secagg.crypto import shamir
 from secagg.crypto.keys import HASH_BYTES, AgreementKey
 from secagg.crypto.masks import pairwise_keys, pairwise_sign, self_key
-from secagg.crypto.prg import KEY_BYTES, add_masks
+from secagg.crypto.prg import MASK_KEY_BYTES, add_masks
 from secagg.crypto.shamir import SHARE_BYTES
 from secagg.errors import PeerError
 from secagg.kernels.threads import spread, thread_count
@@ -224,7 +224,7 @@ def rebuild(shares: Shares) -> Rebuilt:
         table = np.empty((len(numbers), t, SHARE_BYTES), np.uint8)
         for k, h in enumerate(chosen):
             table[:, k] = shares.by_holder[senders[h]].shares[places[numbers, h]]
-        values = shamir.combine(coefficients, table)
+        values = shamir.combine_each(coefficients, table)
         wanted = [needed[number] for number in numbers]
         for secret, value in zip(wanted, values, strict=True):
             if value is not None and _is_right(opened, secret, value):  # audit: rebuilt-secret-matches
@@ -277,7 +277,7 @@ def remove_masks(
     for row, numbers in of_row.items():
         own = _self_keys(opened, rebuilt, row)
         signs = [-1] * len(own) + [-pairwise_sign(pairs[number][1], pairs[number][0]) for number in numbers]
-        keys = np.frombuffer(b"".join(own), np.uint8).reshape(-1, KEY_BYTES)
+        keys = np.frombuffer(b"".join(own), np.uint8).reshape(-1, MASK_KEY_BYTES)
         add_masks(totals[row], np.concatenate([keys, pair_keys[numbers]]), signs, threads=threads)
     return lost
 
@@ -315,7 +315,7 @@ def _pair_keys(opened: Opened, rebuilt: Rebuilt, pairs: Sequence[Pair], threads:
         for gone in {gone for gone, _, _ in pairs}
     }
 
-    keys = np.empty((len(pairs), KEY_BYTES), np.uint8)
+    keys = np.empty((len(pairs), MASK_KEY_BYTES), np.uint8)
 
     def derive(start: int, stop: int) -> None:
         some, agreed, before, secret = pairs[start:stop], [], None, b""

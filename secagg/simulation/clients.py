@@ -120,7 +120,7 @@ class ForkedClients:
     def __init__(self, scenario: Scenario, processes: int) -> None:
         self._plan = scenario.plan
         self._workers: list[_Worker] = []
-        hashing.prepare()
+        hashing.has_kernel()
         try:
             for _ in range(processes):
                 self._workers.append(_Worker(scenario, self._workers))

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from secagg import TooFewSurvivors
+from secagg import TooFewSurvivors, reference
 from secagg.crypto import hashtree, shamir
 from secagg.crypto.keys import HASH_BYTES
 from secagg.protocol import transcript
@@ -200,7 +200,7 @@ def deal_again(
     memory = client._memory
     adverts = {advert.sender: advert for advert in memory.adverts}
     holders = sorted(adverts)
-    shares = shamir.split(
+    shares = shamir.split_each(
         secrets or [memory.mask, *memory.seeds], plan.t, [plan.index[v] for v in holders], entropy
     )
     if edit is not None:
@@ -216,7 +216,7 @@ def deal_again(
             boxes.append(client._seal(key, holder, held))
     if hash_edit is not None:
         hash_edit(hashes, holders)
-    root = hashtree.levels(b"".join(hashtree.leaf(row) for row in hashes))[-1]
+    root = hashtree.levels(b"".join(reference.tree_leaf(row) for row in hashes))[-1]
     commitments = tuple(
         transcript.seed_commitment(plan.hash, me, r, seed) for r, seed in enumerate(commit or memory.seeds)
     )

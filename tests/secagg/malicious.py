@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg import Floors, MemoryJournal, Plan, SecAggError, Stage
-from secagg.crypto import box, hashtree, shamir
+from secagg import Floors, MemoryJournal, Plan, SecAggError, Stage, reference
+from secagg.crypto import hashtree, shamir
 from secagg.crypto.keys import HASH_BYTES, AgreementKey
-from secagg.crypto.masks import pairwise_key, pairwise_sign, self_key
+from secagg.crypto.masks import pairwise_sign
 from secagg.crypto.prg import add_masks
 from secagg.protocol import transcript
 from secagg.protocol.client import Client
@@ -167,7 +167,7 @@ class World:
             boxes.append(made.boxes[start : start + size])
             width = (len(self.plan.groupings) + 1) * HASH_BYTES
             leaves = b"".join(
-                hashtree.leaf(made.hashes[i : i + width]) for i in range(0, len(made.hashes), width)
+                reference.tree_leaf(made.hashes[i : i + width]) for i in range(0, len(made.hashes), width)
             )
             proofs.append(write_proof(place, hashtree.proof(hashtree.levels(leaves), place)))
         dealers = tuple(public_part(dealings[v]) for v in sorted(dealings))
@@ -324,7 +324,9 @@ class Attacker:
             if puppet.me == advert.sender and puppet.client._channel_key.public == advert.channel:
                 agreed = puppet.client._channel_key.agree(dealer.find(KeyAdvert).channel)
                 sealed = made.boxes[place * size : (place + 1) * size]
-                return box.unseal(agreed, plan.hash, dealer.me, advert.sender, sealed)
+                return reference.unseal(
+                    agreed, reference.box_address(plan.hash, dealer.me, advert.sender), sealed
+                )
         return None
 
     @cached_property
@@ -336,7 +338,7 @@ class Attacker:
             if len(points) < plan.t or root not in dealt:
                 continue
             holders = sorted(points)[: plan.t]
-            (value,) = shamir.combine(
+            (value,) = shamir.combine_each(
                 shamir.coefficients(holders),
                 np.frombuffer(b"".join(points[i] for i in holders), np.uint8).reshape(
                     1, plan.t, shamir.SHARE_BYTES
@@ -386,7 +388,7 @@ class Attacker:
                 if seed is None:
                     dead.add(place)
                 else:
-                    add_masks(left, [self_key(seed, plan.hash, puppet.me, r)], [-1])
+                    add_masks(left, [reference.self_key(seed, plan.hash, puppet.me, r)], [-1])
                 for peer in plan.group((r, g)):
                     if peer == puppet.me or peer not in members:
                         continue
@@ -396,7 +398,7 @@ class Attacker:
                         symbol = (frozenset((mine, theirs)), *sorted((puppet.me, peer)), r)
                         ends.setdefault(symbol, []).append(place)
                     else:
-                        key = pairwise_key(agreed, plan.hash, puppet.me, peer, r)
+                        key = reference.pairwise_key(agreed, plan.hash, puppet.me, peer, r)
                         add_masks(left, [key], [-pairwise_sign(puppet.me, peer)])
                 nodes.append((puppet.me, r, left))
         return self._components(nodes, ends, dead)

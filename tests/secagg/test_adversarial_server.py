@@ -25,10 +25,11 @@ from secagg import (
     TooFewSurvivors,
     UsageError,
     labels,
+    reference,
 )
-from secagg.crypto import box, shamir
+from secagg.crypto import shamir
 from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey
-from secagg.crypto.masks import pairwise_key, pairwise_sign, self_key
+from secagg.crypto.masks import pairwise_sign
 from secagg.crypto.prg import add_masks
 from secagg.protocol import dealing, transcript
 from secagg.protocol.client_state import State
@@ -210,19 +211,20 @@ def test_without_signatures_on_keys_the_server_reads_every_share_and_lays_the_vi
     size, places, points = box_bytes(plan), [v for v in plan.ids if v != 0], {}
     for place, v in enumerate(places):
         agreed = fake[v].client._channel_key.agree(adverts[0].channel)
-        points[v] = box.unseal(agreed, plan.hash, 0, v, made.boxes[place * size : (place + 1) * size])[32:]
+        sealed = made.boxes[place * size : (place + 1) * size]
+        points[v] = reference.unseal(agreed, reference.box_address(plan.hash, 0, v), sealed)[32:]
     holders = sorted(points)[: plan.t]
     table = np.array([[list(points[v][33 * k : 33 * (k + 1)]) for v in holders] for k in (0, 1)], np.uint8)
-    mask_key, seed = shamir.combine(shamir.coefficients([plan.index[v] for v in holders]), table)
+    mask_key, seed = shamir.combine_each(shamir.coefficients([plan.index[v] for v in holders]), table)
     assert mask_key is not None
     assert seed is not None
 
     dealers = {v: replace(made, sender=v) for v in plan.ids} | {0: made}
     sent = victim.tell(world.bundle(0, dealers, dict.fromkeys(plan.ids, plan.ids)))
     bare, key = np.array(sent.vectors[0], np.uint32), AgreementKey.from_private(mask_key)
-    add_masks(bare, [self_key(seed, plan.hash, 0, 0)], [-1])
+    add_masks(bare, [reference.self_key(seed, plan.hash, 0, 0)], [-1])
     for v in plan.ids[1:]:
-        pair = pairwise_key(key.agree(faked[v].mask), plan.hash, 0, v, 0)
+        pair = reference.pairwise_key(key.agree(faked[v].mask), plan.hash, 0, v, 0)
         add_masks(bare, [pair], [-pairwise_sign(0, v)])
     assert bare.tolist() == world.inputs[0].tolist()
 

@@ -14,8 +14,8 @@ import pytest
 from secagg import PeerError, Stage
 from secagg.crypto import box
 from secagg.crypto.keys import digest
-from secagg.crypto.masks import pairwise_key, pairwise_sign, self_key
-from secagg.crypto.prg import expand
+from secagg.crypto.masks import pairwise_keys, pairwise_sign, self_key
+from secagg.crypto.prg import mask
 from secagg.protocol import transcript
 from secagg.protocol.messages import Dealer, Dealing, KeyAdvert, MaskedInput, Unmasking
 from tests.secagg.cluster import make_plan
@@ -28,7 +28,18 @@ DEALING = Dealing(1, (A, B), C, bytes(64), b"", b"")
 SHARES = Unmasking(1, (1, 2), b"seeds", (3,), b"keys", bytes(64))
 PLAN = make_plan(4)
 
+
 # name -> (function, arguments, other values for each argument)
+def pairwise_key(agreed: bytes, plan_hash: bytes, a: int, b: int, grouping: int) -> bytes:
+    pairs = np.array([[a, b, grouping]], np.uint32)
+    return pairwise_keys(np.frombuffer(agreed, np.uint8).reshape(1, -1), plan_hash, pairs).tobytes()
+
+
+def share_hash(plan_hash: bytes, dealer: int, holder: int, secret: int, share: bytes, nonce: bytes) -> bytes:
+    ids, entries = np.array([[dealer, holder, secret]], np.uint32), np.frombuffer(share + nonce, np.uint8)
+    return transcript.share_hashes(plan_hash, ids, entries.reshape(1, -1)).tobytes()
+
+
 BOUND: dict[str, tuple[Any, dict[str, Any], dict[str, list[Any]]]] = {
     "stage 0 signature": (
         transcript.key_statement,
@@ -106,7 +117,7 @@ BOUND: dict[str, tuple[Any, dict[str, Any], dict[str, list[Any]]]] = {
         {"plan_hash": [B], "owner": [0, 2], "grouping": [1], "seed": [C]},
     ),
     "share hash": (
-        transcript.share_hash,
+        share_hash,
         {"plan_hash": A, "dealer": 1, "holder": 2, "secret": 0, "share": bytes(33), "nonce": B},
         {
             "plan_hash": [B],
@@ -148,19 +159,24 @@ def test_no_statement_can_be_taken_for_another() -> None:
 
 @pytest.mark.parametrize("wrong", ["agreed", "plan_hash", "sender", "receiver", "reflected", "box"])
 def test_a_box_opens_only_for_its_pair_direction_and_plan(wrong: str) -> None:
-    sealed = box.seal(A, B, 1, 2, b"shares")
-    address: dict[str, Any] = {"agreed": A, "plan_hash": B, "sender": 1, "receiver": 2, "box": sealed}
-    assert box.unseal(**address) == b"shares"
+    def unseal(agreed: bytes, plan_hash: bytes, sender: int, receiver: int, sealed: bytes) -> bytes:
+        [key] = box.box_keys([agreed], plan_hash, [(sender, receiver)])
+        return box.unseal(key, plan_hash, sender, receiver, sealed)
+
+    [key] = box.box_keys([A], B, [(1, 2)])
+    sealed = box.seal(key, B, 1, 2, b"shares")
+    address: dict[str, Any] = {"agreed": A, "plan_hash": B, "sender": 1, "receiver": 2, "sealed": sealed}
+    assert unseal(**address) == b"shares"
     changes: dict[str, dict[str, Any]] = {
         "agreed": {"agreed": C},
         "plan_hash": {"plan_hash": C},
         "sender": {"sender": 3},
         "receiver": {"receiver": 3},
         "reflected": {"sender": 2, "receiver": 1},
-        "box": {"box": sealed[:-1] + bytes([sealed[-1] ^ 1])},
+        "box": {"sealed": sealed[:-1] + bytes([sealed[-1] ^ 1])},
     }
     with pytest.raises(PeerError, match="does not open") as caught:
-        box.unseal(**{**address, **changes[wrong]})
+        unseal(**{**address, **changes[wrong]})
     assert caught.value.culprit == changes[wrong].get("sender", 1)
 
 
@@ -174,9 +190,9 @@ def test_masks_of_neighbouring_groupings_pairs_and_runs_are_independent() -> Non
     base: dict[str, Any] = {"agreed": A, "plan_hash": B, "a": 1, "b": 2, "grouping": 0}
     neighbours = [{"grouping": 1}, {"a": 0}, {"b": 3}, {"plan_hash": C}, {"agreed": C}]
     words = 20_000
-    first = expand(pairwise_key(**base), words)
+    first = mask(pairwise_key(**base), words)
     for change in neighbours:
-        other = expand(pairwise_key(**{**base, **change}), words)
+        other = mask(pairwise_key(**{**base, **change}), words)
         equal = np.unpackbits((~(first ^ other)).view(np.uint8)).mean()
         assert abs(equal - 0.5) < 6 * 0.5 / np.sqrt(32 * words)
         for lag in range(3):

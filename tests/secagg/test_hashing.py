@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import UsageError
+from secagg import UsageError, reference
 from secagg.crypto import hashing, keys, masks
-from secagg.crypto.hashing import MANY, sha256_each
+from secagg.crypto.hashing import KERNEL_ROWS, sha256_each
 from secagg.kernels import jit, sha
 from secagg.protocol import client_state, transcript
 from secagg.types import Bytes
@@ -27,9 +27,9 @@ Path = Callable[[bytes, Bytes], Bytes]
 @pytest.fixture
 def _asked_again() -> Iterator[None]:
     """What this processor can do is remembered; here it is asked before and after."""
-    hashing._has_kernel.cache_clear()
+    hashing.has_kernel.cache_clear()
     yield
-    hashing._has_kernel.cache_clear()
+    hashing.has_kernel.cache_clear()
 
 
 def random_rows(count: int, width: int) -> Bytes:
@@ -47,7 +47,7 @@ def listed(digests: Bytes) -> list[bytes]:
 
 @pytest.mark.parametrize("path", PATHS)
 @settings(deadline=None, max_examples=60)
-@given(st.binary(max_size=200), st.integers(0, 150), st.integers(0, 3 * MANY))
+@given(st.binary(max_size=200), st.integers(0, 150), st.integers(0, 3 * KERNEL_ROWS))
 def test_every_row_is_hashed_under_the_label(path: Path, label: bytes, width: int, count: int) -> None:
     rows = random_rows(count, width)
     assert listed(path(label, rows)) == one_by_one(label, rows)
@@ -89,11 +89,11 @@ def test_many_rows_go_through_the_kernel_and_few_do_not(monkeypatch: pytest.Monk
     calls = []
     kernel = hashing._by_kernel
     monkeypatch.setattr(hashing, "_by_kernel", lambda *args: calls.append(args) or kernel(*args))
-    assert hashing._has_kernel()
+    assert hashing.has_kernel()
     calls.clear()
-    sha256_each(b"", random_rows(MANY - 1, 8))
+    sha256_each(b"", random_rows(KERNEL_ROWS - 1, 8))
     assert calls == []
-    sha256_each(b"", random_rows(MANY, 8))
+    sha256_each(b"", random_rows(KERNEL_ROWS, 8))
     assert len(calls) == 1
 
 
@@ -101,8 +101,8 @@ def test_many_rows_go_through_the_kernel_and_few_do_not(monkeypatch: pytest.Monk
 def test_a_processor_without_the_instructions_uses_hashlib(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jit, "target_features", lambda: frozenset({"sse4.1"}))
     monkeypatch.setattr(hashing, "_by_kernel", None)
-    assert not hashing._has_kernel()
-    rows = random_rows(MANY, 8)
+    assert not hashing.has_kernel()
+    rows = random_rows(KERNEL_ROWS, 8)
     assert listed(sha256_each(b"x", rows)) == one_by_one(b"x", rows)
 
 
@@ -110,14 +110,14 @@ def test_a_processor_without_the_instructions_uses_hashlib(monkeypatch: pytest.M
 @pytest.mark.usefixtures("_asked_again")
 def test_a_kernel_that_fails_its_self_test_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hashing, "_by_kernel", lambda label, rows: np.zeros((len(rows), 32), np.uint8))
-    rows = random_rows(MANY, 8)
+    rows = random_rows(KERNEL_ROWS, 8)
     with pytest.warns(RuntimeWarning, match="self-test"):
         assert listed(sha256_each(b"x", rows)) == one_by_one(b"x", rows)
 
 
 # --- what is defined for one and computed for many ---------------------------------------------------------
 
-COUNTS = pytest.mark.parametrize("count", [0, 1, 7, MANY + 3])
+COUNTS = pytest.mark.parametrize("count", [0, 1, 7, KERNEL_ROWS + 3])
 
 
 @COUNTS
@@ -140,7 +140,7 @@ def test_the_mask_keys_of_many_pairs_are_those_of_each(count: int) -> None:
     before = pairs.copy()
     found = masks.pairwise_keys(agreed, plan_hash, pairs)
     assert found.tobytes() == b"".join(
-        masks.pairwise_key(secret.tobytes(), plan_hash, int(a), int(b), int(r))
+        reference.pairwise_key(secret.tobytes(), plan_hash, int(a), int(b), int(r))
         for secret, (a, b, r) in zip(agreed, pairs, strict=True)
     )
     assert np.array_equal(pairs, before)
@@ -151,7 +151,7 @@ def test_the_hashes_of_many_shares_are_those_of_each(count: int) -> None:
     entries, plan_hash = random_rows(count, 65), os.urandom(32)
     ids = np.random.default_rng(6).integers(0, 2**32, (count, 3), np.uint32)
     assert listed(transcript.share_hashes(plan_hash, ids, entries)) == [
-        transcript.share_hash(plan_hash, *map(int, three), entry[:33].tobytes(), entry[33:].tobytes())
+        reference.share_hash(plan_hash, *map(int, three), entry[:33].tobytes(), entry[33:].tobytes())
         for three, entry in zip(ids, entries, strict=True)
     ]
 
@@ -160,6 +160,6 @@ def test_the_hashes_of_many_shares_are_those_of_each(count: int) -> None:
 @pytest.mark.parametrize("secrets", [1, 2, 11])
 def test_the_nonces_of_many_pairs_are_those_of_each(count: int, secrets: int) -> None:
     nonces = random_rows(count, 32)
-    assert listed(client_state.nonces_of(nonces, secrets)) == [
-        client_state.nonce_of(nonce.tobytes(), secret) for nonce in nonces for secret in range(secrets)
+    assert listed(client_state.share_nonces(nonces, secrets)) == [
+        reference.share_nonce(nonce.tobytes(), secret) for nonce in nonces for secret in range(secrets)
     ]

@@ -26,7 +26,7 @@ from secagg.kernels import threads as parallel
 def test_add_streams_agrees_with_integers(
     signs: list[int], before: int, start: int, length: int, seed: bytes
 ) -> None:
-    words = prg.expand(seed, 200 * (len(signs) + 1))
+    words = prg.mask(seed, 200 * (len(signs) + 1))
     vector, streams = words[:200].copy(), words[200:].reshape(-1, 200).copy()
     expected = vector.tolist()
     for sign, stream in zip(signs, streams.tolist(), strict=True):

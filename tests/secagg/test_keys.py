@@ -151,13 +151,13 @@ def test_a_library_with_another_rule_is_not_used(place: int, monkeypatch: pytest
     name, accepted, public, signature = keys._RULE[place]
     other = (*keys._RULE[:place], (name, not accepted, public, signature), *keys._RULE[place + 1 :])
     monkeypatch.setattr(keys, "_RULE", other)
-    keys._know_the_rule.cache_clear()
+    keys._check_library.cache_clear()
     identity = Identity.generate()
     try:
         with pytest.raises(SecAggError, match=name):
             verify(identity.public, identity.sign(b""), b"", signer=0)
     finally:
-        keys._know_the_rule.cache_clear()
+        keys._check_library.cache_clear()
 
 
 @given(st.binary(max_size=300), st.binary(min_size=32, max_size=32))

@@ -23,7 +23,6 @@ import pytest
 from secagg import Plan, Schedule, Stage, reference
 from secagg.crypto import masks
 from secagg.crypto.keys import AgreementKey, Identity
-from secagg.crypto.masks import pairwise_key, self_key
 from secagg.protocol import client as client_module
 from secagg.protocol.messages import KeyAdvert
 from tests.secagg.cluster import identities_of, make_plan
@@ -47,9 +46,9 @@ def _once(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(AgreementKey, "agree", remembered)
     monkeypatch.setattr(AgreementKey, "from_private", from_private)
-    monkeypatch.setattr(reference.box, "unseal", cache(reference.box.unseal))
-    monkeypatch.setattr(reference.transcript, "share_hash", cache(reference.transcript.share_hash))
     monkeypatch.setattr(Identity, "sign", cache(Identity.sign))
+    for name in ("agree", "unseal", "share_hash", "sign"):
+        monkeypatch.setattr(reference, name, cache(getattr(reference, name)))
 
 
 class Masking:
@@ -79,11 +78,11 @@ class Masking:
             vector += np.uint32(sign * self.values[key] % 2**32)
 
     def own(self, v: int, r: int) -> bytes:
-        return self_key(self.clients[v]._memory.seeds[r], self.plan.hash, v, r)
+        return reference.self_key(self.clients[v]._memory.seeds[r], self.plan.hash, v, r)
 
     def between(self, v: int, w: int, r: int) -> bytes:
         agreed = AgreementKey.from_private(self.clients[v]._memory.mask).agree(self.adverts[w].mask)
-        return pairwise_key(agreed, self.plan.hash, v, w, r)
+        return reference.pairwise_key(agreed, self.plan.hash, v, w, r)
 
     def _all_keys(self) -> list[bytes]:
         """Every mask that occurs, once."""
@@ -220,14 +219,14 @@ def reference_views(
     plan: Plan, inputs: Inputs, modulus: int, gone: Sequence[int]
 ) -> Counter[tuple[int, ...]]:
     """The view of the server over all values of all masks, by the protocol in plain integers."""
-    parties = {v: reference.Party(v, identities_of(plan)[v], Drbg(b"party %d" % v)) for v in plan.ids}
+    parties = {v: reference.Party(v, identities_of(plan)[v].private, Drbg(b"party %d" % v)) for v in plan.ids}
     seen = reference.Transcript(plan)
     reference.keys(seen, list(parties.values()))
     reference.share(seen, list(parties.values()))
-    own = {v: self_key(parties[v].seeds[0], plan.hash, v, 0) for v in plan.ids}
+    own = {v: reference.self_key(parties[v].seeds[0], plan.hash, v, 0) for v in plan.ids}
     pairs = {
-        (v, w): pairwise_key(
-            AgreementKey.from_private(parties[v].mask).agree(seen.adverts[w].mask), plan.hash, v, w, 0
+        (v, w): reference.pairwise_key(
+            reference.agree(parties[v].mask, seen.adverts[w].mask), plan.hash, v, w, 0
         )
         for v in plan.ids
         for w in plan.ids

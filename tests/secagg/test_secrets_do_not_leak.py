@@ -21,11 +21,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg import Client, MemoryJournal, Schedule, SecAggError, Stage, UsageError
+from secagg import Client, MemoryJournal, Schedule, SecAggError, Stage, UsageError, reference
 from secagg.crypto.keys import AgreementKey
-from secagg.crypto.masks import pairwise_key, self_key
 from secagg.protocol import server as server_module
-from secagg.protocol.client_state import nonce_of
 from secagg.protocol.wire import encode
 from tests.secagg.cheats import CHEATS
 from tests.secagg.cluster import Cluster, identity, make_inputs, make_plan, remembered_signatures
@@ -43,12 +41,12 @@ def secrets_of(cluster: Cluster) -> dict[str, bytes]:
         found[f"mask key {v}"] = memory.mask
         for r, seed in enumerate(memory.seeds):
             found[f"seed {v} {r}"] = seed
-            found[f"self mask {v} {r}"] = self_key(seed, plan.hash, v, r)
+            found[f"self mask {v} {r}"] = reference.self_key(seed, plan.hash, v, r)
         for held in memory.held:
             found[f"nonce {held.dealer} for {v}"] = held.nonce
             for k in range(len(plan.groupings) + 1):
                 found[f"share {k} of {held.dealer} for {v}"] = held.share(k)
-                found[f"nonce {k} of {held.dealer} for {v}"] = nonce_of(held.nonce, k)
+                found[f"nonce {k} of {held.dealer} for {v}"] = reference.share_nonce(held.nonce, k)
         for advert in memory.adverts:
             if advert.sender != v:
                 for name, private, public in (
@@ -58,7 +56,7 @@ def secrets_of(cluster: Cluster) -> dict[str, bytes]:
                     agreed = AgreementKey.from_private(private).agree(public)
                     found[f"agreed {name} {v} {advert.sender}"] = agreed
                     for r in range(len(plan.groupings)):
-                        found[f"pairwise {v} {advert.sender} {r}"] = pairwise_key(
+                        found[f"pairwise {v} {advert.sender} {r}"] = reference.pairwise_key(
                             agreed, plan.hash, v, advert.sender, r
                         )
         encoded = np.asarray(cluster.inputs[v]).astype("<u4")

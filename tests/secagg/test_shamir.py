@@ -64,7 +64,7 @@ def test_split_agrees_with_plain_integers(
 ) -> None:
     threshold = data.draw(st.integers(1, len(indices)))
     seed = data.draw(st.binary(max_size=4))
-    shares = shamir.split(secrets, threshold, indices, Drbg(seed))
+    shares = shamir.split_each(secrets, threshold, indices, Drbg(seed))
     expected = split_in_integers(secrets, threshold, indices, Drbg(seed))
     assert shares.shape == (len(secrets), len(indices), SHARE_BYTES)
     assert [[number(share) for share in row] for row in shares] == expected
@@ -76,22 +76,22 @@ def test_any_threshold_of_shares_rebuilds_the_secrets(
     secrets: list[bytes], indices: list[int], data: st.DataObject
 ) -> None:
     threshold = data.draw(st.integers(1, len(indices)))
-    shares = shamir.split(secrets, threshold, indices, Drbg(b"any"))
+    shares = shamir.split_each(secrets, threshold, indices, Drbg(b"any"))
     holders = data.draw(st.permutations(range(len(indices))))[
         : data.draw(st.integers(threshold, len(indices)))
     ]
     coefficients = shamir.coefficients([indices[h] for h in holders])
-    assert shamir.combine(coefficients, shares[:, holders]) == secrets
+    assert shamir.combine_each(coefficients, shares[:, holders]) == secrets
     lists = [[share.tobytes() for share in row[holders]] for row in shares]
-    assert shamir.combine(coefficients, lists) == secrets
+    assert shamir.combine_each(coefficients, lists) == secrets
 
 
 def test_a_thousand_holders_at_the_largest_indices() -> None:
     indices = list(range(shamir.MAX_INDEX - 999, shamir.MAX_INDEX + 1))
     secrets = [bytes(32), b"\xff" * 32, SECRET]
-    shares = shamir.split(secrets, 667, indices, Drbg(b"many"))
+    shares = shamir.split_each(secrets, 667, indices, Drbg(b"many"))
     coefficients = shamir.coefficients(indices[333:])
-    assert shamir.combine(coefficients, shares[:, 333:]) == secrets
+    assert shamir.combine_each(coefficients, shares[:, 333:]) == secrets
     expected = split_in_integers(secrets, 667, indices[5:7], Drbg(b"many"))
     assert [[number(share) for share in row] for row in shares[:, 5:7]] == expected
 
@@ -116,12 +116,12 @@ def test_combine_is_exact_for_any_shares_and_gives_none_above_32_bytes(values: l
     coefficients = shamir.coefficients(indices)
     total = sum(number(w) * v for w, v in zip(coefficients.weights, values, strict=True)) % PRIME
     expected = total.to_bytes(32, "little") if total < 2**256 else None
-    assert shamir.combine(coefficients, [[packed(v) for v in values]]) == [expected]
+    assert shamir.combine_each(coefficients, [[packed(v) for v in values]]) == [expected]
 
 
 @pytest.mark.parametrize("value", [2**256, 2**256 + 1, PRIME - 1])
 def test_a_value_that_no_secret_has_gives_none(value: int) -> None:
-    assert shamir.combine(shamir.coefficients([9]), [[packed(value)], [packed(2**256 - 1)]]) == [
+    assert shamir.combine_each(shamir.coefficients([9]), [[packed(value)], [packed(2**256 - 1)]]) == [
         None,
         b"\xff" * 32,
     ]
@@ -139,39 +139,39 @@ def scripted(*draws: bytes) -> Any:
 
 
 def test_one_share_less_than_the_threshold_fits_every_secret() -> None:
-    share = shamir.split([SECRET], 2, [7, 8], Drbg(b"one"))[0, 0]
+    share = shamir.split_each([SECRET], 2, [7, 8], Drbg(b"one"))[0, 0]
     for other in (0, 1, 2**256 - 1):
         slope = (number(share) - other) * pow(7, -1, PRIME) % PRIME
-        again = shamir.split([other.to_bytes(32, "little")], 2, [7, 8], scripted(packed(slope)))
+        again = shamir.split_each([other.to_bytes(32, "little")], 2, [7, 8], scripted(packed(slope)))
         assert again[0, 0].tobytes() == share.tobytes()
 
 
 def test_coefficients_are_rejected_only_at_the_prime_and_above() -> None:
     for value in (PRIME - 1, 0, 1, 2**256, 2**257 - 2**200):
-        shares = shamir.split([bytes(32)], 2, [1, 2], scripted(packed(value)))
+        shares = shamir.split_each([bytes(32)], 2, [1, 2], scripted(packed(value)))
         assert [number(share) for share in shares[0]] == [value, 2 * value % PRIME]
     for value in (PRIME, PRIME + 1, 2**257 - 1):
         entropy = scripted(packed(value), packed(value), packed(5))
-        assert number(shamir.split([bytes(32)], 2, [1, 2], entropy)[0, 0]) == 5
+        assert number(shamir.split_each([bytes(32)], 2, [1, 2], entropy)[0, 0]) == 5
     # in the middle of a longer draw: the later candidates move up, and one more is drawn for the last place
     entropy = scripted(packed(3) + packed(PRIME) + packed(4), packed(PRIME + 2), packed(9))
-    assert number(shamir.split([bytes(32)], 4, [10, 2, 3, 4], entropy)[0, 0]) == 9430
+    assert number(shamir.split_each([bytes(32)], 4, [10, 2, 3, 4], entropy)[0, 0]) == 9430
 
 
 def test_the_top_seven_bits_of_a_draw_do_not_count() -> None:
     entropy = scripted(packed(5 | 127 << 257))
-    assert number(shamir.split([bytes(32)], 2, [1, 2], entropy)[0, 0]) == 5
+    assert number(shamir.split_each([bytes(32)], 2, [1, 2], entropy)[0, 0]) == 5
 
 
 def test_a_threshold_of_one_draws_nothing() -> None:
-    shares = shamir.split([SECRET], 1, [3, 4], scripted())
+    shares = shamir.split_each([SECRET], 1, [3, 4], scripted())
     assert [share.tobytes() for share in shares[0]] == [SECRET + b"\0"] * 2
 
 
 def test_coefficients_are_uniform() -> None:
     # with a_0 = 0 the share at 1 of a 2-of-2 sharing is the coefficient itself
     count = 20_000
-    drawn = shamir.split([bytes(32)] * count, 2, [1, 2], Drbg(b"uniform"))[:, 0]
+    drawn = shamir.split_each([bytes(32)] * count, 2, [1, 2], Drbg(b"uniform"))[:, 0]
     digits = {"lowest byte": drawn[:, 0], "byte 17": drawn[:, 17], "byte 31": drawn[:, 31]}
     digits["top bit and seven below it"] = drawn[:, 32] << 7 | drawn[:, 31] >> 1
     for name, digit in digits.items():
@@ -183,16 +183,16 @@ def test_coefficients_are_uniform() -> None:
 @pytest.mark.parametrize(
     ("indices", "message"),
     [
-        ([0, 1, 2], "at 0 lies the secret"),
-        ([1, -2, 3], "between 1 and 65535"),
-        ([1, 65536, 3], "between 1 and 65535"),
+        ([0, 1, 2], "the value at 0 is the secret"),
+        ([1, -2, 3], "1 to 65535"),
+        ([1, 65536, 3], "1 to 65535"),
         ([1, 2, 1], "same index"),
         ([], "no share holders"),
     ],
 )
 def test_impossible_holders_are_refused(indices: list[int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        shamir.split([SECRET], 1, indices)
+        shamir.split_each([SECRET], 1, indices)
     with pytest.raises(UsageError, match=message):
         shamir.coefficients(indices)
 
@@ -200,19 +200,19 @@ def test_impossible_holders_are_refused(indices: list[int], message: str) -> Non
 @pytest.mark.parametrize("threshold", [0, -1, 4])
 def test_impossible_thresholds_are_refused(threshold: int) -> None:
     with pytest.raises(UsageError, match="threshold"):
-        shamir.split([SECRET], threshold, [1, 2, 3])
+        shamir.split_each([SECRET], threshold, [1, 2, 3])
 
 
 @pytest.mark.parametrize("length", [0, 31, 33])
 def test_secrets_of_another_length_are_refused(length: int) -> None:
     with pytest.raises(UsageError, match="32 bytes"):
-        shamir.split([SECRET, bytes(length)], 2, [1, 2, 3])
+        shamir.split_each([SECRET, bytes(length)], 2, [1, 2, 3])
 
 
 @pytest.mark.parametrize("extra", [-1, 1])
 def test_randomness_of_another_length_is_refused(extra: int) -> None:
-    with pytest.raises(UsageError, match="randomness"):
-        shamir.split([SECRET], 2, [1, 2, 3], lambda count: bytes(count + extra))
+    with pytest.raises(UsageError, match="entropy source"):
+        shamir.split_each([SECRET], 2, [1, 2, 3], lambda count: bytes(count + extra))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_randomness_of_another_length_is_refused(extra: int) -> None:
 )
 def test_what_is_not_a_share_is_refused(shares: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        shamir.combine(shamir.coefficients([1, 2]), shares)
+        shamir.combine_each(shamir.coefficients([1, 2]), shares)
 
 
 def test_canonical_draws_the_line_at_the_prime() -> None:

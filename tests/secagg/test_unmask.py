@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from secagg import reference
 from secagg.crypto.keys import AgreementKey
-from secagg.crypto.masks import pairwise_key, pairwise_sign, self_key
+from secagg.crypto.masks import pairwise_sign
 from secagg.crypto.prg import add_masks
 from secagg.exposure.schedules import Schedule
 from secagg.protocol import transcript, unmask
@@ -32,10 +33,10 @@ def test_all_masks_come_off_on_however_many_threads(
         for g, group in enumerate(grouping):
             totals[r, g] = np.zeros(plan.length, np.uint32)
             for v in set(group) & alive:
-                keys, signs = [self_key(seeds[v, r + 1], plan.hash, v, r)], [1]
+                keys, signs = [reference.self_key(seeds[v, r + 1], plan.hash, v, r)], [1]
                 for peer in set(group) - {v}:
                     agreed = AgreementKey.from_private(private[v]).agree(public[peer])
-                    keys.append(pairwise_key(agreed, plan.hash, v, peer, r))
+                    keys.append(reference.pairwise_key(agreed, plan.hash, v, peer, r))
                     signs.append(pairwise_sign(v, peer))
                 add_masks(totals[r, g], keys, signs)
                 totals[r, g] += np.uint32(v)

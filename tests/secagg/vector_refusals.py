@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from secagg import Member, Plan, Policy, labels
-from secagg.crypto import box, hashtree
+from secagg import Member, Plan, Policy, labels, reference
+from secagg.crypto import hashtree
 from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey, digest
 from secagg.crypto.shamir import PRIME
 from secagg.protocol import codec, transcript
-from secagg.protocol.client_state import OPENING, Opening, nonce_of
+from secagg.protocol.client_state import OPENING, Opening
 from secagg.protocol.messages import (
     Bundle,
     Consistency,
@@ -441,14 +441,18 @@ def noncanonical_share(flat: Case) -> Case:
     memory = actor.memory()
     agreed = AgreementKey.from_private(memory.channel).agree(memory.adverts[0].channel)
     size = len(bundle.boxes) // 4
-    content = box.unseal(agreed, plan.hash, 3, 2, bundle.boxes[:size])
+    content = reference.unseal(agreed, reference.box_address(plan.hash, 3, 2), bundle.boxes[:size])
     nonce, shares = content[:32], [PRIME.to_bytes(33, "little"), content[-33:]]
-    hashes = [transcript.share_hash(plan.hash, 3, 2, k, s, nonce_of(nonce, k)) for k, s in enumerate(shares)]
+    hashes = [
+        reference.share_hash(plan.hash, 3, 2, k, s, reference.share_nonce(nonce, k))
+        for k, s in enumerate(shares)
+    ]
     dealing = got(case, "dealing/3", Dealing)
     table = b"".join(hashes) + dealing.hashes[64:]
-    leaves = [hashtree.leaf(table[i : i + 64]) for i in range(0, len(table), 64)]
+    leaves = [reference.tree_leaf(table[i : i + 64]) for i in range(0, len(table), 64)]
     tree = hashtree.levels(b"".join(leaves))
-    sealed = box.seal(agreed, plan.hash, 3, 2, nonce + b"".join(shares), Drbg(b"vectors/noncanonical"))
+    address, content = reference.box_address(plan.hash, 3, 2), nonce + b"".join(shares)
+    sealed = reference.seal(agreed, address, content, Drbg(b"vectors/noncanonical"))
     proof = (0).to_bytes(2, "little") + bytes([len(tree) - 1]) + b"".join(hashtree.proof(tree, 0))
     threes = Dealer(3, bundle.dealers[1].commitments, tree[-1])
     noncanonical = Bundle(
@@ -1017,8 +1021,8 @@ def unmaskings_to_server(flat: Case) -> Case:
     agreed = AgreementKey.from_private(channel).agree(got(case, "advert/5", KeyAdvert).channel)
     boxes = got(case, "dealing/5", Dealing).boxes
     size = len(boxes) // 4
-    content = box.unseal(agreed, plan.hash, 5, 3, boxes[size : 2 * size])
-    true_key = content[32:65] + nonce_of(content[:32], 0)
+    content = reference.unseal(agreed, reference.box_address(plan.hash, 5, 3), boxes[size : 2 * size])
+    true_key = content[32:65] + reference.share_nonce(content[:32], 0)
     for name, changes in {
         "both kinds": {"key_owners": (5,), "keys": true_key},
         "a key of a survivor": {"key_owners": (5,), "keys": entry},

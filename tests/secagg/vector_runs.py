@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from secagg import Plan, Policy, Schedule, Stage
-from secagg.crypto import box
+from secagg import Plan, Policy, Schedule, Stage, reference
 from secagg.crypto.keys import AgreementKey
 from secagg.protocol import client_state, transcript
 from secagg.protocol.client_state import Memory
@@ -351,10 +350,11 @@ def false_box(case: Case, v: int, name: str) -> str:
     peer = memory.adverts[0]
     agreed = AgreementKey.from_private(memory.channel).agree(peer.channel)
     size = len(dealing.boxes) // (len(memory.adverts) - 1)
-    content = bytearray(box.unseal(agreed, plan.hash, v, peer.sender, dealing.boxes[:size]))
+    address = reference.box_address(plan.hash, v, peer.sender)
+    content = bytearray(reference.unseal(agreed, address, dealing.boxes[:size]))
     content[32] ^= 1
     entropy = Drbg(b"vectors/false box")
-    sealed = box.seal(agreed, plan.hash, v, peer.sender, bytes(content), entropy)
+    sealed = reference.seal(agreed, address, bytes(content), entropy)
     return case.give(f"{name}/false", encode(replace(dealing, boxes=sealed + dealing.boxes[size:])))
 
 

@@ -42,8 +42,8 @@ def measure(parts: Sequence[str], clients: Sequence[int], length: int, stream: T
     if min(clients) < 3 or length < 1:
         raise UsageError("a benchmark needs at least 3 clients and one number")
     with announce(lambda name: print(f"compiling {name} (once; it is kept)", file=stream, flush=True)):
-        prg.prepare()
-        hashing.prepare()
+        prg.backend()
+        hashing.has_kernel()
         for size in WARM_UP:  # in this process, so that those forked from it find everything loaded
             runs.measure_run(size, processes=1)
     return _Bench(clients, length, stream).measure(parts)

@@ -169,7 +169,7 @@ def best_of(rounds: int, tasks: dict[str, Task]) -> dict[str, Seconds]:
 
 def measure_masks(words: int, count: int, rounds: int) -> list[MaskRate]:
     """Every backend, and OpenSSL's bare keystream, on one core and on all."""
-    keys = [os.urandom(prg.KEY_BYTES) for _ in range(count)]
+    keys = [os.urandom(prg.MASK_KEY_BYTES) for _ in range(count)]
     signs = [1 if i % 2 else -1 for i in range(count)]
     vector = np.zeros(words, np.uint32)
 
@@ -231,7 +231,7 @@ def _raw_openssl(keys: Sequence[bytes], length: int, threads: int) -> None:
 def measure_passes(count: int, rounds: int) -> list[PassRate]:
     """Encoding and decoding beside numpy's copy of the same number of bytes."""
     encoding = FixedPoint(clients=60, clip=1.0)
-    update = (prg.expand(bytes(16), count).view(np.int32) * np.float32(2.0**-30)).astype(np.float32)
+    update = (prg.mask(bytes(16), count).view(np.int32) * np.float32(2.0**-30)).astype(np.float32)
     encoded, decoded = np.zeros(count, np.uint32), np.zeros(count, np.float32)
     best = best_of(
         rounds,
@@ -247,16 +247,16 @@ def measure_passes(count: int, rounds: int) -> list[PassRate]:
 def measure_sharing(holders: int, threshold: int, rounds: int) -> SharingTime:
     """One 32-byte secret: split, coefficients for one set of holders, rebuild."""
     secret, indices = os.urandom(shamir.SECRET_BYTES), list(range(1, holders + 1))
-    shares = shamir.split([secret], threshold, indices)[:, :threshold].copy()
+    shares = shamir.split_each([secret], threshold, indices)[:, :threshold].copy()
     weights = shamir.coefficients(indices[:threshold])
-    if shamir.combine(weights, shares) != [secret]:
+    if shamir.combine_each(weights, shares) != [secret]:
         raise AssertionError("a secret was not rebuilt")
     best = best_of(
         3 * rounds,
         {
-            "split": lambda: shamir.split([secret], threshold, indices),
+            "split": lambda: shamir.split_each([secret], threshold, indices),
             "coefficients": lambda: shamir.coefficients(indices[:threshold]),
-            "combine": lambda: shamir.combine(weights, shares),
+            "combine": lambda: shamir.combine_each(weights, shares),
         },
     )
     return SharingTime(

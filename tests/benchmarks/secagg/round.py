@@ -68,7 +68,7 @@ def measure_round(
 def _raw_seconds(size: Size) -> float:
     """OpenSSL makes as many bytes as the round's masks have, one key per mask, and throws them away."""
     masks = Work.of(size).mask_bytes // (4 * size.length)
-    keys = [os.urandom(prg.KEY_BYTES) for _ in range(masks)]
+    keys = [os.urandom(prg.MASK_KEY_BYTES) for _ in range(masks)]
     start = time.perf_counter()
     _raw_openssl(keys, 4 * size.length, cores())
     return time.perf_counter() - start

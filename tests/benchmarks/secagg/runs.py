@@ -84,7 +84,7 @@ def measure_run(
 def make_updates(size: Size) -> Updates:
     """Numbers in [-1, 1) for every client, made beforehand."""
     pool = [
-        prg.expand(k.to_bytes(prg.KEY_BYTES, "little"), size.length).view(np.int32).astype(np.float32)
+        prg.mask(k.to_bytes(prg.MASK_KEY_BYTES, "little"), size.length).view(np.int32).astype(np.float32)
         * np.float32(2.0**-31)
         for k in range(POOL)
     ]

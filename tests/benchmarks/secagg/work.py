@@ -120,7 +120,7 @@ class Rates:
     def measure(cls) -> Rates:
         key, identity = AgreementKey.from_private(os.urandom(32)), Identity.generate()
         signature = identity.sign(b"")
-        words, keys = 2**16, [os.urandom(prg.KEY_BYTES) for _ in range(64)]
+        words, keys = 2**16, [os.urandom(prg.MASK_KEY_BYTES) for _ in range(64)]
         vector, large = np.zeros(words, np.uint32), np.zeros(2**24, np.uint32)
         copy = np.zeros_like(large)
         masks = _shortest(lambda: prg.add_masks(vector, keys, [1] * len(keys), threads=1), 20)

@@ -8,12 +8,13 @@ from typing import Final
 
 import numpy as np
 
-from secagg.crypto import box, hashtree, prg, shamir
+from secagg import reference
+from secagg.crypto import hashtree, prg, shamir
 from secagg.crypto.keys import AgreementKey, Identity, hkdf
-from secagg.crypto.masks import pairwise_key, pairwise_sign, self_key
+from secagg.crypto.masks import pairwise_sign
 from secagg.protocol import client_state, codec, server_state, transcript
 from secagg.protocol.client import Client
-from secagg.protocol.client_state import Memory, Opening, State, nonce_of
+from secagg.protocol.client_state import Memory, Opening, State
 from secagg.protocol.messages import Dealing, KeyAdvert, MaskedInput, Message, ToClient
 from secagg.protocol.plan import Plan, roster_hash
 from secagg.protocol.server import Server
@@ -25,7 +26,6 @@ from tests.vectors.check.session import (
     Operation,
     Session,
     Values,
-    box_address,
     floors_of,
     numbers,
     row_name,
@@ -118,17 +118,17 @@ def _dealing_values(memory: Memory, message: Message, actor: Actor) -> Values:
             content = memory.held[0].nonce + memory.held[0].shares
         else:
             agreed = channel.agree(adverts[holder].channel)
-            content = box.unseal(agreed, plan.hash, memory.me, holder, boxes[holder])
-            address = box_address(plan.hash, memory.me, holder)
+            address = reference.box_address(plan.hash, memory.me, holder)
+            content = reference.unseal(agreed, address, boxes[holder])
             values |= {"agreed": agreed.hex(), "address": address.hex(), "key": hkdf(agreed, address).hex()}
         nonce, data = content[:32], content[32:]
         shares = [data[k : k + shamir.SHARE_BYTES] for k in range(0, len(data), shamir.SHARE_BYTES)]
-        nonces = [nonce_of(nonce, k) for k in range(len(shares))]
+        nonces = [reference.share_nonce(nonce, k) for k in range(len(shares))]
         hashes = [
-            transcript.share_hash(plan.hash, memory.me, holder, k, share, nonces[k])
+            reference.share_hash(plan.hash, memory.me, holder, k, share, nonces[k])
             for k, share in enumerate(shares)
         ]
-        leaves.append(hashtree.leaf(b"".join(hashes)))
+        leaves.append(reference.tree_leaf(b"".join(hashes)))
         values |= {
             "pair_nonce": nonce.hex(),
             "shares": [share.hex() for share in shares],
@@ -150,7 +150,7 @@ def _masking_values(memory: Memory, message: Message, actor: Actor) -> Values:
     mask, members = AgreementKey.from_private(memory.mask), {dealer.id for dealer in memory.dealers}
     rows = {}
     for (r, g), vector in zip(plan.rows_of[memory.me], message.vectors, strict=True):
-        own = self_key(memory.seeds[r], plan.hash, memory.me, r)
+        own = reference.self_key(memory.seeds[r], plan.hash, memory.me, r)
         encoded = vector.astype(np.uint32)
         prg.add_masks(encoded, [own], [-1])
         pairs = {}
@@ -158,15 +158,16 @@ def _masking_values(memory: Memory, message: Message, actor: Actor) -> Values:
             if peer == memory.me or peer not in members:
                 continue
             agreed = mask.agree(adverts[peer].mask)
-            key, sign = pairwise_key(agreed, plan.hash, memory.me, peer, r), pairwise_sign(memory.me, peer)
+            key = reference.pairwise_key(agreed, plan.hash, memory.me, peer, r)
+            sign = pairwise_sign(memory.me, peer)
             prg.add_masks(encoded, [key], [-sign])
             pairs[str(peer)] = {
                 "agreed": agreed.hex(), "key": key.hex(), "sign": sign,
-                "mask": words(prg.expand(key, plan.length)),
+                "mask": words(prg.mask(key, plan.length)),
             }  # fmt: skip
         rows[row_name((r, g))] = {
             "encoded": words(encoded),
-            "own": {"key": own.hex(), "mask": words(prg.expand(own, plan.length))},
+            "own": {"key": own.hex(), "mask": words(prg.mask(own, plan.length))},
             "pairs": pairs,
         }
     view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])

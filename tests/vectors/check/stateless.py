@@ -11,14 +11,15 @@ from secagg import labels
 from secagg.crypto import box, hashtree, prg, shamir
 from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
 from secagg.crypto.keys import AgreementKey, Identity, digest, hkdf, verify
-from secagg.crypto.masks import pairwise_key, pairwise_sign, self_key
+from secagg.crypto.masks import pairwise_keys, pairwise_sign, self_key
 from secagg.exposure.schedules import Schedule, shuffled
 from secagg.exposure.seed import Beacon, SeedCeremony
 from secagg.protocol import sparse, transcript
-from secagg.protocol.client_state import nonce_of
+from secagg.protocol.client_state import share_nonces
 from secagg.protocol.messages import Unmasking
 from secagg.protocol.plan import Plan
 from secagg.protocol.wire import decode, encode
+from secagg.types import Bytes
 from tests.vectors.check.session import (
     Mismatch,
     Operation,
@@ -59,6 +60,11 @@ def _x25519_agree(_: Session, v: Values) -> Values:
     return {"secret": key.agree(bytes.fromhex(v["public"])).hex()}
 
 
+def one_row(data: bytes) -> Bytes:
+    """The argument of a function that takes many rows."""
+    return np.frombuffer(data, np.uint8).reshape(1, -1)
+
+
 def _ed25519_sign(_: Session, v: Values) -> Values:
     identity = Identity.from_private(bytes.fromhex(v["private"]))
     return {"public": identity.public.hex(), "signature": identity.sign(bytes.fromhex(v["message"])).hex()}
@@ -79,19 +85,21 @@ def _aes_ctr(_: Session, v: Values) -> Values:
 def _box_seal(_: Session, v: Values) -> Values:
     agreed, plan_hash, content = hexes([v["agreed"], v["plan_hash"], v["content"]])
     entropy = Tape("the nonce", [v["nonce"]])
-    sealed = box.seal(agreed, plan_hash, v["sender"], v["receiver"], content, entropy)
+    [key] = box.box_keys([agreed], plan_hash, [(v["sender"], v["receiver"])])
+    sealed = box.seal(key, plan_hash, v["sender"], v["receiver"], content, entropy)
     address = box_address(plan_hash, v["sender"], v["receiver"])
-    return {"address": address.hex(), "key": hkdf(agreed, address).hex(), "box": sealed.hex()}
+    return {"address": address.hex(), "key": key.hex(), "box": sealed.hex()}
 
 
 def _box_unseal(_: Session, v: Values) -> Values:
     agreed, plan_hash, sealed = hexes([v["agreed"], v["plan_hash"], v["box"]])
-    return {"content": box.unseal(agreed, plan_hash, v["sender"], v["receiver"], sealed).hex()}
+    [key] = box.box_keys([agreed], plan_hash, [(v["sender"], v["receiver"])])
+    return {"content": box.unseal(key, plan_hash, v["sender"], v["receiver"], sealed).hex()}
 
 
 def _shamir_split(_: Session, v: Values) -> Values:
     entropy = Tape("the polynomials", v["entropy"])
-    shares = shamir.split(hexes(v["secrets"]), v["threshold"], v["indices"], entropy)
+    shares = shamir.split_each(hexes(v["secrets"]), v["threshold"], v["indices"], entropy)
     if entropy.left:
         raise Mismatch(f"{entropy.left} draws of the polynomials were not used")
     return {"shares": [[share.tobytes().hex() for share in row] for row in shares]}
@@ -99,7 +107,7 @@ def _shamir_split(_: Session, v: Values) -> Values:
 
 def _shamir_combine(_: Session, v: Values) -> Values:
     weights = shamir.coefficients(v["indices"])
-    (secret,) = shamir.combine(weights, [hexes(v["shares"])])
+    (secret,) = shamir.combine_each(weights, [hexes(v["shares"])])
     return {
         "coefficients": [value.tobytes().hex() for value in weights.weights],
         "secret": None if secret is None else secret.hex(),
@@ -125,15 +133,15 @@ def _decode(_: Session, v: Values) -> Values:
 
 
 def _tree(_: Session, v: Values) -> Values:
-    leaves = [hashtree.leaf(content) for content in hexes(v["contents"])]
+    leaves = [hashtree.leaves(one_row(content)) for content in hexes(v["contents"])]
     levels = hashtree.levels(b"".join(leaves))
     proofs = [[step.hex() for step in hashtree.proof(levels, place)] for place in range(len(leaves))]
     return {"levels": [level.hex() for level in levels], "root": levels[-1].hex(), "proofs": proofs}
 
 
 def _tree_climb(_: Session, v: Values) -> Values:
-    leaf = hashtree.leaf(bytes.fromhex(v["content"]))
-    return {"root": hashtree.root_from(leaf, v["place"], hexes(v["siblings"])).hex()}
+    leaf = one_row(hashtree.leaves(one_row(bytes.fromhex(v["content"]))))
+    return {"root": hashtree.roots(leaf, [v["place"]], [hexes(v["siblings"])])[0].hex()}
 
 
 # --- values derived from a plan ---------------------------------------------------------------------------
@@ -257,8 +265,9 @@ def _fields(value: Any) -> Any:
 
 def _pairwise_key(_: Session, v: Values) -> Values:
     agreed, plan_hash = hexes([v["agreed"], v["plan_hash"]])
-    key = pairwise_key(agreed, plan_hash, v["a"], v["b"], v["grouping"])
-    return {"key": key.hex(), "sign_of_a": pairwise_sign(v["a"], v["b"])}
+    pairs = np.array([[v["a"], v["b"], v["grouping"]]], np.uint32)
+    key = pairwise_keys(one_row(agreed), plan_hash, pairs)
+    return {"key": key.tobytes().hex(), "sign_of_a": pairwise_sign(v["a"], v["b"])}
 
 
 def _self_key(_: Session, v: Values) -> Values:
@@ -268,9 +277,10 @@ def _self_key(_: Session, v: Values) -> Values:
 
 def _share_hash(_: Session, v: Values) -> Values:
     plan_hash, share, pair_nonce = hexes([v["plan_hash"], v["share"], v["pair_nonce"]])
-    nonce = nonce_of(pair_nonce, v["secret"])
-    found = transcript.share_hash(plan_hash, v["dealer"], v["holder"], v["secret"], share, nonce)
-    return {"nonce": nonce.hex(), "hash": found.hex()}
+    nonce = share_nonces(one_row(pair_nonce), v["secret"] + 1)[-1].tobytes()
+    ids = np.array([[v["dealer"], v["holder"], v["secret"]]], np.uint32)
+    found = transcript.share_hashes(plan_hash, ids, one_row(share + nonce))
+    return {"nonce": nonce.hex(), "hash": found.tobytes().hex()}
 
 
 def _seed_commitment(_: Session, v: Values) -> Values:
