@@ -13,8 +13,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fl.config.schema import ConfigError, Experiment, experiment, load
+    from fl.config.checks import experiment, load
+    from fl.config.schema import Experiment
     from fl.data.examples import DataSet, Examples, Federated
+    from fl.errors import ConfigError
     from fl.training.loop import Trained, run, train
 
 __all__ = [
@@ -31,7 +33,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "fl.config.schema": ("ConfigError", "Experiment", "experiment", "load"),
+    "fl.config.checks": ("experiment", "load"),
+    "fl.config.schema": ("Experiment",),
+    "fl.errors": ("ConfigError",),
     "fl.data.examples": ("DataSet", "Examples", "Federated"),
     "fl.training.loop": ("Trained", "run", "train"),
 }

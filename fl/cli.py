@@ -1,4 +1,8 @@
-"""The `share` command. A user's mistake is one line on stderr and exit code 2, never a traceback."""
+"""The `share` command. A user's mistake is one line on stderr and exit code 2, without a traceback.
+
+Each command imports what it needs when it runs, so that `share --help` starts quickly and commands that need
+no torch do not load it.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +11,50 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from fl.config.schema import ConfigError
+from fl.errors import ConfigError, ShareError
+
+if TYPE_CHECKING:
+    from fl.reporting.records import Folder
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 MISTAKE, FAILED, STOPPED = 2, 1, 130
+EXTRAS = {
+    "torch": "fl",
+    "safetensors": "fl",
+    "msgspec": "fl",
+    "tomli_w": "fl",
+    "rich": "fl",
+    "jinja2": "fl",
+    "matplotlib": "fl",
+    "flwr": "flower",
+}
+"""Packages that only an extra installs, and the name of that extra."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
+    """Run one command and return its exit code."""
     options = parser().parse_args(arguments)
-    from fl.reporting.records import RecordError
-
     try:
-        code: int = options.run(options)
-        return code
-    except (ConfigError, RecordError) as error:
-        return _complain(str(error), MISTAKE)
+        return int(options.run(options))
+    except ShareError as error:
+        return _complain(str(error), error.exit_code)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        return _complain(
+            f"this command needs {package}; install it with: pip install 'share-secagg[{EXTRAS[package]}]'",
+            MISTAKE,
+        )
     except KeyboardInterrupt:
         return _complain("stopped", STOPPED)
     except BrokenPipeError:
         return FAILED
     except OSError as error:
         return _complain(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), MISTAKE)
-    except Exception as error:
-        if type(error).__name__ in ("DataError", "TrainingError", "WorkerError", "FlowerError"):
-            return _complain(str(error), MISTAKE if type(error).__name__ == "DataError" else FAILED)
-        raise
 
 
 def _complain(text: str, code: int) -> int:
@@ -41,129 +62,181 @@ def _complain(text: str, code: int) -> int:
     return code
 
 
+def _need(package: str) -> None:
+    """Fail before anything is written if a package that the command needs is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec(package) is None:
+        raise ModuleNotFoundError(name=package)
+
+
+class _Version(argparse.Action):
+    """Print the version. It is looked up only on request, because the lookup takes time."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from importlib.metadata import version
+
+        print(f"share {version('share-secagg')}")
+        parser.exit()
+
+
 def parser() -> argparse.ArgumentParser:
-    """Every command and option."""
+    """All commands and options."""
     top = argparse.ArgumentParser(
-        prog="share", description="Train with SHARE: secure sums of clusters, robust aggregation on top."
+        prog="share",
+        description="Federated training with SHARE: secure sums over clusters of clients, then robust "
+        "aggregation of the cluster means.",
     )
+    top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-
-    command = commands.add_parser(
-        "quickstart", help="see it work: digits, attackers, real cryptography, a minute"
-    )
-    command.add_argument(
-        "--out", type=Path, default=Path("share-quickstart"), help="folder for the runs and report"
-    )
-    command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--rounds", type=int, default=None, help="more or fewer rounds")
-    command.set_defaults(run=_quickstart)
-
-    command = commands.add_parser("train", help="train as a configuration file says")
-    command.add_argument("file", nargs="?", help="a TOML file, or the name of an experiment (--list)")
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one key")
-    command.add_argument("--curve", help="one of the file's curves")
-    command.add_argument("--out", type=Path, help="folder for the record (runs/NAME)")
-    command.add_argument("--resume", type=Path, metavar="DIR", help="go on with the run in DIR")
-    command.add_argument("--device", choices=("cpu", "cuda", "auto"))
-    command.add_argument("--workers", type=int, help="training processes")
-    command.add_argument(
-        "--list", action="store_true", help="list the experiments that come with the package"
-    )
-    command.set_defaults(run=_train)
-
-    command = commands.add_parser("report", help="runs as one HTML page and a picture")
-    command.add_argument("folders", nargs="+", type=Path, metavar="DIR")
-    command.add_argument(
-        "--out", type=Path, help="where the page goes (DIR/report.html, or share-report.html)"
-    )
-    command.add_argument("--no-picture", action="store_true", help="write no PNG beside the page")
-    command.add_argument(
-        "--reference", type=Path, metavar="CSV", help="published curves: curve_id,round,test_acc"
-    )
-    command.add_argument(
-        "--curve", action="append", default=[], help="a curve of the CSV to lay beside the runs"
-    )
-    command.set_defaults(run=_report)
-
-    command = commands.add_parser("plan", help="which cluster size, reclusterings and schedule?")
-    command.add_argument("--clients", type=int, required=True)
-    command.add_argument("--byzantine", type=int, required=True, help="attackers to withstand")
-    command.add_argument(
-        "--dropout", type=float, default=0.0, help="part of the clients that stops answering"
-    )
-    command.add_argument("--rule", default="median", help="robust rule")
-    command.add_argument("--anonymity", type=int, default=3, help="least T")
-    command.add_argument("--max-leverage", type=float, default=0.8)
-    command.add_argument(
-        "--holds", type=float, default=0.95, help="in which part of the rounds the rule must hold"
-    )
-    command.add_argument("--cell", type=int, default=300, help="most clients in one secure aggregation")
-    command.add_argument("--seed", type=int, default=0)
-    command.add_argument("--json", action="store_true", help="everything, for programs")
-    command.add_argument("--picture", type=Path, metavar="PNG", help="draw the trade-off")
-    command.set_defaults(run=_plan)
-
-    command = commands.add_parser("data", help="data sets: list, fetch or import them")
-    actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
-    action = actions.add_parser("list", help="what there is, and whether it is here")
-    action.set_defaults(run=_data_list)
-    action = actions.add_parser("fetch", help="download from the publisher, and check")
-    action.add_argument("name")
-    action.add_argument("--url", help="a mirror of the publisher's files")
-    action.set_defaults(run=_data_fetch)
-    action = actions.add_parser("import", help="copy from a folder or archive, and check")
-    action.add_argument("name")
-    action.add_argument("path", type=Path)
-    action.set_defaults(run=_data_import)
-    for action in actions.choices.values():
-        action.add_argument("--folder", type=Path, help="the data folder (SHARE_DATA, or your own)")
-
-    _flower_commands(commands)
-
-    command = commands.add_parser("config", help="what can be configured")
-    command.add_argument("file", nargs="?", help="check this file and print it with every default")
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    command.add_argument("--curve")
-    command.add_argument("--describe", action="store_true", help="every key, its type, default and meaning")
-    command.add_argument("--markdown", action="store_true", help="the same as docs/configuration.md")
-    command.set_defaults(run=_config)
+    _add_quickstart(commands)
+    _add_train(commands)
+    _add_report(commands)
+    _add_plan(commands)
+    _add_data(commands)
+    _add_flower(commands)
+    _add_config(commands)
     return top
 
 
-def _flower_commands(commands: Any) -> None:
-    command = commands.add_parser("flower", help="train over real machines, on Flower")
+def _add_quickstart(commands: Commands) -> None:
+    command = commands.add_parser(
+        "quickstart", help="a first run of about a minute: digits, attackers, real cryptography"
+    )
+    command.add_argument(
+        "--out", type=Path, default=Path("share-quickstart"), help="folder for the runs and the report"
+    )
+    command.add_argument("--seed", type=int, default=0, help="seed of the run (0)")
+    command.add_argument("--rounds", type=int, default=None, help="number of rounds (12)")
+    command.set_defaults(run=_quickstart)
+
+
+def _add_train(commands: Commands) -> None:
+    command = commands.add_parser("train", help="run the training that a configuration file describes")
+    command.add_argument("file", nargs="?", help="a TOML file, or the name of a packaged experiment (--list)")
+    _add_set(command)
+    command.add_argument("--curve", help="one of the curves in the file")
+    command.add_argument("--out", type=Path, help="folder for the record (runs/NAME)")
+    command.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in DIR")
+    command.add_argument("--device", choices=("cpu", "cuda", "auto"), help="torch device")
+    command.add_argument("--workers", type=int, help="number of training processes")
+    command.add_argument("--list", action="store_true", help="list the packaged experiments")
+    command.set_defaults(run=_train)
+
+
+def _add_set(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one key")
+
+
+def _add_report(commands: Commands) -> None:
+    command = commands.add_parser("report", help="write runs as one HTML page and a picture")
+    command.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder of a run")
+    command.add_argument("--out", type=Path, help="the page (DIR/report.html, or share-report.html)")
+    command.add_argument("--no-picture", action="store_true", help="write no PNG next to the page")
+    command.add_argument(
+        "--reference", type=Path, metavar="CSV", help="published curves, as curve_id,round,test_acc"
+    )
+    command.add_argument(
+        "--curve", action="append", default=[], help="a curve of the CSV to draw next to the runs"
+    )
+    command.set_defaults(run=_report)
+
+
+def _add_plan(commands: Commands) -> None:
+    command = commands.add_parser("plan", help="recommend cluster size, reclusterings and schedule")
+    command.add_argument("--clients", type=int, required=True, help="number of clients")
+    command.add_argument("--byzantine", type=int, required=True, help="number of attackers to tolerate")
+    command.add_argument("--dropout", type=float, default=0.0, help="fraction of clients that drop out (0)")
+    command.add_argument("--rule", default="median", help="robust rule (median)")
+    command.add_argument("--anonymity", type=int, default=3, help="smallest acceptable anonymity T (3)")
+    command.add_argument(
+        "--max-leverage", type=float, default=0.8, help="largest acceptable leverage of a client (0.8)"
+    )
+    command.add_argument(
+        "--holds", type=float, default=0.95, help="fraction of rounds in which the rule must hold (0.95)"
+    )
+    command.add_argument(
+        "--cell", type=int, default=300, help="largest number of clients in one secure aggregation (300)"
+    )
+    command.add_argument("--seed", type=int, default=0, help="seed of the simulated rounds (0)")
+    command.add_argument("--json", action="store_true", help="print all candidates as JSON")
+    command.add_argument("--picture", type=Path, metavar="PNG", help="draw the trade-off")
+    command.set_defaults(run=_plan)
+
+
+def _add_data(commands: Commands) -> None:
+    command = commands.add_parser("data", help="list, download or import data sets")
+    actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
+    action = actions.add_parser("list", help="list the data sets and whether they are present")
+    action.set_defaults(run=_data_list)
+    action = actions.add_parser("fetch", help="download a data set from its publisher and check it")
+    action.add_argument("name", help="data set")
+    action.add_argument("--url", help="a mirror of the publisher's files")
+    action.set_defaults(run=_data_fetch)
+    action = actions.add_parser("import", help="copy a data set from a folder or archive and check it")
+    action.add_argument("name", help="data set")
+    action.add_argument("path", type=Path, help="folder or archive")
+    action.set_defaults(run=_data_import)
+    for action in actions.choices.values():
+        action.add_argument(
+            "--folder", type=Path, help="the data folder (SHARE_DATA, or the user's data folder)"
+        )
+
+
+def _add_flower(commands: Commands) -> None:
+    command = commands.add_parser("flower", help="train on several machines with Flower")
     actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
 
-    action = actions.add_parser("local", help="a SuperLink and SuperNodes on this machine, one experiment")
-    action.add_argument("file", help="a TOML file, or the name of an experiment")
-    action.add_argument("--nodes", type=int, required=True, help="clients, each a SuperNode of its own")
-    action.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one key")
+    action = actions.add_parser(
+        "local", help="run an experiment with SuperLink and SuperNodes on this machine"
+    )
+    action.add_argument("file", help="a TOML file, or the name of a packaged experiment")
+    action.add_argument("--nodes", type=int, required=True, help="number of clients; each is a SuperNode")
+    _add_set(action)
     action.add_argument("--out", type=Path, help="folder for the record (runs/NAME-flower)")
-    action.add_argument("--stage-seconds", type=float, default=60.0, help="patience with one answer")
-    action.add_argument("--training-seconds", type=float, default=600.0, help="patience with training")
+    action.add_argument(
+        "--stage-seconds", type=float, default=60.0, help="time limit for one answer of a client (60)"
+    )
+    action.add_argument(
+        "--training-seconds", type=float, default=600.0, help="time limit for local training (600)"
+    )
     action.set_defaults(run=_flower_local)
 
     action = actions.add_parser("new", help="write a complete example app to start from")
-    action.add_argument("folder", type=Path, metavar="DIR")
+    action.add_argument("folder", type=Path, metavar="DIR", help="folder for the app")
     action.set_defaults(run=_flower_new)
 
-    action = actions.add_parser("identity", help="make the keys of a node, once; prints its public key")
-    action.add_argument("folder", type=Path, metavar="NODE")
+    action = actions.add_parser("identity", help="create the keys of a node and print its public key")
+    action.add_argument("folder", type=Path, metavar="NODE", help="folder of the node")
     action.set_defaults(run=_flower_identity)
 
-    action = actions.add_parser("enrol", help="write the file that all parties agree on")
-    action.add_argument("file", help="the experiment: a TOML file, or the name of one")
-    action.add_argument("members", type=Path, help="a line per member: NAME PUBLIC-KEY EXAMPLES")
+    action = actions.add_parser("enrol", help="write the training file that all members agree on")
+    action.add_argument("file", help="the experiment: a TOML file, or the name of a packaged one")
+    action.add_argument("members", type=Path, help="file with one line per member: NAME PUBLIC-KEY EXAMPLES")
     action.add_argument(
-        "--seed", required=True, metavar="HEX", help="32 bytes that nobody could choose alone"
+        "--seed", required=True, metavar="HEX", help="32 random bytes that no member chose alone"
     )
-    action.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one key")
-    action.add_argument("--out", type=Path, default=Path("training.toml"))
+    _add_set(action)
+    action.add_argument("--out", type=Path, default=Path("training.toml"), help="the file to write")
     action.set_defaults(run=_flower_enrol)
 
-    action = actions.add_parser("show", help="what a training.toml says, and its fingerprint to compare")
-    action.add_argument("file", type=Path)
+    action = actions.add_parser("show", help="print a training file and its fingerprint, to compare")
+    action.add_argument("file", type=Path, help="the training file")
     action.set_defaults(run=_flower_show)
+
+
+def _add_config(commands: Commands) -> None:
+    command = commands.add_parser("config", help="check a configuration, or describe all keys")
+    command.add_argument("file", nargs="?", help="check this file and print it with all defaults")
+    _add_set(command)
+    command.add_argument("--curve", help="one of the curves in the file")
+    command.add_argument(
+        "--describe", action="store_true", help="print each key with its type, default and meaning"
+    )
+    command.add_argument(
+        "--markdown", action="store_true", help="print the description as docs/configuration.md"
+    )
+    command.set_defaults(run=_config)
 
 
 def _quickstart(options: argparse.Namespace) -> int:
@@ -173,46 +246,45 @@ def _quickstart(options: argparse.Namespace) -> int:
 
 
 def _train(options: argparse.Namespace) -> int:
-    from fl.config import schema
+    from fl.config.read import packaged_experiments, read_tables
 
     if options.list:
-        for name in schema.names():
-            tables = schema.read(name)
-            curves = ", ".join(tables.get("curves", {}))
+        for name in packaged_experiments():
+            curves = ", ".join(read_tables(name).get("curves", {}))
             print(name + (f"  (curves: {curves})" if curves else ""))
         return 0
     if (options.file is None) == (options.resume is None):
-        raise ConfigError("train: give a configuration file, or --resume DIR")
+        raise ConfigError("train: expected either a configuration file or --resume DIR")
+    if options.resume is not None and (options.out is not None or options.curve is not None):
+        raise ConfigError("train: --resume continues in the same folder; leave out --out and --curve")
+    _need("torch")
     settings = list(options.set)
     settings += [f'machine.device="{options.device}"'] if options.device else []
     settings += [f"machine.workers={options.workers}"] if options.workers is not None else []
+    from fl.config.checks import load
     from fl.reporting.records import Folder
 
     if options.resume is not None:
-        if options.out is not None or options.curve is not None:
-            raise ConfigError("train: --resume goes on in its own folder; leave out --out and --curve")
         folder = Folder.resume(options.resume, settings)
     else:
-        e = schema.load(options.file, settings, options.curve)
-        folder = Folder.create(options.out or Path("runs") / e.name, e)
+        experiment = load(options.file, settings, options.curve)
+        folder = Folder.create(options.out or Path("runs") / experiment.name, experiment)
     try:
         return _train_in(folder)
     finally:
         folder.close()
 
 
-def _train_in(folder: object) -> int:
+def _train_in(folder: Folder) -> int:
     from fl.reporting.measures import describe_summary
     from fl.reporting.progress import display
-    from fl.reporting.records import Folder
     from fl.training.interrupt import Stopped
     from fl.training.loop import run
 
-    assert isinstance(folder, Folder)
     try:
         done = run(folder.experiment, folder=folder, show=display())
     except Stopped:
-        return _complain(f"stopped; go on with: share train --resume {folder.path}", STOPPED)
+        return _complain(f"stopped; continue with: share train --resume {folder.path}", STOPPED)
     print(describe_summary(done.experiment, done.summary))
     print(f"record: {folder.path}\nreport: share report {folder.path}")
     return 0
@@ -222,9 +294,11 @@ def _report(options: argparse.Namespace) -> int:
     from fl.reporting.report import read_reference, report
 
     if bool(options.reference) != bool(options.curve):
-        raise ConfigError("report: --reference and --curve belong together")
+        raise ConfigError("report: --reference and --curve need each other; give both or none")
     folders: list[Path] = options.folders
-    out = options.out or (folders[0] / "report.html" if len(folders) == 1 else Path("share-report.html"))
+    out: Path = options.out or (
+        folders[0] / "report.html" if len(folders) == 1 else Path("share-report.html")
+    )
     references = [read_reference(options.reference, curve) for curve in options.curve]
     picture = None if options.no_picture else out.with_suffix(".png")
     report(folders, out, picture=picture, references=references)
@@ -249,7 +323,7 @@ def _plan(options: argparse.Namespace) -> int:
         seed=options.seed,
     )
     answer = planner.plan(question)
-    print(json.dumps(answer.to_json(), indent=1) if options.json else planner.told(answer))
+    print(json.dumps(answer.to_json(), indent=1) if options.json else planner.as_text(answer))
     if options.picture:
         planner.draw(answer, options.picture)
         print(f"picture: {options.picture}", file=sys.stderr)
@@ -283,18 +357,18 @@ def _data_import(options: argparse.Namespace) -> int:
 
 
 def _flower_local(options: argparse.Namespace) -> int:
-    from fl.config import schema
+    from fl.config.checks import load
 
-    e = schema.load(options.file, [*options.set, f"clients={options.nodes}"])
-    _need_flower()
+    experiment = load(options.file, [*options.set, f"clients={options.nodes}"])
+    _need("flwr")
     from fl.flower.local import run_here
     from fl.reporting.measures import describe_summary
     from fl.reporting.records import recorded
 
-    out = options.out or Path("runs") / f"{e.name}-flower"
+    out = options.out or Path("runs") / f"{experiment.name}-flower"
     seconds = [f"stage-seconds={options.stage_seconds}", f"training-seconds={options.training_seconds}"]
-    run_here(e, out, settings=seconds, tell=lambda text: print(text, file=sys.stderr, flush=True))
-    print(describe_summary(e, recorded(out).summary))
+    run_here(experiment, out, settings=seconds, tell=lambda text: print(text, file=sys.stderr, flush=True))
+    print(describe_summary(experiment, recorded(out).summary))
     print(f"record: {out}\nreport: share report {out}")
     return 0
 
@@ -304,7 +378,7 @@ def _flower_new(options: argparse.Namespace) -> int:
 
     for file in write_example(options.folder):
         print(file)
-    print(f"read {options.folder / 'README.md'} next")
+    print(f"next, read {options.folder / 'README.md'}")
     return 0
 
 
@@ -316,14 +390,14 @@ def _flower_identity(options: argparse.Namespace) -> int:
 
 
 def _flower_enrol(options: argparse.Namespace) -> int:
-    from fl.config import schema
+    from fl.config.checks import load
     from fl.flower.enrolment import agree, read_hex, read_members, write_enrolment
 
     members = read_members(options.members)
-    e = schema.load(options.file, [*options.set, f"clients={len(members)}"])
-    enrolment = agree(e, read_hex(options.seed, "--seed", 32), members)
+    experiment = load(options.file, [*options.set, f"clients={len(members)}"])
+    enrolment = agree(experiment, read_hex(options.seed, "--seed", 32), members)
     if options.out.exists():
-        raise ConfigError(f"{options.out} exists; a training is agreed on once")
+        raise ConfigError(f"{options.out} already exists; choose another --out for another training")
     options.out.write_text(write_enrolment(enrolment), "utf-8")
     print(f"{options.out}: {len(members)} members, fingerprint {enrolment.training_id.hex()}")
     return 0
@@ -335,37 +409,37 @@ def _flower_show(options: argparse.Namespace) -> int:
     found = read_enrolment(options.file)
     for number, member in enumerate(found.members):
         print(f"client {number:<4} {member.name:<20} {member.identity.hex()}  {member.examples} examples")
-    e, cohort = found.experiment, found.cohort
+    experiment, cohort = found.experiment, found.cohort
     plan = found.plan_of(cohort.drawn(0)[0], 0)
     assert plan is not None
-    c, p = e.clusters, e.privacy
-    print(f"rounds      {e.rounds}, {e.per_round} of {e.clients} members in each, model {e.model}")
-    print(f"clusters    of {c.size}, {c.groupings} groupings, schedule {c.schedule}")
-    colluders = f"while {plan.assumed_colluders} may help a lying server"
-    print(f"threshold   {plan.t} of {len(plan.roster)}, {colluders}")
-    print(f"audit       {p.audit}: T = {p.anonymity}, leverage at most {p.max_leverage}, clip {p.clip}")
-    print(f"seed        {found.seed.hex()}\nfingerprint {found.training_id.hex()}")
-    if p.audit != "enforce":
-        print("WARNING: NOBODY IS PROTECTED: the exposure audit of this training only reports")
+    clusters, privacy = experiment.clusters, experiment.privacy
+    print(
+        f"rounds      {experiment.rounds}, {experiment.per_round} of {experiment.clients} members in each, "
+        f"model {experiment.model}\n"
+        f"clusters    of {clusters.size}, {clusters.groupings} groupings, schedule {clusters.schedule}\n"
+        f"threshold   {plan.t} of {len(plan.roster)}; up to {plan.assumed_colluders} may collude with a "
+        "malicious server\n"
+        f"audit       {privacy.audit}: T = {privacy.anonymity}, leverage at most {privacy.max_leverage}, "
+        f"clip {privacy.clip}\n"
+        f"seed        {found.seed.hex()}\n"
+        f"fingerprint {found.training_id.hex()}"
+    )
+    if privacy.audit != "enforce":
+        print("WARNING: NO CLIENT IS PROTECTED: the exposure audit of this training only reports")
     return 0
 
 
-def _need_flower() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("flwr") is None:
-        raise ConfigError("Flower is not installed; type: pip install 'share-secagg[flower]'")
-
-
 def _config(options: argparse.Namespace) -> int:
-    from fl.config import schema
-
     if options.file:
-        sys.stdout.write(schema.to_toml(schema.load(options.file, options.set, options.curve)))
-    elif options.markdown:
-        sys.stdout.write(schema.describe_markdown())
-    elif options.describe:
-        sys.stdout.write(schema.describe())
+        from fl.config.checks import load
+        from fl.config.read import to_toml
+
+        text = to_toml(load(options.file, options.set, options.curve))
+    elif options.describe or options.markdown:
+        from fl.config.describe import describe, describe_markdown
+
+        text = describe_markdown() if options.markdown else describe()
     else:
-        raise ConfigError("config: --describe lists every key; a file is checked and printed whole")
+        raise ConfigError("config: expected a file to check, or --describe to list all keys")
+    sys.stdout.write(text)
     return 0

@@ -17,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from fl.config.schema import Clusters, ConfigError, Experiment, Privacy
+from fl.config.schema import Clusters, Experiment, Privacy
+from fl.errors import ConfigError
 from fl.secure import layout as secure
 from fl.training import aggregation
 from robust import AGGREGATORS, tolerance
@@ -280,7 +281,7 @@ def _binomial_below(n: int, p: float, k: int) -> float:
 # --- telling it ---------------------------------------------------------------------------------------------
 
 
-def told(answer: Answer, *, most: int = 12) -> str:
+def as_text(answer: Answer, *, most: int = 12) -> str:
     """The answer for a terminal: the best candidates, the reasons against others, and what to write."""
     q = answer.question
     fitting = [c for c in answer.candidates if not c.ruled_out]

@@ -9,7 +9,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from fl.config.schema import ConfigError, Experiment, experiment
+from fl.config.checks import experiment
+from fl.config.schema import Experiment
+from fl.errors import ConfigError
 from fl.reporting.measures import describe_bytes
 from fl.reporting.progress import display
 from fl.reporting.records import Folder

@@ -46,9 +46,11 @@ LAYERS = {
     ),
     "fl": (
         ("fl.errors",),
-        ("fl.data",),
         ("fl.config",),
-        ("fl.secure", "fl.reporting"),
+        ("fl.data",),
+        ("fl.secure", "fl.training.aggregation"),
+        ("fl.config.checks",),
+        ("fl.reporting",),
         ("fl.training",),
         ("fl",),  # the public names
         ("fl.planner", "fl.flower"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
-from typing import Final
 
+from fl.config.schema import DATA_SETS, PARTITIONS
 from fl.data import cifar10, digits, mnist, shakespeare
 from fl.data.examples import DataSet, Examples, Federated, Index, Scaling, from_clients
 from fl.data.folder import (
@@ -17,7 +17,7 @@ from fl.data.folder import (
     import_folder,
     read,
 )
-from fl.data.partition import PARTITIONS, federate, flip_labels
+from fl.data.partition import federate, flip_labels
 
 __all__ = [
     "DATA_SETS",
@@ -38,8 +38,6 @@ __all__ = [
     "import_folder",
     "load",
 ]
-
-DATA_SETS: Final = ("digits", "mnist", "cifar10", "shakespeare")
 
 
 def load(name: str, *, folder: Path | str | None = None, roles: int | None = None) -> DataSet:

@@ -25,16 +25,13 @@ from pathlib import Path
 from typing import IO, Final
 
 from fl.data import cifar10, mnist, shakespeare
+from fl.errors import DataError
 
 Progress = Callable[[str, int, int | None], None]
 """Called with a file's name, the bytes received so far, and how many there will be, if known."""
 
 TIMEOUT = 60.0
 CHUNK = 1 << 20
-
-
-class DataError(Exception):
-    """A data set is missing, damaged, or could not be fetched; the message says what to do."""
 
 
 def sha256(content: bytes) -> str:

@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fl.config.schema import PARTITIONS
 from fl.data.examples import DataSet, Federated, Index
 
 Labels = NDArray[np.int64]
-
-PARTITIONS: Final = ("iid", "shards", "dirichlet", "role")
 
 
 def federate(

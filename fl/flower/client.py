@@ -24,7 +24,8 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from fl.config.schema import STAGES, ConfigError, Experiment
+from fl.config.schema import STAGES, Experiment
+from fl.errors import ConfigError
 from fl.flower import envelope
 from fl.flower.envelope import Envelope, MalformedError
 from fl.flower.node import Node, Refused

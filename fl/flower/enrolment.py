@@ -17,7 +17,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from fl.config.schema import ConfigError, Experiment, experiment, to_tables, toml_lines
+from fl.config.checks import experiment
+from fl.config.read import write_tables
+from fl.config.schema import Experiment, to_tables
+from fl.errors import ConfigError
 from fl.secure.layout import Cell, Cohort
 from secagg.crypto.keys import KEY_BYTES
 from secagg.protocol.plan import Member, Plan
@@ -137,7 +140,7 @@ def write_enrolment(enrolment: Enrolment) -> str:
         ],
         "experiment": to_tables(enrolment.experiment),
     }
-    return "\n".join(toml_lines(tables)).strip() + "\n"
+    return write_tables(tables)
 
 
 def read_members(path: Path | str) -> list[Party]:

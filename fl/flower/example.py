@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from fl.config.schema import ConfigError
+from fl.errors import ConfigError
 
 PYPROJECT: Final = """\
 [build-system]
@@ -130,7 +130,7 @@ ON_THIS_MACHINE: Final = '''\
 import sys
 from pathlib import Path
 
-from fl.config.schema import load
+from fl.config.checks import load
 from fl.flower.local import run_app
 from share_app import task
 

@@ -24,7 +24,8 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
 
-from fl.config.schema import LABEL_FLIP, NO_ATTACK, ConfigError, Experiment
+from fl.config.schema import LABEL_FLIP, NO_ATTACK, Experiment
+from fl.errors import ConfigError, FlowerError
 from fl.flower.client import FOLDER, SIMULATE
 from fl.flower.enrolment import TRAINING, Enrolment, Party, agree, write_enrolment
 from fl.flower.node import make_node
@@ -34,10 +35,6 @@ STARTING: Final = 60.0  # seconds for the SuperLink to listen
 ENDING: Final = 10.0  # seconds between asking a process to end and ending it
 MARK: Final = "SHARE_FEDERATION"
 QUIET: Final = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-
-
-class FlowerError(Exception):
-    """Flower could not do its part; the message says which log to read."""
 
 
 @dataclass(slots=True)
@@ -243,7 +240,7 @@ def run_app(
     simulate: bool = False,
 ) -> None:
     """All parties of an app on this machine: keys, enrolment, SuperLink, a SuperNode per client, the run."""
-    from fl.reporting.records import RecordError
+    from fl.errors import RecordError
 
     if (out / "config.toml").exists():
         raise RecordError(f"{out} holds a run already: choose another --out")

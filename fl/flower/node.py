@@ -21,7 +21,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from fl.config.schema import ConfigError
+from fl.errors import ConfigError
 from fl.flower.enrolment import TRAINING, Enrolment, read_enrolment
 from secagg.crypto.keys import Identity
 from secagg.protocol.journal import FileJournal

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +20,8 @@ from flwr.app import Context
 from flwr.serverapp import ServerApp
 from numpy.typing import NDArray
 
-from fl.config.schema import ConfigError, Experiment
+from fl.config.schema import Experiment
+from fl.errors import ConfigError
 from fl.flower import envelope
 from fl.flower.enrolment import TRAINING, Enrolment, read_enrolment, write_enrolment
 from fl.flower.network import Answer, Network, Question
@@ -335,7 +336,7 @@ def serve(
 
     enrolment = network.enrolment
     e = enrolment.experiment
-    e = replace(e, machine=replace(e.machine, checkpoint_every=1))  # an opened round cannot be played again
+    e = e.replace(machine=e.machine.replace(checkpoint_every=1))  # an opened round cannot be played again
     with opened_folder(out, enrolment, e) as folder:
         task = task_of(e, server_data(e, test, validation, classes))
         show = LineProgress(prefix="share: ")  # marked: Flower mixes it with its own lines

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl.config.schema import LABEL_FLIP, ConfigError, Experiment
+from fl.config.schema import LABEL_FLIP, Experiment, to_tables
 from fl.data import Examples, Federated, flip_labels
+from fl.errors import ConfigError
 from fl.flower.node import Node, Refused
 from fl.training.learner import Learner, LocalTraining, Task
 from fl.training.loop import as_examples, prepare
@@ -38,7 +39,7 @@ def node_update(
 
 
 def task_of(e: Experiment, data: Federated) -> Task:
-    return Task(e.model, data, LocalTraining(**asdict(e.local)), e.seed)
+    return Task(e.model, data, LocalTraining(**to_tables(e.local)), e.seed)
 
 
 def _own_part(node: Node, source: str, classes: int | None) -> Federated:

@@ -31,15 +31,14 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl.config.schema import ConfigError, Experiment, changed, experiment, read, to_toml
+from fl.config.checks import experiment
+from fl.config.read import read_tables, to_toml, with_settings
+from fl.config.schema import Experiment
+from fl.errors import ConfigError, RecordError
 
 Vector = NDArray[np.float32]
 FORMAT = 1
 PATIENCE = 3.0  # seconds to wait for a folder's lock
-
-
-class RecordError(Exception):
-    """A run's folder is not what it should be; the message says what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +96,8 @@ class Folder:
         place = Path(path)
         if not (place / "config.toml").is_file():
             raise RecordError(f"there is no run in {place}")
-        before = experiment(read(place / "config.toml"))
-        after = experiment(changed(read(place / "config.toml"), settings))
+        before = experiment(read_tables(place / "config.toml"))
+        after = experiment(with_settings(read_tables(place / "config.toml"), settings))
         if after.fingerprint != before.fingerprint:
             raise ConfigError(
                 "--resume continues the same training: only rounds, secure, stop.* and machine.* may change"
@@ -196,7 +195,7 @@ def recorded(path: Path | str) -> Recorded:
     place = Path(path)
     if not (place / "config.toml").is_file():
         raise RecordError(f"there is no run in {place}")
-    e = experiment(read(place / "config.toml"))
+    e = experiment(read_tables(place / "config.toml"))
     info = _read_json(place / "run.json") if (place / "run.json").exists() else {}
     summary = _read_json(place / "summary.json") if (place / "summary.json").exists() else {}
     return Recorded(place, e, info, _lines(place / "rounds.jsonl"), summary)

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fl.errors import RecordError
 from fl.reporting import page
 from fl.reporting.charts import Line
 from fl.reporting.picture import draw
-from fl.reporting.records import Recorded, RecordError, recorded, write
+from fl.reporting.records import Recorded, recorded, write
 from fl.reporting.sections import page_content
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from fl.config.schema import to_tables, to_toml
+from fl.config.read import to_toml
+from fl.config.schema import to_tables
 from fl.reporting import measures
 from fl.reporting.charts import Line, Part, Square, columns, grid, lines, stacked
 from fl.reporting.measures import OUTCOMES, describe_bytes, seconds_per_round

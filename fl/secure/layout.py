@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 import robust
 import secagg
-from fl.config.schema import ConfigError, Experiment
+from fl.config.schema import Experiment
+from fl.errors import ConfigError
 from secagg.crypto.fixedpoint import FixedPoint
 from secagg.crypto.keys import Identity
 from secagg.errors import TooFewSurvivors, UsageError

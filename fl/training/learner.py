@@ -21,6 +21,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from fl.data.examples import Examples, Federated, Index
+from fl.errors import TrainingError
 from fl.training.models import (
     Factory,
     Matrix,
@@ -86,10 +87,6 @@ class Score:
     accuracy: float
     loss: float
     examples: int
-
-
-class TrainingError(Exception):
-    """A client's training failed; the message names the client."""
 
 
 def client_stream(seed: int, round_: int, client: int) -> tuple[np.random.Generator, int]:

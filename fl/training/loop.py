@@ -7,7 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl.config.schema import LABEL_FLIP, ConfigError, Experiment, experiment
+from fl.config.checks import experiment
+from fl.config.schema import LABEL_FLIP, Experiment, to_tables
 from fl.data import DataSet, Examples, Federated, federate, flip_labels, from_clients, load
+from fl.errors import ConfigError
 from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, now, versions
 from fl.secure.layout import Population, announced
@@ -108,7 +110,7 @@ def run(
     if e.attack.name == LABEL_FLIP:
         dealt = flip_labels(dealt, byzantine)
     _check_machine(e)
-    task = Task(model or e.model, dealt, LocalTraining(**asdict(e.local)), e.seed)
+    task = Task(model or e.model, dealt, LocalTraining(**to_tables(e.local)), e.seed)
     try:
         trainer = open_trainer(task, device=e.machine.device, workers=e.machine.workers)
     except (ValueError, ImportError, RuntimeError) as error:

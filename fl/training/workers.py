@@ -42,6 +42,7 @@ import torch
 from numpy.typing import NDArray
 
 from fl.data.examples import Examples, Federated, Index, Scaling
+from fl.errors import WorkerError
 from fl.training.learner import (
     Learner,
     LocalTraining,
@@ -68,10 +69,6 @@ WORTH_WORKERS: Final = 1e9
 """Parameters times examples of a round, above which starting workers (seconds) pays."""
 
 Message = dict[str, Any]
-
-
-class WorkerError(Exception):
-    """A worker process ended on its own: out of memory, killed, or a crash in native code."""
 
 
 def open_trainer(task: Task, *, device: str = "cpu", workers: int | None = None) -> Learner | Pool:

@@ -29,7 +29,7 @@ def main() -> int:
     options = parser.parse_args()
     os.environ["PYTHONPATH"] = str(ROOT)  # where the nodes find the model
     sys.path.insert(0, str(ROOT))
-    from fl.config.schema import experiment
+    from fl.config.checks import experiment
     from fl.flower.local import run_here
 
     e = experiment(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fl.config.schema import Experiment, experiment
+from fl.config.checks import experiment
+from fl.config.schema import Experiment
 
 
 def tiny(**changes: Any) -> Experiment:

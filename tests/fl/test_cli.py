@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fl.cli import main
-from fl.config.schema import to_toml
+from fl.config.read import to_toml
 from fl.reporting.progress import LineProgress, LiveProgress, sparkline
 from tests.fl.runs import tiny
 
@@ -56,7 +56,7 @@ def test_train_report_and_resume_as_typed(file: Path, tmp_path: Path) -> None:
 
 
 MISTAKES = [
-    (["train", "nothing.toml"], "there is no nothing.toml"),
+    (["train", "nothing.toml"], "there is no file nothing.toml"),
     (["train"], "--resume"),
     (["train", "{file}", "--resume", "x"], "--resume"),
     (["train", "{file}", "--set", "rounds"], "key=value"),

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from fl.cli import main, parser
-from fl.config.schema import ConfigError, experiment, load, names
+from fl.config.checks import experiment, load
+from fl.config.read import packaged_experiments
+from fl.errors import ConfigError
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "tutorial.md").read_text("utf-8")
@@ -61,7 +63,7 @@ def test_the_python_of_the_tutorial_runs(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_every_packaged_experiment_is_in_the_docs() -> None:
-    for name in names():
+    for name in packaged_experiments():
         assert f"`{name}`" in EXPERIMENTS + TUTORIAL or f"train {name}" in EXPERIMENTS + TUTORIAL, name
 
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fl.data import Examples, Federated, federate, flip_labels, from_clients, load
+from fl.errors import TrainingError
 from fl.training import learner as fl_local
-from fl.training.learner import Learner, LocalTraining, Task, TrainingError, client_stream, minibatches
+from fl.training.learner import Learner, LocalTraining, Task, client_stream, minibatches
 from fl.training.models import build, flatten, parameters, split, unflatten
 
 LOCAL = LocalTraining(epochs=2, batch_size=16, lr=0.05)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from fl import planner
-from fl.config.schema import ConfigError, experiment
-from fl.planner import Candidate, Question, plan, told, toml
+from fl.config.checks import experiment
+from fl.errors import ConfigError
+from fl.planner import Candidate, Question, as_text, plan, toml
 from fl.training import aggregation
 from robust import tolerance
 
@@ -91,7 +92,7 @@ def test_the_recommendation_is_a_configuration_that_is_accepted(question: Questi
     tables["clusters"]["cell"] = question.cell
     e = experiment(tables, clients=question.clients, data={"validation": 0.05})
     assert aggregation.why_not(e, answer.recommended.clusters) == ""
-    text = told(answer)
+    text = as_text(answer)
     assert f"Recommended: {answer.recommended.name}" in text
     assert "Ruled out" in text
 
@@ -99,11 +100,11 @@ def test_the_recommendation_is_a_configuration_that_is_accepted(question: Questi
 def test_when_nothing_fits_it_says_what_would_help() -> None:
     answer = plan(Question(clients=30, byzantine=12, rule="krum"))
     assert answer.recommended is None
-    assert "Nothing meets these targets" in told(answer)
-    assert "fewer attackers" in told(answer)
+    assert "Nothing meets these targets" in as_text(answer)
+    assert "fewer attackers" in as_text(answer)
     hopeless = plan(Question(clients=6, byzantine=1, rule="krum", anonymity=6))
     assert hopeless.recommended is None
-    assert told(hopeless)
+    assert as_text(hopeless)
 
 
 def test_the_same_question_gets_the_same_answer_and_json_holds_it_all() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fl.cli import main
-from fl.config.schema import experiment, to_tables
+from fl.config.checks import experiment
+from fl.config.schema import to_tables
 from fl.quickstart import experiments
 from fl.reporting.records import recorded
 from fl.training.loop import run

@@ -15,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl.config.schema import ConfigError, to_toml
+from fl.config.read import to_toml
+from fl.errors import ConfigError, RecordError
 from fl.reporting import records
-from fl.reporting.records import Folder, RecordError, recorded
+from fl.reporting.records import Folder, recorded
 from fl.training.loop import run
 from tests.fl.runs import tiny
 

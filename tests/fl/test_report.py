@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fl.errors import RecordError
 from fl.reporting import charts, measures, report, sections
-from fl.reporting.records import Folder, Recorded, RecordError, recorded
+from fl.reporting.records import Folder, Recorded, recorded
 from fl.reporting.report import read_reference
 from fl.training.loop import run
 from tests.fl.runs import tiny

@@ -16,7 +16,7 @@ WIDTH = 7_840
 PROGRAM = """
 import json, resource, sys
 import numpy as np, torch
-from fl.config.schema import experiment
+from fl.config.checks import experiment
 from fl.data import Examples, from_clients
 from fl.training.loop import run
 

@@ -11,7 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fl.config.schema import STAGES, ConfigError, experiment
+from fl.config.checks import experiment
+from fl.config.schema import STAGES
+from fl.errors import ConfigError
 from fl.secure.layout import Layout, Opened, Population, capped, layout
 from secagg import Stage
 from secagg.crypto.fixedpoint import FixedPoint

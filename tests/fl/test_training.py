@@ -12,7 +12,8 @@ from torch import nn
 
 import fl
 import robust
-from fl.config.schema import STAGES, ConfigError
+from fl.config.schema import STAGES
+from fl.errors import ConfigError
 from fl.reporting.progress import LineProgress
 from fl.reporting.records import Folder
 from fl.training.loop import Trained, attackers, run, why_stop

@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from fl.data import Examples, Federated, federate, flip_labels, from_clients, load
-from fl.training.learner import Learner, LocalTraining, Task, TrainingError
-from fl.training.workers import Pool, WorkerError, cores, open_trainer
+from fl.errors import TrainingError, WorkerError
+from fl.training.learner import Learner, LocalTraining, Task
+from fl.training.workers import Pool, cores, open_trainer
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers share open files")
 

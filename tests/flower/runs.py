@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fl.config.schema import Experiment, experiment
+from fl.config.checks import experiment
+from fl.config.schema import Experiment
 from fl.flower.enrolment import Enrolment
 from fl.flower.local import enrol_here
 from fl.flower.network import Network

@@ -310,7 +310,7 @@ def test_a_copied_advert_does_not_steal_a_seat(tmp_path: Path) -> None:
 
 
 def test_deadlines_are_positive() -> None:
-    from fl.config.schema import ConfigError
+    from fl.errors import ConfigError
 
     with pytest.raises(ConfigError):
         Deadlines(stage=0.0)
@@ -483,7 +483,7 @@ def test_a_member_whose_papers_came_late_joins_in_the_next_round(tmp_path: Path)
 
 
 def test_a_record_of_another_training_is_not_continued(tmp_path: Path) -> None:
-    from fl.config.schema import ConfigError
+    from fl.errors import ConfigError
 
     e = small(rounds=1)
     enrolment, folders = enrolled(e, tmp_path / "parties")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fl.config.schema import ConfigError, to_tables
+from fl.config.schema import to_tables
+from fl.errors import ConfigError
 from fl.flower.enrolment import Enrolment, Party, agree, read_enrolment, read_members, write_enrolment
 from fl.flower.node import IDENTITY, STATE_KEY, KeyFileError, Node, make_node
 from tests.flower.runs import enrolled, small
@@ -66,7 +67,7 @@ def test_a_wrong_enrolment_is_refused_in_one_line(tmp_path: Path, spoil: object,
 
 def test_nobody_trains_over_a_network_without_secure_sums() -> None:
     tables = {**to_tables(small()), "secure": False}
-    from fl.config.schema import experiment
+    from fl.config.checks import experiment
 
     with pytest.raises(ConfigError, match="every sum is secure"):
         Enrolment(experiment(tables), SEED, some().members)

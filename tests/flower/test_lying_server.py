@@ -240,7 +240,7 @@ def test_there_are_no_rounds_but_the_enrolled_ones(liar: Liar, round: int) -> No
 
 
 def test_the_number_of_rounds_is_agreed_on(liar: Liar) -> None:
-    longer = replace(liar.enrolment, experiment=replace(liar.enrolment.experiment, rounds=3))
+    longer = replace(liar.enrolment, experiment=liar.enrolment.experiment.replace(rounds=3))
     assert longer.training_id != liar.enrolment.training_id
 
 

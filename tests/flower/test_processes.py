@@ -20,7 +20,8 @@ from typing import Any
 
 import pytest
 
-from fl.config.schema import Experiment, to_toml
+from fl.config.read import to_toml
+from fl.config.schema import Experiment
 from fl.flower.local import Federation, enrol_here, followed, run_here, write_app
 from fl.training.loop import prepare, run
 from tests.flower.certificates import make_certificates
@@ -254,7 +255,8 @@ def test_a_server_that_is_killed_and_started_again_goes_on_from_its_checkpoint(
 
 def replay(e: Experiment, records: list[dict[str, Any]], out: Path) -> None:
     """The same survivors in the clear give the same accuracies and the same model: the sums were right."""
-    from fl.config.schema import experiment, to_tables
+    from fl.config.checks import experiment
+    from fl.config.schema import to_tables
 
     schedule: list[dict[str, Any]] = []
     for record in records:

@@ -1,0 +1,139 @@
+"""Experiments that can run: rules between keys, on top of what `fl.config.read` checks key by key.
+
+A combination that cannot work, or that would expose a client, is a `ConfigError` that names a key to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import robust
+from fl.config.read import from_tables, read_tables, suggestion, with_curve, with_settings
+from fl.config.schema import NO_ATTACK, WEIGHTED_MEAN, Experiment, Option
+from fl.errors import ConfigError
+from fl.secure.layout import check_exposure, layout
+from fl.training import aggregation
+
+
+def experiment(tables: Mapping[str, Any] | None = None, **more: Any) -> Experiment:
+    """A checked experiment from tables as in a TOML file.
+
+    >>> experiment(rounds=5, clusters={"size": 5}).clusters.size
+    5
+    """
+    found = from_tables({**(tables or {}), **more})
+    check(found)
+    return found
+
+
+def load(path: Path | str, settings: Sequence[str] = (), curve: str | None = None) -> Experiment:
+    """A checked experiment from a TOML file, or from the packaged experiment with that name.
+
+    `settings` are `key=value` arguments of the command line. `curve` names one of the file's `[curves]`: a
+    table of keys to change.
+
+    >>> load("digits", ["rounds=3"]).rounds
+    3
+    """
+    tables = with_curve(read_tables(path), path, curve)
+    return experiment(with_settings(tables, settings))
+
+
+def check(experiment: Experiment) -> None:
+    """Raise `ConfigError` if the experiment cannot work or would expose a client. Needs no data."""
+    _check_clients(experiment)
+    _check_data(experiment)
+    _check_parameters(experiment)
+    _check_no_share(experiment)
+    found = layout(experiment)
+    _check_rule(experiment, found.clusters)
+    check_exposure(experiment, found)
+
+
+def _check_clients(experiment: Experiment) -> None:
+    clients, byzantine, attack = experiment.clients, experiment.byzantine, experiment.attack
+    if byzantine > clients:
+        raise ConfigError(f"byzantine: expected at most the {clients} clients, got {byzantine}")
+    attacking = attack.name != NO_ATTACK or attack.protocol != "none"
+    if byzantine and not attacking:
+        raise ConfigError(
+            f"byzantine: {byzantine} clients are Byzantine but attack.name is {NO_ATTACK!r}; choose an "
+            "attack or set byzantine = 0"
+        )
+    if attacking and not byzantine:
+        key, value = ("name", attack.name) if attack.name != NO_ATTACK else ("protocol", attack.protocol)
+        raise ConfigError(
+            f"attack.{key}: {value!r} is set but byzantine = 0; set byzantine to the number of attackers"
+        )
+    for i, absence in enumerate(experiment.dropout.schedule):
+        strange = [client for client in absence.clients if not 0 <= client < clients]
+        if strange:
+            raise ConfigError(
+                f"dropout.schedule[{i}].clients: expected clients from 0 to {clients - 1}, got {strange[0]}"
+            )
+    schedule = experiment.clusters.schedule
+    if experiment.participation < 1 and experiment.method == "share" and schedule in ("fixed", "atoms"):
+        raise ConfigError(
+            f"participation: {schedule} clusters stay the same during the training, so all clients must take "
+            "part; use the schedule random or transversal"
+        )
+
+
+def _check_data(experiment: Experiment) -> None:
+    data = experiment.data
+    if data.roles is not None and data.name != "shakespeare":
+        raise ConfigError(f"data.roles: only shakespeare has roles, {data.name} has none; remove this key")
+    if data.partition == "role" and data.name in ("digits", "mnist", "cifar10"):
+        raise ConfigError(f'data.partition: "role" needs data with roles; {data.name} has none')
+
+
+def _check_parameters(experiment: Experiment) -> None:
+    chosen, attack = experiment.aggregation, experiment.attack
+    if chosen.rule != WEIGHTED_MEAN:
+        allowed = aggregation.options_of(robust.AGGREGATORS[chosen.rule])
+        _check_options("aggregation.options", chosen.options, allowed)
+    elif chosen.options:
+        raise ConfigError(f"aggregation.options: {WEIGHTED_MEAN} has no parameters; remove this key")
+    allowed = {p for name in chosen.before for p in aggregation.options_of(robust.PRE_AGGREGATORS[name])}
+    _check_options("aggregation.before_options", chosen.before_options, allowed)
+    kind = robust.ATTACKS.get(attack.name)
+    _check_options("attack.options", attack.options, aggregation.options_of(kind) if kind else ())
+    if chosen.f is not None and chosen.fraction is not None:
+        raise ConfigError("aggregation.fraction: set f or fraction, not both")
+
+
+def _check_options(path: str, options: Mapping[str, Option], allowed: Iterable[str]) -> None:
+    allowed = sorted(allowed)
+    for name in options:
+        if name not in allowed:
+            hint = suggestion(name, allowed) if allowed else "; there are none"
+            raise ConfigError(f"{path}.{name}: there is no such parameter{hint}")
+
+
+def _check_no_share(experiment: Experiment) -> None:
+    if experiment.method == "share" and experiment.clusters.size == 1:
+        raise ConfigError(
+            "clusters.size: the sum of a cluster of 1 is the update of that client; use larger clusters, or "
+            'set method = "no-share" to accept this'
+        )
+    if experiment.method == "no-share" and not experiment.privacy.expose_every_client:
+        raise ConfigError(
+            'method: "no-share" shows the update of each client to the server; set '
+            "privacy.expose_every_client = true to accept this"
+        )
+
+
+def _check_rule(experiment: Experiment, clusters: int) -> None:
+    if experiment.method == "fedavg":
+        return
+    rule = experiment.aggregation.rule
+    if aggregation.needs_validation(rule) and experiment.data.validation == 0:
+        raise ConfigError(
+            f"data.validation: {rule} needs examples that the server keeps for validation; set it to 0.05, "
+            "for example"
+        )
+    problem = aggregation.why_not(experiment, clusters)
+    if problem:
+        raise ConfigError(problem)

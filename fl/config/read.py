@@ -1,0 +1,207 @@
+"""From TOML files and `--set key=value` to an `Experiment`, and back to TOML.
+
+Reading checks each key by itself. `fl.config.checks` also checks the keys against each other.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final, get_args, get_origin
+
+import msgspec
+
+from fl.config.schema import Experiment, Key, Section, is_section, keys, to_tables
+from fl.errors import ConfigError
+
+_KINDS: Final = {bool: "true or false", int: "a whole number", float: "a number", str: "text in quotes"}
+_PLACE: Final = re.compile(r" - at `(?:key` in `)?\$(?P<path>[^`]*)`$")
+_STEP: Final = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
+
+
+def from_tables(tables: Mapping[str, Any]) -> Experiment:
+    """An experiment from the tables of a TOML file."""
+    try:
+        found = msgspec.convert(dict(tables), Experiment)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_explain(str(error), tables)) from None
+    for path, key, value in _values(found, ""):
+        _check_value(path, key, value)
+    return found
+
+
+def to_toml(experiment: Experiment) -> str:
+    """The whole experiment with all defaults, as a TOML file that reads back equal."""
+    return write_tables(to_tables(experiment))
+
+
+def write_tables(tables: Mapping[str, Any]) -> str:
+    """Tables as the text of a TOML file."""
+    import tomli_w
+
+    return tomli_w.dumps(tables)
+
+
+def read_tables(path: Path | str) -> dict[str, Any]:
+    """The tables of a TOML file, or of the packaged experiment with that name."""
+    file = Path(path)
+    if not file.exists() and file.parent == Path():
+        packaged = files("fl") / "experiments" / (file.name.removesuffix(".toml") + ".toml")
+        if packaged.is_file():
+            return tomllib.loads(packaged.read_text("utf-8"))
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"there is no file {path} and no packaged experiment with that name"
+            f"{suggestion(file.stem, packaged_experiments())}"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+
+
+def packaged_experiments() -> list[str]:
+    """The names of the experiments in the package."""
+    folder = files("fl") / "experiments"
+    return sorted(
+        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
+    )
+
+
+def with_curve(tables: dict[str, Any], path: Path | str, curve: str | None) -> dict[str, Any]:
+    """The tables of a file with the changes of one of its `[curves]`, and with a name."""
+    curves = tables.pop("curves", {})
+    if not isinstance(curves, dict) or not all(isinstance(changes, dict) for changes in curves.values()):
+        raise ConfigError('curves: expected a table of tables, such as m5 = { "clusters.size" = 5 }')
+    tables.setdefault("name", Path(path).stem)
+    if curve is not None:
+        if curve not in curves:
+            raise ConfigError(f"{path} has no curve {curve!r}{suggestion(curve, curves)}")
+        tables["name"] = f"{tables['name']}-{curve}"
+        for name, value in curves[curve].items():
+            _put(tables, name, value)
+    return tables
+
+
+def with_settings(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """The tables with the changes of `key=value` arguments from the command line."""
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or not name.strip():
+            raise ConfigError(f"--set {setting}: expected key=value, such as clusters.size=5")
+        _put(tables, name.strip(), _parsed(text.strip()))
+    return tables
+
+
+def suggestion(name: str, known: Iterable[str], path: str = "") -> str:
+    """The end of an error about an unknown name: the most similar known name, or all of them."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f"; did you mean {path + '.' if path else ''}{close[0]}?"
+    return f"; choose from {', '.join(known)}" if known else ""
+
+
+def _parsed(text: str) -> Any:
+    """A value from the command line: a TOML value, or else plain text."""
+    try:
+        return tomllib.loads(f"x = {text}")["x"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _put(tables: dict[str, Any], name: str, value: Any) -> None:
+    *sections, last = name.split(".")
+    for section in sections:
+        inner = tables.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{name}: {section} is not a table")
+        tables = inner
+    tables[last] = value
+
+
+def _explain(message: str, tables: Mapping[str, Any]) -> str:
+    """An error of msgspec in our words: the dotted key, what was expected, what was given."""
+    place = _PLACE.search(message)
+    kind: Any = Experiment
+    key: Key | None = None
+    value: Any = tables
+    path = ""
+    for name, index in _STEP.findall(place["path"] if place else ""):
+        if name:
+            key = keys(kind)[name]
+            kind, value = key.kind, value[name]
+        elif index == "...":  # a table of options, where msgspec does not say which of them
+            options: Mapping[Any, Any] = value
+            name, value = next((n, v) for n, v in options.items() if type(v) not in _KINDS)
+            kind = None
+        else:
+            kind, value = get_args(kind)[0], value[int(index)]
+        path += f".{name}" if name else f"[{index}]"
+    path = path.removeprefix(".")
+    if "unknown field" in message:
+        name = next(name for name in value if name not in keys(kind))
+        full = f"{path}.{name}" if path else name
+        return f"{full}: there is no such key{suggestion(name, keys(kind), path)}"
+    return _wrong(path or "configuration", kind, key, value)
+
+
+def _wrong(path: str, kind: Any, key: Key | None, value: Any) -> str:
+    shown = f'"{value}"' if isinstance(value, str) else json.dumps(value, default=str)
+    return f"{path}: expected {_expected(kind, key, value)}, got {shown}"
+
+
+def _expected(kind: Any, key: Key | None, value: Any) -> str:
+    if kind is None:
+        return "a number, text in quotes, or true or false"
+    if is_section(kind) or get_origin(kind) is Mapping:
+        return "a table"
+    if get_origin(kind) is tuple:
+        return "a list"
+    words = _KINDS[kind]
+    if kind is float and isinstance(value, float) and not math.isfinite(value):
+        words = "a finite number"
+    meta = key.meta if key else msgspec.Meta()
+    limits = [
+        f"{limit} {bound}"
+        for limit, bound in (("at least", meta.ge), ("more than", meta.gt), ("at most", meta.le))
+        if bound is not None
+    ]
+    return f"{words}, {' and '.join(limits)}" if limits else words
+
+
+def _values(section: Section, path: str) -> Iterator[tuple[str, Key, Any]]:
+    """(dotted name, key, value) of each value in a section and in the sections inside it."""
+    for key in keys(type(section)).values():
+        value, full = getattr(section, key.name), f"{path}{key.name}"
+        if isinstance(value, Section):
+            yield from _values(value, f"{full}.")
+        elif isinstance(value, tuple):
+            for i, inner in enumerate(value):
+                if isinstance(inner, Section):
+                    yield from _values(inner, f"{full}[{i}].")
+                else:
+                    yield f"{full}[{i}]", key, inner
+        else:
+            yield full, key, value
+
+
+def _check_value(path: str, key: Key, value: Any) -> None:
+    """Check what types and limits cannot express: choices, and that numbers are finite."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(_wrong(path, float, key, value))
+    choices = key.choices
+    if isinstance(value, str) and choices and value not in choices and not (key.or_path and ":" in value):
+        close = difflib.get_close_matches(value, choices, n=1)
+        raise ConfigError(
+            f"{path}: expected one of {', '.join(choices)}{', or module:function' if key.or_path else ''}, "
+            f"got {value!r}{f' (did you mean {close[0]!r}?)' if close else ''}"
+        )
