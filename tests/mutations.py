@@ -63,41 +63,36 @@ class Mark:
 
     @property
     def scope(self) -> str:
-        """The function, method, class or table around the mark."""
-        names: list[str] = []
-        node: ast.AST = ast.parse((ROOT / self.file).read_text())
-        while True:
-            inside = [
-                child
-                for child in ast.iter_child_nodes(node)
-                if isinstance(child, ast.FunctionDef | ast.ClassDef)
-                or (isinstance(child, ast.Assign | ast.AnnAssign) and not names)
-                if child.lineno <= self.line <= (child.end_lineno or 0)
-            ]
-            if not inside:
-                return ".".join(names)
-            node = inside[0]
-            match node:
-                case ast.Assign(targets=[target]) | ast.AnnAssign(target=target):
-                    names.append(ast.unparse(target))
-                case ast.FunctionDef() | ast.ClassDef():
-                    names.append(node.name)
+        """The function, method or class around the mark, or the table at the top of the module."""
+        tree = ast.parse((ROOT / self.file).read_text())
+        around = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        names = [node.name for node in around if node.lineno <= self.line <= (node.end_lineno or 0)]
+        tables = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
+        inside = [table for table in tables if table.lineno <= self.line <= (table.end_lineno or 0)]
+        return ".".join(names) or ast.unparse(inside[0]).partition(":")[0].partition(" =")[0]
 
 
 @dataclass(frozen=True)
 class Claim:
     """One entry of the register."""
 
-    id: str
     topic: str
+    id: str
     statement: str
-    assumptions: tuple[str, ...]
-    tests: tuple[str, ...]
-    mutation: tuple[Mapping[str, Any], ...]  # empty: disable
+    assumptions: list[str]
+    tests: list[str]
+    mutation: Any
 
     @property
-    def marks(self) -> tuple[Mark, ...]:
+    def marks(self) -> Sequence[Mark]:
         return marks().get(self.id, ())
+
+    @property
+    def steps(self) -> list[Mapping[str, Any]]:
+        """The mutations to apply; an empty one disables the marked part."""
+        if self.mutation == "disable":
+            return [{}]
+        return self.mutation if isinstance(self.mutation, list) else [self.mutation]
 
     def matches(self, words: Sequence[str]) -> bool:
         text = " ".join([self.id, self.statement, *self.tests, *(mark.file for mark in self.marks)])
@@ -113,22 +108,9 @@ def register() -> Mapping[str, Any]:
 
 
 @cache
-def claims() -> tuple[Claim, ...]:
+def claims() -> Sequence[Claim]:
     """All claims, in the order of the register."""
-
-    def read(topic: str, entry: Mapping[str, Any]) -> Claim:
-        given = entry["mutation"]
-        mutation = () if given == "disable" else tuple(given) if isinstance(given, list) else (given,)
-        return Claim(
-            entry["id"],
-            topic,
-            entry["statement"],
-            tuple(entry["assumptions"]),
-            tuple(entry["tests"]),
-            mutation,
-        )
-
-    return tuple(read(topic["name"], entry) for topic in register()["topic"] for entry in topic["claim"])
+    return [Claim(topic["name"], **entry) for topic in register()["topic"] for entry in topic["claim"]]
 
 
 def marks_of(source: str) -> Iterator[tuple[str, int]]:
@@ -179,7 +161,7 @@ def marked_part(tree: ast.Module, line: int) -> list[tuple[ast.AST, ast.AST]]:
     return found
 
 
-def mutated(source: str, line: int, mutation: Sequence[Mapping[str, Any]]) -> str:
+def mutated(source: str, line: int, steps: Sequence[Mapping[str, Any]]) -> str:
     """The source with the part marked on this line changed; raises RegisterError if that is impossible."""
     part = marked_part(ast.parse(source), line)
     if not part:
@@ -204,7 +186,7 @@ def mutated(source: str, line: int, mutation: Sequence[Mapping[str, Any]]) -> st
         return hits[0]
 
     edits: list[Edit] = []
-    for step in mutation or [{}]:
+    for step in steps:
         match step:
             case {"remove": str() | list() as wanted, **rest} if not rest:
                 for one in [wanted] if isinstance(wanted, str) else wanted:
@@ -308,7 +290,7 @@ def applied(claim: Claim, mark: Mark, folder: Path) -> Iterator[None]:
     """The copy with one check disabled; afterwards the file is as before."""
     path = folder / mark.file
     original, times = path.read_text(), (path.stat().st_atime, path.stat().st_mtime)
-    path.write_text(mutated(original, mark.line, claim.mutation))
+    path.write_text(mutated(original, mark.line, claim.steps))
     try:
         yield
     finally:

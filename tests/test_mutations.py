@@ -44,7 +44,7 @@ def test_every_mutation_changes_the_marked_check_and_keeps_line_numbers() -> Non
         for mark in claim.marks:
             source = (ROOT / mark.file).read_text()
             try:
-                assert mutated(source, mark.line, claim.mutation).count("\n") == source.count("\n")
+                assert mutated(source, mark.line, claim.steps).count("\n") == source.count("\n")
             except RegisterError as bad:
                 wrong.append(f"tests/claims.toml, {claim.id}, marked at {mark.file}:{mark.line}: {bad}")
     assert not wrong, "\n\n".join(wrong)
@@ -99,7 +99,7 @@ def test_the_audit_page_is_written_from_the_register_and_names_tests_that_exist(
 )
 def test_a_mutation_changes_only_the_marked_part(source: str, mutation: list, expected: str) -> None:
     [(_, line)] = marks_of(source)
-    changed = mutated(source, line, mutation)
+    changed = mutated(source, line, mutation or [{}])
     assert ast.unparse(ast.parse(changed)) == ast.unparse(ast.parse(expected))
     assert changed.count("\n") == source.count("\n")
 
@@ -119,7 +119,7 @@ def test_a_mutation_changes_only_the_marked_part(source: str, mutation: list, ex
 def test_a_mutation_that_does_not_fit_says_why(source: str, mutation: list, message: str) -> None:
     [(_, line)] = marks_of(source)
     with pytest.raises(RegisterError, match=re.escape(message)):
-        mutated(source, line, mutation)
+        mutated(source, line, mutation or [{}])
 
 
 @pytest.mark.long
