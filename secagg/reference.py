@@ -338,7 +338,7 @@ def agree_on_survivors(seen: Transcript, present: Sequence[Party]) -> None:
         del seen.masked[v]
     seen.enough(seen.masked)
     survivors = sorted(seen.masked)
-    seen.opened = tuple(sorted(plan.audit(survivors).rows))
+    seen.opened = tuple(sorted(plan.audit(survivors).opened))
     ids = little(len(survivors)) + b"".join(map(little, survivors))
     groups = little(len(seen.opened)) + b"".join(little(r, 2) + little(g) for r, g in seen.opened)
     for party in [p for p in present if p.id in seen.masked]:

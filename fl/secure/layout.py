@@ -134,7 +134,7 @@ def check_exposure(e: Experiment, plan: Layout) -> None:
     verdict = sketch.audit(range(size))
     if not verdict.closed:
         return
-    total = len(verdict.rows) + len(verdict.closed)
+    total = len(verdict.opened) + len(verdict.closed)
     whom = len(verdict.would_expose)
     leak = (
         f"expose {whom} of {size} clients"
@@ -143,7 +143,7 @@ def check_exposure(e: Experiment, plan: Layout) -> None:
     )
     raise ConfigError(
         f"clusters.groupings: {schedule.groupings} {schedule.name} groupings in clusters of {schedule.size} "
-        f"would {leak}, so only {len(verdict.rows)} of {total} sums could be opened; "
+        f"would {leak}, so only {len(verdict.opened)} of {total} sums could be opened; "
         f"{_what_works(e, size, schedule)}"
     )
 
@@ -218,7 +218,11 @@ def opened_rows(
     alive -= set(plan.too_few_in_atom(sorted(alive)))
     verdict = plan.audit(sorted(alive))
     rows = [
-        [tuple(c for c in group if c in alive) for g, group in enumerate(grouping) if (r, g) in verdict.rows]
+        [
+            tuple(c for c in group if c in alive)
+            for g, group in enumerate(grouping)
+            if (r, g) in verdict.opened
+        ]
         for r, grouping in enumerate(plan.groupings)
     ]
     return rows, verdict

@@ -115,7 +115,7 @@ class Case:
 
     def audit(self, schedule: Schedule, *, enforce: bool = True) -> Verdict:
         roster = range(self.clients)
-        atoms = schedule.units(roster, self.seed, self.round)
+        atoms = schedule.atoms(roster, self.seed, self.round)
         gone, helpers = self.lot[: self.dropped], self.lot[self.dropped :][: self.colluders]
         survivors = frozenset(roster).difference(gone)
         if enforce and atoms:
@@ -192,7 +192,7 @@ def _kind(reason: str) -> str:
 def _as_json(case: Case, schedule: Schedule, everything: Verdict, allowed: Verdict) -> str:
     def described(verdict: Verdict) -> dict[str, object]:
         return {
-            "rows": sorted(verdict.rows),
+            "rows": sorted(verdict.opened),
             "closed": [{"row": row, "why": why} for row, why in verdict.closed.items()],
             "exposed": sorted(verdict.exposed),
             "rank": verdict.rank,

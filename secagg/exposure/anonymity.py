@@ -3,9 +3,9 @@
 T is the minimum distance of the code spanned by the opened rows. It is at least T exactly when every T - 1
 columns of a null-space basis are independent (MacWilliams and Sloane 1977, ch. 1, thm 10, with the null space
 as parity check): no zero column for T = 2 (nobody is exposed), no two parallel for T = 3, no three in a plane
-for T = 4. `dependent` decides that on the random null vectors of `linear.RowSpace`; it is cheap up to T = 4
-and grows with n^(T-2) beyond, so larger T are decided only within a budget, proved by the schedule or, for
-two groupings, read off a graph (`secagg.exposure.mincut`).
+for T = 4. `dependent` decides this on the random null vectors of `RowSpace`. It is cheap up to T = 4 and its
+cost grows with n^(T-2) beyond. So a larger T is decided only within a budget, proved by the schedule or, for
+two groupings, found as a minimum cut (`secagg.exposure.mincut`).
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ import numpy as np
 
 from secagg.exposure import mincut
 from secagg.exposure.rowspace import RowSpace
-from secagg.exposure.schedules import ClientId, Group, Grouping, Row
 from secagg.kernels import montgomery
 from secagg.kernels.montgomery import Index, Words
+from secagg.types import ClientId, Group, GroupId, Grouping
 
 EXACT_UP_TO = 4
-BUDGET = 10**8  # products mod p that a decision beyond T = 4 may cost: about a second
-GLANCE = 5 * 10**6  # the same for a description, where a bound will do
-DEEPEST = 57  # null vectors for a decision: T >= t among at least t columns is beyond the budget for t > 58
-DEPTH = 6  # null vectors for a description: bounds are computed up to T = 7 where that is cheap
+DECISION_BUDGET = 10**8  # products mod p for a decision beyond T = 4: about a second
+REPORT_BUDGET = 5 * 10**6  # the same for a report, where a bound is enough
+DECISION_DEPTH = 57  # null vectors for a decision: beyond t = 58, T >= t exceeds the budget anyway
+REPORT_DEPTH = 6  # null vectors for a report: bounds are computed up to T = 7 where that is cheap
 
 
 def steps(n: int, t: int) -> int:
-    """How many products mod p it takes to decide T >= t for n columns (up to a small factor)."""
+    """How many products mod p a decision of T >= t takes for n columns, up to a small factor."""
     return comb(n, max(0, t - 3)) * n * max(1, t - 1)
 
 
 def decidable(n: int, t: int) -> bool:
-    """Whether T >= t is decided exactly: always up to 4, beyond that while the work stays within budget."""
-    return t <= EXACT_UP_TO or steps(n, t) <= BUDGET
+    """Whether T >= t is decided exactly: always up to 4, and beyond that within the budget."""
+    return t <= EXACT_UP_TO or steps(n, t) <= DECISION_BUDGET
 
 
 def dependent(space: RowSpace, null: Words, t: int) -> tuple[int, ...]:
@@ -54,24 +54,26 @@ def dependent(space: RowSpace, null: Words, t: int) -> tuple[int, ...]:
     return tuple(int(i) for i in sorted(found) if i >= 0)
 
 
-def bounds(space: RowSpace, rows: Mapping[Row, Sequence[int]]) -> tuple[int, int]:
+def bounds(space: RowSpace, rows: Mapping[GroupId, Sequence[int]]) -> tuple[int, int]:
     """Proven lower and found upper bound on T for the row space of these (nonempty) rows.
 
-    Rows that share no client, not even indirectly, cannot be combined into anything lighter than they are, so
-    T is the least over the connected components of rows.
+    T is the least over the connected components of rows: combining rows of different components only adds
+    clients.
     """
     parts = [_component_bounds(space, np.array(sorted(columns)), kept) for columns, kept in _components(rows)]
     return min(low for low, _ in parts), min(high for _, high in parts)
 
 
-def _component_bounds(space: RowSpace, columns: Index, rows: Mapping[Row, Sequence[int]]) -> tuple[int, int]:
+def _component_bounds(
+    space: RowSpace, columns: Index, rows: Mapping[GroupId, Sequence[int]]
+) -> tuple[int, int]:
     exact = mincut.anonymity(rows, columns.tolist())
     if exact is not None:
         return exact, exact
     upper = min(space.lightest(columns), *map(len, rows.values()))
     lower = 1
     for t in range(2, min(upper, len(space.null) + 1) + 1):
-        if t > EXACT_UP_TO and steps(len(columns), t) > GLANCE:
+        if t > EXACT_UP_TO and steps(len(columns), t) > REPORT_BUDGET:
             break
         found = dependent(space, space.null[:, columns], t)
         if found:
@@ -80,9 +82,9 @@ def _component_bounds(space: RowSpace, columns: Index, rows: Mapping[Row, Sequen
     return lower, upper
 
 
-def _components(rows: Mapping[Row, Sequence[int]]) -> list[tuple[set[int], dict[Row, Sequence[int]]]]:
+def _components(rows: Mapping[GroupId, Sequence[int]]) -> list[tuple[set[int], dict[GroupId, Sequence[int]]]]:
     """The columns and the rows of every connected component."""
-    parts: list[tuple[set[int], dict[Row, Sequence[int]]]] = []
+    parts: list[tuple[set[int], dict[GroupId, Sequence[int]]]] = []
     for row, members in rows.items():
         columns, kept = set(members), {row: members}
         apart = []
@@ -97,18 +99,18 @@ def _components(rows: Mapping[Row, Sequence[int]]) -> list[tuple[set[int], dict[
 
 
 def atom_bound(row: Collection[ClientId], atoms: Sequence[Group], missing: Collection[ClientId]) -> int:
-    """What remains of the smallest atom in a realised row made of whole atoms; 0 for any other row.
+    """The survivors of the smallest atom in a row that consists of whole atoms; 0 for any other row.
 
-    Every combination of such rows is constant on what remains of each atom, so it involves all of an atom or
-    nothing of it: T is at least the least of their bounds, however many rows there are.
+    Every combination of such rows has one coefficient for all survivors of an atom, so it involves all of
+    them or none. T is at least the least of these bounds, for any number of rows.
     """
-    members, gone = frozenset(row), frozenset(missing)
-    parts = [left for left in (frozenset(atom) - gone for atom in atoms) if left & members]
+    members, absent = frozenset(row), frozenset(missing)
+    parts = [rest for rest in (frozenset(atom) - absent for atom in atoms) if rest & members]
     whole = sum(map(len, parts)) == len(members) and frozenset[ClientId]().union(*parts) == members
     return min(map(len, parts)) if parts and whole else 0
 
 
-def transversal_promise(m: int, c: int, groupings: int) -> int:
+def transversal_guarantee(m: int, c: int, groupings: int) -> int:
     """The T that a transversal schedule of c groups of m guarantees without dropouts.
 
     min(m, 2(m - R + 1)) if c has no prime factor below m; `docs/exposure.md`, "Transversal", proves this and
@@ -119,15 +121,15 @@ def transversal_promise(m: int, c: int, groupings: int) -> int:
     if not 1 <= groupings <= min(m, c):
         return 0
     columns = {d: _nonzero_columns(m, d, groupings) for d in range(2, c + 1) if c % d == 0}
-    promise = m
+    guarantee = m
     for most in set(columns.values()):
         period = lcm(*(d for d, least in columns.items() if least <= most))
-        promise = min(promise, 2 * (c // period) * most)
-    return promise
+        guarantee = min(guarantee, 2 * (c // period) * most)
+    return guarantee
 
 
 def _nonzero_columns(m: int, d: int, groupings: int) -> int:
-    """m less the columns where a polynomial of degree below R may vanish: min(R, d) - 1 residues modulo d."""
+    """m minus the columns where a polynomial of degree below R can vanish: min(R, d) - 1 residues mod d."""
     sizes = sorted((len(range(residue, m, d)) for residue in range(d)), reverse=True)
     return m - sum(sizes[: min(groupings, d) - 1])
 
@@ -135,8 +137,8 @@ def _nonzero_columns(m: int, d: int, groupings: int) -> int:
 def transversal_bound(groupings: Sequence[Grouping], columns: Sequence[Group], missing: int) -> int:
     """A proven lower bound on T if the groupings are those of a transversal schedule, else 0.
 
-    The promise for all its rows, less one for each of the `missing` clients: leaving a client out takes at
-    most one from the weight of any combination. Fewer rows span less, so it holds for any subset of them.
+    The guarantee for all its rows, minus one for each of the `missing` clients: removing a client removes at
+    most one coefficient of any combination. Fewer rows span less, so the bound holds for any subset.
     """
     m, c = len(columns), len(columns[0])
     at = {client: (a, b) for a, column in enumerate(columns) for b, client in enumerate(column)}
@@ -146,4 +148,4 @@ def transversal_bound(groupings: Sequence[Grouping], columns: Sequence[Group], m
         lines = [{column[(k - r * a) % c] for a, column in enumerate(columns)} for k in range(c)]
         if [set(group) for group in grouping] != lines:
             return 0
-    return max(0, transversal_promise(m, c, len(groupings)) - missing)
+    return max(0, transversal_guarantee(m, c, len(groupings)) - missing)

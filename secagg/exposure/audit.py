@@ -1,13 +1,13 @@
-"""What a set of row sums tells the server about single clients, and which rows may be opened.
+"""What a set of group sums tells the server about single clients, and which of them may be opened.
 
-SHARE shows the server R different sums of the same updates. The opened rows are a linear map A·x of the
-updates x, and the server can compute exactly the combinations in the row space of A: a client is **exposed**
-when its own unit vector lies there. SHARE, section 5.3 ("Privacy"), bounds the danger by a formula that does
-not hold (`tests.paper.formulas`); this module computes it.
+SHARE shows the server R different sums of the same updates. The opened sums are a linear map A·x of the
+updates x, with one row of A per group. The server can compute exactly the combinations in the row space of
+A. A client is **exposed** when its own unit vector lies there. SHARE, section 5.3 ("Privacy"), bounds this
+risk by a formula that does not hold (`tests.paper.formulas`); this module computes it.
 
-`audit` depends only on public sets, so every client runs it for itself, all of them reach the same verdict,
-and refusing tells nothing about the updates. Opening fewer rows than the verdict allows is always safe: fewer
-rows span less. `docs/exposure.md` has the theory.
+`audit` depends only on public sets. So every client runs it, all clients reach the same verdict, and a
+refusal says nothing about the updates. Opening fewer sums than the verdict allows is always safe, because
+fewer rows span less. `docs/exposure.md` has the theory.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.errors import UsageError
-from secagg.exposure.rows import Realised
-from secagg.exposure.schedules import ClientId, Group, Grouping, Row
+from secagg.exposure.incidence import Incidence
+from secagg.types import ClientId, Group, GroupId, Grouping
 
 if TYPE_CHECKING:
     from secagg.exposure.rowspace import RowSpace
@@ -30,19 +30,24 @@ if TYPE_CHECKING:
 ENFORCE: Literal["enforce"] = "enforce"
 REPORT_EVEN_IF_EXPOSED: Literal["report-even-if-exposed"] = "report-even-if-exposed"
 Mode = Literal["enforce", "report-even-if-exposed"]
-BLOCK = 1 << 16  # coordinates that the attack solves for at a time
+BLOCK = 1 << 16  # coordinates that `solve` handles at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What the opened rows must not reveal.
+    """What the opened sums must not reveal.
 
-    `anonymity`: every combination the server can learn involves at least this many clients; so not even
-    `anonymity - 2` clients who collude with it learn another's update. `min_survivors`: no row with fewer
-    survivors (never less than `anonymity`, since a row is a combination). `max_leverage`: see
-    `secagg.exposure.leverage`; the default also keeps integer sums from giving away what real ones would not
-    (`docs/exposure.md`, "Whole numbers leak more than real ones"). REPORT_EVEN_IF_EXPOSED opens every row and
-    says what that revealed: it is there to repeat published experiments, and protects nobody.
+    - `anonymity`: every combination that the server can learn involves at least this many clients. So not
+      even `anonymity - 2` clients that collude with the server learn another client's update.
+    - `min_survivors`: a group with fewer survivors stays closed. The limit is never below `anonymity`,
+      because a group sum is a combination.
+    - `max_leverage`: see `secagg.exposure.leverage`. The default also covers integer sums, which can reveal
+      what real sums would not (`docs/exposure.md`, "Whole numbers leak more than real ones").
+    - `mode`: REPORT_EVEN_IF_EXPOSED opens every sum and reports what that reveals. It exists to repeat
+      published experiments, and protects nobody.
+
+    >>> Policy(anonymity=4).at_least(Policy())
+    True
     """
 
     min_survivors: int = 2
@@ -52,22 +57,20 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.mode not in (ENFORCE, REPORT_EVEN_IF_EXPOSED):
-            raise UsageError(f"mode is {ENFORCE!r} or {REPORT_EVEN_IF_EXPOSED!r}, not {self.mode!r}")
+            raise UsageError(f"mode must be {ENFORCE!r} or {REPORT_EVEN_IF_EXPOSED!r}, not {self.mode!r}")
         if type(self.min_survivors) is not int or self.min_survivors < 2:
-            raise UsageError(
-                f"a row of one survivor is its update; min_survivors={self.min_survivors!r} is below 2"
-            )
+            raise UsageError(f"min_survivors must be an int of at least 2, not {self.min_survivors!r}")
         if type(self.anonymity) is not int or self.anonymity < 2:
-            raise UsageError(f"anonymity={self.anonymity!r} exposes single clients; it must be at least 2")
+            raise UsageError(f"anonymity must be an int of at least 2, not {self.anonymity!r}")
         if not 0.0 < self.max_leverage <= 1.0:
-            raise UsageError(f"max_leverage={self.max_leverage!r} is not in (0, 1]")
+            raise UsageError(f"max_leverage must be above 0 and at most 1, not {self.max_leverage!r}")
 
     @property
     def enforced(self) -> bool:
         return self.mode == ENFORCE
 
     def at_least(self, floor: Policy) -> bool:
-        """Whether this policy protects at least as well as `floor` in every respect."""
+        """Whether every limit of this policy is at least as strict as that of `floor`."""
         if not floor.enforced:
             return True
         return (
@@ -80,9 +83,12 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Anonymity:
-    """T lies between `lower` (always proven) and `upper` (a combination that was found).
+    """Bounds on T: `lower` is proven, `upper` is the size of a combination that was found.
 
-    `upper` is None when nothing at all can be learned. `how` says where the lower bound comes from.
+    `upper` is None when nothing can be learned. `how` says where the lower bound comes from.
+
+    >>> str(Anonymity(3, 3, "computed"))
+    'T = 3 (exact)'
     """
 
     lower: int
@@ -103,17 +109,21 @@ class Anonymity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Which rows may be opened, and what the server learns from exactly those.
+    """Which group sums may be opened, and what the server learns from exactly those.
 
-    `exposed`, `rank`, `leverage` and `anonymity` describe the opened `rows`; `would_expose` describes all
-    rows that have a survivor. `objections` are the rows that `enforce` keeps closed, with the reason; under
-    `enforce` they are the closed ones, under REPORT_EVEN_IF_EXPOSED they are opened all the same.
+    `exposed`, `rank`, `leverage` and `anonymity` describe the `opened` groups; `would_expose` describes all
+    groups that have a survivor. `objections` has the groups that break the policy, with the reason. Under
+    `enforce` these are the `closed` groups; under REPORT_EVEN_IF_EXPOSED they are opened nevertheless.
+
+    >>> verdict = audit([((0, 1, 2), (3, 4, 5))], [0, 1, 2, 3, 4], Policy(), plan_hash=b"")
+    >>> sorted(verdict.opened), verdict.closed[0, 1]
+    ([(0, 0)], 'it has 2 survivors, fewer than 3')
     """
 
     policy: Policy
-    rows: frozenset[Row]
-    closed: Mapping[Row, str]
-    objections: Mapping[Row, str]
+    opened: frozenset[GroupId]
+    closed: Mapping[GroupId, str]
+    objections: Mapping[GroupId, str]
     exposed: frozenset[ClientId]
     would_expose: frozenset[ClientId]
     clients: int
@@ -121,6 +131,10 @@ class Verdict:
     leverage: Mapping[ClientId, float] = field(repr=False)
     anonymity: Anonymity
     sentences: tuple[str, ...]
+
+    @property
+    def rows(self) -> frozenset[GroupId]:
+        return self.opened
 
     @property
     def mean_leverage(self) -> float:
@@ -138,16 +152,19 @@ def audit(
     atoms: Sequence[Group] = (),
     columns: Sequence[Group] = (),
 ) -> Verdict:
-    """Decide which rows may be opened, given who survived and who is assumed to collude with the server.
+    """Decide which group sums may be opened, given the survivors and the assumed colluders.
 
-    `colluders` have nothing to hide: their columns are removed. `atoms` (`Schedule.units`) and `columns`
-    (`Schedule.columns`) let the schedule's proof stand in for a computation, after checking that the realised
-    rows fit it. The prime that decides is drawn from the plan hash and all these sets, so nobody can look for
-    survivors that fit a prime known beforehand.
+    The audit does not protect `colluders`: their columns are removed. With `atoms` (`Schedule.atoms`) or
+    `columns` (`Schedule.columns`) the proof of the schedule replaces a computation, after a check that the
+    groups fit it. The prime of the field is drawn from the plan hash and all these sets, so nobody can search
+    for survivors that suit a known prime.
+
+    >>> audit([((0, 1, 2, 3),)], range(4), Policy(), plan_hash=b"").sentences
+    ('1 of 1 group sums are opened; T = 4 (exact)',)
     """
-    from secagg.exposure.selection import Limits, choose  # compiles with numba: not before it is needed
+    from secagg.exposure.selection import Limits, choose  # imports numba
 
-    rows = Realised(groupings, survivors, colluders=colluders, weights=weights, plan_hash=plan_hash)
+    rows = Incidence(groupings, survivors, colluders=colluders, weights=weights, plan_hash=plan_hash)
     limits = Limits(
         survivors=max(policy.min_survivors, policy.anonymity),
         anonymity=policy.anonymity,
@@ -158,13 +175,13 @@ def audit(
     closed = objections
     if not policy.enforced:
         opened = [row for row in rows.members if rows.alive[row]]
-        closed = {row: "nobody in it survived" for row in rows.members if not rows.alive[row]}
+        closed = {row: "it has no survivors" for row in rows.members if not rows.alive[row]}
     return _describe(rows, policy, limits.proven, opened, closed, objections)
 
 
 @dataclass(frozen=True, slots=True)
 class Revealed:
-    """What a set of rows tells about the clients in them."""
+    """What a set of sums reveals about the clients in them; see `revealed`."""
 
     clients: tuple[ClientId, ...]
     rank: int
@@ -173,50 +190,56 @@ class Revealed:
 
 
 def revealed(
-    rows: Iterable[Collection[ClientId]], *, weights: Mapping[ClientId, float] | None = None
+    groups: Iterable[Collection[ClientId]], *, weights: Mapping[ClientId, float] | None = None
 ) -> Revealed:
-    """What these rows reveal together if every client's update is the same in all of them.
+    """What the sums over these sets of clients reveal if a client's update is the same in all of them.
 
-    Give it the opened rows of several rounds to see the worst case over a training: updates that hardly
+    Pass the opened groups of several rounds to see the worst case over a training: updates that hardly
     change from round to round.
+
+    >>> sorted(revealed([{0, 1, 2}, {0, 1}]).exposed)
+    [2]
     """
-    groupings = [(tuple(sorted(row)),) for row in rows]
+    groupings = [(tuple(sorted(group)),) for group in groups]
     everyone = {client for (group,) in groupings for client in group}
-    realised = Realised(groupings, everyone, weights=weights, plan_hash=b"")
-    space, leverage = _span(realised, list(realised.members))
-    return Revealed(realised.clients, space.rank, *leverage)
+    rows = Incidence(groupings, everyone, weights=weights, plan_hash=b"")
+    space, exposed, leverage = _span(rows, list(rows.members))
+    return Revealed(rows.clients, space.rank, exposed, leverage)
 
 
 def solve(
-    rows: Mapping[Row, Collection[ClientId]],
-    sums: Mapping[Row, npt.NDArray[Any]],
+    groups: Mapping[GroupId, Collection[ClientId]],
+    sums: Mapping[GroupId, npt.NDArray[Any]],
     *,
     weights: Mapping[ClientId, float] | None = None,
 ) -> dict[ClientId, npt.NDArray[np.float64]]:
-    """The attack: every update that follows from row sums by least squares, to floating-point accuracy.
+    """The attack: every update that follows from group sums by least squares, to floating-point accuracy.
 
-    What an honest-but-curious server can do with the results of a run, and nothing more. It shares no code
-    with the audit, so each can be held against the other.
+    This is what an honest-but-curious server can do with the results of a run. It shares no code with the
+    audit, so a test can compare the two.
+
+    >>> solve({(0, 0): [0, 1], (1, 0): [0]}, {(0, 0): np.array([5.0]), (1, 0): np.array([2.0])})[1].round(6)
+    array([3.])
     """
-    clients = sorted({client for members in rows.values() for client in members})
-    ordered = sorted(rows)
+    clients = sorted({client for members in groups.values() for client in members})
+    ordered = sorted(groups)
     weight = {client: 1.0 if weights is None else weights[client] for client in clients}
     matrix = np.zeros((len(ordered), len(clients)))
-    for at, row in enumerate(ordered):
-        members = frozenset(rows[row])
-        matrix[at] = [weight[client] * (client in members) for client in clients]
+    for row, group in zip(matrix, ordered, strict=True):
+        members = frozenset(groups[group])
+        row[:] = [weight[client] * (client in members) for client in clients]
     inverse = np.linalg.pinv(matrix, rcond=1e-10)
     known = np.flatnonzero(np.diag(inverse @ matrix) > 1 - 1e-6)
     found = {clients[i]: np.empty(np.shape(sums[ordered[0]])) for i in known}
     for start in range(0, len(sums[ordered[0]]) if ordered else 0, BLOCK):
-        block = np.array([sums[row][start : start + BLOCK] for row in ordered], np.float64)
+        block = np.array([sums[group][start : start + BLOCK] for group in ordered], np.float64)
         for i in known:
             found[clients[i]][start : start + BLOCK] = inverse[i] @ block
     return found
 
 
-def _proven(rows: Realised, atoms: Sequence[Group], columns: Sequence[Group]) -> Mapping[Row, int]:
-    """A T for each row that holds for all rows with at least that T together; 0 without a proof."""
+def _proven(rows: Incidence, atoms: Sequence[Group], columns: Sequence[Group]) -> Mapping[GroupId, int]:
+    """For each row a T that is proven for all rows with at least that T together; 0 without a proof."""
     from secagg.exposure.anonymity import atom_bound, transversal_bound
 
     if columns:
@@ -227,40 +250,42 @@ def _proven(rows: Realised, atoms: Sequence[Group], columns: Sequence[Group]) ->
 
 
 def _describe(
-    rows: Realised,
+    rows: Incidence,
     policy: Policy,
-    proven: Mapping[Row, int],
-    opened: Sequence[Row],
-    closed: Mapping[Row, str],
-    objections: Mapping[Row, str],
+    proven: Mapping[GroupId, int],
+    opened: Sequence[GroupId],
+    closed: Mapping[GroupId, str],
+    objections: Mapping[GroupId, str],
 ) -> Verdict:
-    space, (exposed, leverage) = _span(rows, opened)
-    told = _who_each_grouping_would_expose(rows)
+    space, exposed, leverage = _span(rows, opened)
+    newly_exposed = _newly_exposed(rows)
     anonymity = _anonymity(rows, policy, space, opened, proven)
     return Verdict(
         policy=policy,
-        rows=frozenset(opened),
+        opened=frozenset(opened),
         closed=MappingProxyType(dict(closed)),
         objections=MappingProxyType(dict(objections)),
         exposed=exposed,
-        would_expose=frozenset(client for _, clients in told for client in clients),
+        would_expose=frozenset(client for _, clients in newly_exposed for client in clients),
         clients=len(rows.clients),
         rank=space.rank,
         leverage=leverage,
         anonymity=anonymity,
-        sentences=_sentences(policy, len(rows.members), len(opened), exposed, told, objections, anonymity),
+        sentences=_sentences(
+            policy, len(rows.members), len(opened), exposed, newly_exposed, objections, anonymity
+        ),
     )
 
 
 def _span(
-    rows: Realised, opened: Sequence[Row]
-) -> tuple[RowSpace, tuple[frozenset[ClientId], Mapping[ClientId, float]]]:
-    """The row space of the opened rows, who is exposed by it, and everyone's leverage."""
-    from secagg.exposure.anonymity import DEPTH
+    rows: Incidence, opened: Sequence[GroupId]
+) -> tuple[RowSpace, frozenset[ClientId], Mapping[ClientId, float]]:
+    """The row space of the opened rows, the clients that it exposes, and the leverage of all clients."""
+    from secagg.exposure.anonymity import REPORT_DEPTH
     from secagg.exposure.leverage import Leverage
     from secagg.exposure.rowspace import RowSpace
 
-    space, leverage = RowSpace(len(rows.clients), rows.field, depth=DEPTH), Leverage(rows.weights)
+    space, leverage = RowSpace(len(rows.clients), rows.field, depth=REPORT_DEPTH), Leverage(rows.weights)
     for row in opened:
         if space.add(rows.index[row]):
             leverage.add(rows.index[row])
@@ -269,38 +294,38 @@ def _span(
         client: 1.0 if client in exposed else float(min(1.0, value))
         for client, value in zip(rows.clients, leverage.values, strict=True)
     }
-    return space, (exposed, MappingProxyType(values))
+    return space, exposed, MappingProxyType(values)
 
 
-def _who_each_grouping_would_expose(rows: Realised) -> list[tuple[int, frozenset[ClientId]]]:
-    """Opening everything, grouping by grouping: the first one that gives each client away."""
+def _newly_exposed(rows: Incidence) -> list[tuple[int, frozenset[ClientId]]]:
+    """If every grouping were opened, one after the other: the clients that each newly exposes."""
     from secagg.exposure.rowspace import RowSpace
 
     space = RowSpace(len(rows.clients), rows.field)
-    told, before = [], frozenset[ClientId]()
+    found, before = [], frozenset[ClientId]()
     for g, grouping in enumerate(rows.groupings):
         for k in range(len(grouping)):
             space.add(rows.index[g, k])
         now = frozenset(rows.clients[i] for i in space.exposed())
         if now > before:
-            told.append((g, now - before))
+            found.append((g, now - before))
         before = now
-    return told
+    return found
 
 
 def _anonymity(
-    rows: Realised, policy: Policy, space: RowSpace, opened: Sequence[Row], proven: Mapping[Row, int]
+    rows: Incidence, policy: Policy, space: RowSpace, opened: Sequence[GroupId], proven: Mapping[GroupId, int]
 ) -> Anonymity:
     from secagg.exposure.anonymity import bounds
 
     seen = [row for row in opened if rows.index[row]]
     if not seen:
-        return Anonymity(len(rows.clients) + 1, None, "no row is opened")
+        return Anonymity(len(rows.clients) + 1, None, "no group sum is opened")
     lower, upper = bounds(space, {row: rows.index[row] for row in seen})
-    promised = min(proven.get(row, 0) for row in seen)
-    if promised > lower:
-        return Anonymity(promised, upper, "by the schedule")
-    decided = policy.anonymity if policy.enforced else 0  # no row is open that would have broken it
+    guaranteed = min(proven.get(row, 0) for row in seen)
+    if guaranteed > lower:
+        return Anonymity(guaranteed, upper, "by the schedule")
+    decided = policy.anonymity if policy.enforced else 0  # every open row passed this test
     return Anonymity(max(lower, decided), upper, "computed")
 
 
@@ -309,18 +334,18 @@ def _sentences(
     total: int,
     opened: int,
     exposed: Collection[ClientId],
-    told: Sequence[tuple[int, Collection[ClientId]]],
-    objections: Mapping[Row, str],
+    newly_exposed: Sequence[tuple[int, Collection[ClientId]]],
+    objections: Mapping[GroupId, str],
     anonymity: Anonymity,
 ) -> tuple[str, ...]:
     from secagg.exposure.selection import names
 
-    lines = [f"{opened} of {total} rows are opened; {anonymity}"]
+    lines = [f"{opened} of {total} group sums are opened; {anonymity}"]
     if not policy.enforced:
-        lines.insert(0, "REPORT ONLY: every row is opened, whatever it exposes")
+        lines.insert(0, "REPORT ONLY: every group sum is opened, whatever it exposes")
     if exposed:
         lines.append(f"the server learns the updates of {names(exposed)} exactly")
-    lines += [f"opening grouping {g} would expose {names(clients)}" for g, clients in told]
+    lines += [f"opening grouping {g} would expose {names(clients)}" for g, clients in newly_exposed]
     kept = "stays closed" if policy.enforced else "should stay closed"
-    lines += [f"row {k} of grouping {g} {kept}: {why}" for (g, k), why in objections.items()]
+    lines += [f"group {k} of grouping {g} {kept}: {why}" for (g, k), why in objections.items()]
     return tuple(lines)

@@ -1,13 +1,13 @@
-"""Leverage: how much of one client's update the opened rows reveal, from 0 (nothing) to 1 (all of it).
+"""Leverage: how much of one client's update the opened sums reveal, from 0 (nothing) to 1 (all of it).
 
 The leverage of client i is the i-th diagonal entry of the projector on the row space of A·diag(w). If all
-updates were independent with the same variance, a share `leverage` of client i's variance would be explained
-by what the server sees. 1/m for one grouping with equal weights; rank/n on average.
+updates were independent with the same variance, what the server sees would explain this share of client i's
+variance. It is 1/m for one grouping with equal weights, and rank/n on average.
 
-Honest clients compare leverage with a limit and must never disagree, whatever machine they run on. So it is
-computed by one fixed sequence of IEEE 754 additions, multiplications, divisions and square roots, each
-rounded correctly by the standard: no BLAS, no reordering, no fused multiply-add. The same code run by the
-Python interpreter gives the same bits (a test holds it to that).
+Honest clients compare leverage with a limit and must agree on every machine. So it is computed by one fixed
+sequence of IEEE 754 additions, multiplications, divisions and square roots, each rounded as the standard
+says: no BLAS, no reordering, no fused multiply-add. A test checks that the Python interpreter gets the same
+bits from the same code.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Vector = npt.NDArray[np.float64]
 Matrix = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-LOST = 1e-10  # a remainder this small (squared, relative) may be rounding errors: nothing can be said
-AGAIN = 1e-2  # below this, project a second time: once loses digits, twice is enough (Giraud et al. 2005)
+LOST = 1e-10  # a remainder this small (squared, relative) may be only rounding error: no result
+AGAIN = 1e-2  # below this, project again: once loses digits, twice is enough (Giraud et al. 2005)
 
 
 @kernel
@@ -66,7 +66,7 @@ def remainder(basis: Matrix, r: int, row: Indices, weights: Vector, out: Vector)
 
 
 class Leverage:
-    """The leverages under the rows added so far. Rows must be independent; `linear.RowSpace` knows."""
+    """The leverages under the rows added so far. The rows must be independent, as `RowSpace` finds them."""
 
     def __init__(self, weights: Vector) -> None:
         self.weights = weights
@@ -78,18 +78,18 @@ class Leverage:
 
     @property
     def values(self) -> Vector:
-        """One number per client; all 1 (as if exposed) once a row was too close to the others to tell."""
+        """One number per client; all 1 (as if exposed) once a row was numerically dependent on the others."""
         return np.ones_like(self.weights) if self.lost else self._sum.copy()
 
     def copy(self) -> Leverage:
-        """An independent copy, to come back to."""
+        """An independent copy, to return to later."""
         other = Leverage(self.weights)
         other.lost, other.rank = self.lost, self.rank
         other._sum, other._basis = self._sum.copy(), self._basis.copy()
         return other
 
     def consider(self, row: Iterable[int]) -> Vector:
-        """The leverages as they would be with this row too."""
+        """The leverages after adding this row."""
         if self.lost or self._remainder(row) < LOST:
             return np.ones_like(self.weights)
         return self._sum + self._unit * self._unit
@@ -105,7 +105,7 @@ class Leverage:
         self.rank += 1
 
     def add(self, row: Iterable[int]) -> None:
-        """Add a row, whatever it does."""
+        """Add a row without looking at the result first."""
         self.lost = self._remainder(row) < LOST or self.lost
         self.accept()
 

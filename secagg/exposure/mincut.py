@@ -1,11 +1,11 @@
-"""Two groupings: anonymity is an edge connectivity, so it is exact for any T.
+"""Anonymity for two groupings: a minimum cut gives it exactly, for any T.
 
-Draw a vertex for every opened row and an edge for every client, from its row in one grouping to its row in
-the other; a client whose row is closed hangs on a common ground vertex. A combination gives client (u, v) the
-coefficient f(u) + g(v). Change the sign of g: it is a difference of potentials, ground at 0, so the
-combinations the server can learn are the cut space of the graph, and the lightest of them is a minimum cut
-(Stoer and Wagner 1997 find it). A client is exposed exactly if its edge is a bridge; without dropouts there
-is none, because a regular bipartite graph has no bridge.
+Draw a vertex for every opened group and an edge for every client, from its group in one grouping to its group
+in the other. An edge of a client whose group is closed ends at a common ground vertex. A combination gives
+client (u, v) the coefficient f(u) + g(v). With the sign of g changed, this is a difference of potentials with
+the ground at 0. So the combinations that the server can learn are the cut space of the graph, and the one
+with the fewest clients is a minimum cut (Stoer and Wagner 1997). A client is exposed exactly if its edge is a
+bridge. Without dropouts there is no bridge, because a regular bipartite graph has none.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from secagg.exposure.schedules import Row
 from secagg.kernels.jit import kernel
+from secagg.types import GroupId
 
 
 @kernel
@@ -53,8 +53,8 @@ def minimum_cut(edges: npt.NDArray[np.int64]) -> int:
     return int(lightest)
 
 
-def anonymity(rows: Mapping[Row, Sequence[int]], columns: Collection[int]) -> int | None:
-    """T exactly, for connected rows of at most two groupings over these columns; None for more groupings."""
+def anonymity(rows: Mapping[GroupId, Sequence[int]], columns: Collection[int]) -> int | None:
+    """T for connected rows of at most two groupings over these columns; None for more groupings."""
     sides = sorted({g for g, _ in rows})
     if len(sides) > 2 or not rows:
         return None

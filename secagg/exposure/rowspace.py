@@ -1,16 +1,17 @@
 """The row space of a 0/1 matrix, exactly, by elimination modulo a 61-bit prime.
 
-What a server learns from row sums is the row space of the incidence matrix A of rows and clients. Floating
-point cannot decide membership in it and rational elimination is too slow beyond a few dozen clients, so A is
-brought to reduced echelon form modulo a prime p. An answer can differ from the rational one only if p divides
-one particular nonzero minor of A; `draw_prime` says why that does not happen. `docs/exposure.md`, "Why a
-random prime", has the bound and the direction of an error.
+What a server learns from group sums is the row space of the incidence matrix A of groups and clients.
+Floating point cannot decide membership in it, and rational elimination is too slow beyond a few dozen
+clients. So A is brought to reduced echelon form modulo a prime p. The result can differ from the rational one
+only if p divides one particular nonzero minor of A; `draw_prime` explains why that does not happen.
+`docs/exposure.md`, "Why a random prime", has the bound and the direction of an error.
 
-Beside the echelon form, `RowSpace` carries a few random vectors of the null space {z : Az = 0}. Column i of a
-null-space basis, seen through t random combinations, is (z_0[i], ..., z_{t-1}[i]); dependent columns stay
-dependent, independent ones stay so except with probability about 1/p, and an error of that kind only refuses.
+Beside the echelon form, `RowSpace` keeps a few random vectors of the null space {z : Az = 0}. Under t random
+combinations, column i of a null-space basis becomes (z_0[i], ..., z_{t-1}[i]). Dependent columns stay
+dependent. Independent columns stay independent except with probability about 1/p, and such an error can only
+close a group sum, never open one.
 
-This module compiles with numba when imported; import it where it is used, so that `import secagg` stays fast.
+This module imports numba: import it inside functions, so that `import secagg` stays fast.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _WITNESSES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 
 
 def is_prime(number: int) -> bool:
-    """Miller-Rabin with the twelve bases that decide every number below 2^64 (Sorenson and Webster 2015)."""
+    """Miller-Rabin with twelve bases: exact for every number below 2^64 (Sorenson and Webster 2015)."""
     if number < 2:
         return False
     for prime in _WITNESSES:
@@ -67,7 +68,7 @@ def draw_prime(words: Iterator[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """The integers modulo a prime, in Montgomery form: `one` stands for 1, `inverse` is 1/prime mod 2^64."""
+    """The integers modulo a prime in Montgomery form: `one` represents 1, `inverse` is 1/prime mod 2^64."""
 
     key: bytes
     prime: np.uint64
@@ -80,7 +81,7 @@ class Field:
         return cls(key, np.uint64(prime), np.uint64(pow(prime, -1, 2**64)), np.uint64(2**64 % prime))
 
     def random(self, rows: int, columns: int) -> Words:
-        """Public random elements; 64 bits modulo a 61-bit prime favour some by an eighth: harmless here."""
+        """Public random elements. Reducing 64 bits modulo a 61-bit prime has a bias of at most 1/8."""
         stream = hashlib.shake_256(labels.AUDIT_NULL_VECTORS + self.key).digest(8 * rows * columns)
         return np.frombuffer(stream, "<u8").astype(np.uint64).reshape(rows, columns) % self.prime
 
@@ -106,7 +107,7 @@ class RowSpace:
         self._candidate: tuple[Index, int] | None = None
 
     def copy(self) -> RowSpace:
-        """An independent copy, to come back to."""
+        """An independent copy, to return to later."""
         other = object.__new__(RowSpace)
         for name, value in self.__dict__.items():
             setattr(other, name, value.copy() if isinstance(value, np.ndarray) else value)
@@ -114,7 +115,7 @@ class RowSpace:
         return other
 
     def consider(self, row: Iterable[int]) -> Words | None:
-        """The null vectors as they would be with this row too, or None if the row tells nothing new."""
+        """The null vectors after adding this row, or None if the row is already in the row space."""
         members = np.fromiter(row, np.int64)
         k = self.n - self.rank
         j = montgomery.reduce(self.echelon, k, self.place, members, self._y, self.field.one, self.field.prime)
@@ -128,7 +129,7 @@ class RowSpace:
         return self._ahead
 
     def accept(self) -> None:
-        """Add the row that was considered last; it must have been a new one."""
+        """Add the row that was considered last; it must be independent of the others."""
         assert self._candidate is not None
         _, j = self._candidate
         if self.rank == len(self.echelon):
@@ -144,19 +145,19 @@ class RowSpace:
         self._candidate = None
 
     def add(self, row: Iterable[int]) -> bool:
-        """Add a row; say whether it told anything new."""
+        """Add a row; return whether it was independent of the others."""
         if self.consider(row) is None:
             return False
         self.accept()
         return True
 
     def exposed(self) -> frozenset[int]:
-        """The columns whose unit vector lies in the row space: echelon rows with nothing but their pivot."""
+        """The columns whose unit vector lies in the row space: echelon rows that consist of their pivot."""
         sizes = montgomery.support_sizes(self.echelon, self.rank, self.n - self.rank)
         return frozenset(self.pivots[: self.rank][sizes == 1].tolist())
 
     def lightest(self, columns: Index) -> int:
-        """The fewest columns in an echelon row whose pivot is one of these; n + 1 if there is none."""
+        """The smallest support of an echelon row with its pivot in these columns; n + 1 if there is none."""
         sizes = montgomery.support_sizes(self.echelon, self.rank, self.n - self.rank)
         sizes = sizes[np.isin(self.pivots[: self.rank], columns)]
         return int(sizes.min(initial=self.n + 1))

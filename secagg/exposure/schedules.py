@@ -1,18 +1,18 @@
-"""Who is summed with whom: the partitions of one run, drawn from public randomness that nobody can steer.
+"""Who is summed with whom: the groupings of one run, drawn from public randomness that nobody can steer.
 
-SHARE, Algorithm 1, line 3 ("assign clients to clusters"), repeated R times for the same updates. Every draw
-is a function of the training seed, the round and the pinned roster, never of a run id or an attempt, so a
-server can neither choose a partition nor try again for a better one; every client draws it for itself.
+SHARE, Algorithm 1, line 3 ("assign clients to clusters"), repeated R times for the same updates. Each draw
+depends only on the training seed, the round and the pinned roster, and not on a run id or an attempt. So a
+server can neither choose a grouping nor try again for a better one, and every client draws it itself.
 
-- `random`: R independent random partitions, new ones every round (the paper). No promise; the audit decides.
+- `random`: R independent random groupings, new ones every round (the paper). No guarantee; the audit decides.
 - `fixed`: the same, drawn once for the whole training (one grouping is the paper's "fixed clustering").
 - `transversal`: groups cross each other evenly. Without dropouts nobody is exposed for any R <= m, and the
   anonymity T is at least min(m, 2(m - R + 1)) if the number of groups has no prime factor below m.
 - `atoms`: fixed atoms of k clients always move together; T >= the smallest surviving atom, for any R.
 
-`docs/exposure.md` has the proofs. Groups are equal in size, because unequal ones leak by nesting;
-who does not fit is left out by lot, and by the same lot in all groupings of the run, because otherwise the
-difference of two groupings would be those few clients.
+`docs/exposure.md` has the proofs. All groups have the same size, because nested groups of different sizes
+leak. Clients that do not fit are left out at random. The same clients are left out of all groupings of a run;
+otherwise the difference of two groupings would reveal the sum of those few clients.
 """
 
 from __future__ import annotations
@@ -25,11 +25,7 @@ from typing import TypeVar
 
 from secagg import labels
 from secagg.errors import UsageError
-
-ClientId = int
-Group = tuple[ClientId, ...]
-Grouping = tuple[Group, ...]
-Row = tuple[int, int]
+from secagg.types import ClientId, Group, Grouping
 
 SCHEDULES = ("random", "fixed", "transversal", "atoms")
 MIN_SEED_BYTES = 16
@@ -41,7 +37,11 @@ Item = TypeVar("Item")
 class Schedule:
     """How the groupings of every round are drawn: `groupings` partitions into groups of `size` clients.
 
-    `Schedule(name="random", size=n)` is the flat sum of Bonawitz et al. 2017. `atom` belongs to `atoms` only.
+    `Schedule(name="random", size=n)` is the flat sum of Bonawitz et al. 2017. Only `atoms` has an `atom`.
+
+    >>> schedule = Schedule(name="transversal", size=3, groupings=2)
+    >>> schedule.draw(range(9), bytes(32), round=0)[0]
+    ((2, 5, 7), (4, 6, 8), (0, 1, 3))
     """
 
     name: str
@@ -51,44 +51,44 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.name not in SCHEDULES:
-            raise UsageError(f"no schedule is called {self.name!r}; there are {', '.join(SCHEDULES)}")
+            raise UsageError(f"unknown schedule {self.name!r}; choose one of {', '.join(SCHEDULES)}")
         for field in ("size", "groupings", "atom"):
             value = getattr(self, field)
             if type(value) is not int:
-                raise UsageError(f"{field} is a whole number, not {value!r}")
+                raise UsageError(f"{field} must be an int, not {value!r}")
         if self.size < 2:
-            raise UsageError(f"groups of {self.size} hide nobody; size must be at least 2")
+            raise UsageError(f"size must be at least 2 to hide anybody, not {self.size}")
         if self.groupings < 1:
-            raise UsageError(f"a round needs at least one grouping, not {self.groupings}")
+            raise UsageError(f"groupings must be at least 1, not {self.groupings}")
         if self.name != "atoms" and self.atom:
-            raise UsageError(f"atom={self.atom} means nothing to the schedule {self.name!r}; only to 'atoms'")
+            raise UsageError(f"atom={self.atom} is only for the schedule 'atoms', not for {self.name!r}")
         if self.name == "atoms":
             self._check_atom()
         if self.name == "transversal" and self.groupings > self.size:
             raise UsageError(
-                f"transversal draws at most as many groupings as a group has clients: "
+                f"transversal allows at most as many groupings as a group has clients: "
                 f"{self.groupings} > {self.size}; lower groupings or raise size"
             )
 
     def _check_atom(self) -> None:
         if self.atom < 2:
-            raise UsageError(f"atoms of {self.atom} clients hide nobody; atom must be at least 2")
+            raise UsageError(f"atom must be at least 2 to hide anybody, not {self.atom}")
         if self.size % self.atom:
-            raise UsageError(f"groups of {self.size} cannot be built from atoms of {self.atom}")
+            raise UsageError(f"size {self.size} must be a multiple of atom {self.atom}")
         if self.size == self.atom and self.groupings > 1:
             raise UsageError(
-                f"groups of one atom are the same in all {self.groupings} groupings; "
+                f"a group of one atom is the same in all {self.groupings} groupings; "
                 f"raise size to {2 * self.atom} or set groupings=1"
             )
 
     def check(self, n: int) -> None:
-        """Refuse, with what would work instead, if this schedule cannot be drawn for n clients."""
+        """Raise UsageError, with a setting that works, if this schedule cannot be drawn for n clients."""
         self.groups(n)
 
     def groups(self, n: int) -> int:
         """The number c of groups in each grouping of n clients."""
         if n < self.size:
-            raise UsageError(f"{n} clients do not fill one group of {self.size}")
+            raise UsageError(f"{n} clients are too few for one group of {self.size}")
         groups = n // self.size
         if groups == 1 and self.groupings > 1:
             raise UsageError(
@@ -97,18 +97,13 @@ class Schedule:
             )
         if self.name == "transversal" and self.groupings > groups:
             raise UsageError(
-                f"transversal repeats itself after as many groupings as there are groups: "
+                f"transversal allows at most as many groupings as there are groups: "
                 f"{self.groupings} > {groups}; set groupings={groups} or lower size to {n // self.groupings}"
             )
         return groups
 
-    def seated(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> Group:
-        """The clients that have a place in the groupings of this round; the others were left out by lot."""
-        draw = self.draw(roster, training_seed, round)
-        return tuple(sorted(client for group in draw[0] for client in group))
-
     def draw(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Grouping, ...]:
-        """The groupings of one round. The same for everyone who has the roster and the training seed."""
+        """The groupings of one round: the same for everyone who has the roster and the training seed."""
         check_roster(roster)
         groups = self.groups(len(roster))
         if self.name == "atoms":
@@ -116,36 +111,36 @@ class Schedule:
         if self.name == "transversal":
             return self._draw_transversal(self.columns(roster, training_seed, round), groups)
         when = _WHOLE_TRAINING if self.name == "fixed" else round
-        lot = shuffled(roster, training_seed, when, b"lot")[: groups * self.size]
+        chosen = shuffled(roster, training_seed, when, b"lot")[: groups * self.size]
         return tuple(
-            _cut(shuffled(sorted(lot), training_seed, when, b"grouping", r), self.size)
+            _cut(shuffled(sorted(chosen), training_seed, when, b"grouping", r), self.size)
             for r in range(self.groupings)
         )
 
-    def units(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Group, ...]:
-        """The atoms seated in this round, whose members move together; () for every other schedule."""
+    def atoms(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Group, ...]:
+        """The atoms that take part in this round; () for every other schedule."""
         if self.name != "atoms":
             return ()
         check_roster(roster)
         atoms = self._all_atoms(roster, training_seed)
-        return self._seat_atoms(atoms, training_seed, round, self.groups(len(roster)))
+        return self._choose_atoms(atoms, training_seed, round, self.groups(len(roster)))
 
     def columns(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Group, ...]:
         """The classes a = 0..m-1 of a transversal round, each in the order b = 0..c-1; () for the others.
 
-        Here a tuple is *not* ascending: the place of a client in it is its coordinate b, which the proof of
-        the bound on T needs (see `anonymity.transversal_bound`).
+        These tuples are *not* ascending: a client's position in its tuple is its coordinate b, which the
+        proof of the bound on T needs (see `anonymity.transversal_bound`).
         """
         if self.name != "transversal":
             return ()
         check_roster(roster)
         c = self.groups(len(roster))
-        lot = shuffled(roster, training_seed, round, b"lot")[: c * self.size]
-        seats = shuffled(sorted(lot), training_seed, round, b"transversal")
-        return tuple(tuple(seats[a * c : (a + 1) * c]) for a in range(self.size))
+        chosen = shuffled(roster, training_seed, round, b"lot")[: c * self.size]
+        order = shuffled(sorted(chosen), training_seed, round, b"transversal")
+        return tuple(tuple(order[a * c : (a + 1) * c]) for a in range(self.size))
 
     def _draw_transversal(self, columns: Sequence[Group], c: int) -> tuple[Grouping, ...]:
-        """Client (a, b) sits in group (b + r·a) mod c of grouping r."""
+        """Client (a, b) is in group (b + r·a) mod c of grouping r."""
         return tuple(
             tuple(
                 tuple(sorted(column[(k - r * a) % c] for a, column in enumerate(columns))) for k in range(c)
@@ -154,20 +149,20 @@ class Schedule:
         )
 
     def _all_atoms(self, roster: Sequence[ClientId], training_seed: bytes) -> tuple[Group, ...]:
-        """The atoms of the whole training: drawn without the round, so that no round undoes another."""
+        """The atoms of the whole training: drawn without the round, so they never change."""
         order = shuffled(roster, training_seed, _WHOLE_TRAINING, b"atoms")
         return _cut(order[: len(order) // self.atom * self.atom], self.atom)
 
-    def _seat_atoms(
+    def _choose_atoms(
         self, atoms: Sequence[Group], training_seed: bytes, round: int, groups: int
     ) -> tuple[Group, ...]:
-        seats = groups * (self.size // self.atom)
-        return tuple(sorted(shuffled(atoms, training_seed, round, b"lot")[:seats]))
+        count = groups * (self.size // self.atom)
+        return tuple(sorted(shuffled(atoms, training_seed, round, b"lot")[:count]))
 
     def _draw_atoms(
         self, roster: Sequence[ClientId], training_seed: bytes, round: int, groups: int
     ) -> tuple[Grouping, ...]:
-        atoms = self._seat_atoms(self._all_atoms(roster, training_seed), training_seed, round, groups)
+        atoms = self._choose_atoms(self._all_atoms(roster, training_seed), training_seed, round, groups)
         per_group = self.size // self.atom
         groupings = []
         for r in range(self.groupings):
@@ -178,9 +173,9 @@ class Schedule:
 
 
 def check_roster(roster: Sequence[ClientId]) -> None:
-    """Refuse a roster that two parties could read in two orders."""
+    """Refuse a roster that has more than one possible order or an id that is out of range."""
     if any(type(client) is not int or not 0 <= client < 2**32 for client in roster):
-        raise UsageError("client ids are whole numbers from 0 to 2^32 - 1")
+        raise UsageError("client ids must be integers from 0 to 2^32 - 1")
     if any(a >= b for a, b in pairwise(roster)):
         raise UsageError("roster ids must be strictly ascending")
 
@@ -188,17 +183,20 @@ def check_roster(roster: Sequence[ClientId]) -> None:
 def keep_whole_atoms(
     atoms: Sequence[Group], survivors: Collection[ClientId], least: int
 ) -> frozenset[ClientId]:
-    """The survivors without the atoms that shrank below `least`: these leave the run as a whole.
+    """The survivors without the atoms that have fewer than `least` survivors: these leave the run whole.
 
-    A row with such an atom in it would have to stay closed; without its last members, it can be opened.
+    The sum of a group with such an atom would have to stay closed. Without the atom it can be opened.
+
+    >>> sorted(keep_whole_atoms([(0, 1, 2), (3, 4, 5)], {0, 1, 2, 5}, 2))
+    [0, 1, 2]
     """
     alive = frozenset(survivors)
-    weak = [alive.intersection(atom) for atom in atoms]
-    return alive.difference(*(left for left in weak if len(left) < least))
+    remaining = [alive.intersection(atom) for atom in atoms]
+    return alive.difference(*(atom for atom in remaining if len(atom) < least))
 
 
 def uniform(key: bytes) -> Iterator[int]:
-    """Endless 64-bit words from SHA-256 in counter mode."""
+    """An endless stream of 64-bit words from SHA-256 in counter mode."""
     counter = 0
     while True:
         block = hashlib.sha256(key + counter.to_bytes(8, "big")).digest()
@@ -208,7 +206,7 @@ def uniform(key: bytes) -> Iterator[int]:
 
 
 def below(bound: int, words: Iterator[int]) -> int:
-    """An unbiased number in [0, bound): words that would favour small results are thrown away."""
+    """An unbiased number in [0, bound), by rejection sampling."""
     limit = 2**64 - 2**64 % bound
     return next(word for word in words if word < limit) % bound
 
@@ -216,15 +214,18 @@ def below(bound: int, words: Iterator[int]) -> int:
 def shuffled(
     items: Sequence[Item], training_seed: bytes, round: int | None, purpose: bytes, index: int = 0
 ) -> list[Item]:
-    """A Fisher-Yates shuffle whose choices come from H(training seed, round, purpose, index).
+    """The items in an order drawn from H(training seed, round, purpose, index), by Fisher and Yates.
 
-    `round=None` draws once for the whole training. Every field has a fixed place or a length in front of it,
-    so no two different draws can hash the same bytes.
+    `round=None` draws once for the whole training. Each field is preceded by its length, so no two different
+    draws hash the same bytes.
+
+    >>> shuffled("abcd", bytes(32), 0, b"example")
+    ['d', 'a', 'c', 'b']
     """
     if len(training_seed) < MIN_SEED_BYTES:
-        raise UsageError(f"a training seed of {len(training_seed)} bytes can be guessed; use 32")
+        raise UsageError(f"a training seed of {len(training_seed)} bytes is too short; use 32")
     if round is not None and not 0 <= round < 2**63:
-        raise UsageError(f"rounds are numbered from 0, not {round}")
+        raise UsageError(f"round must be from 0 to 2^63 - 1, not {round}")
     when = 0 if round is None else round + 1
     parts = (labels.SCHEDULE, purpose, when.to_bytes(8, "big"), index.to_bytes(8, "big"), training_seed)
     key = hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()

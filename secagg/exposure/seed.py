@@ -1,18 +1,17 @@
-"""The training seed: where every schedule comes from, agreed so that nobody can steer it.
+"""The training seed, which all schedules are drawn from, agreed so that nobody can steer it.
 
-**Commit and reveal** among the roster. Everyone draws 32 secret bytes and publishes a hash of them; when all
-hashes are there, everyone publishes the bytes; the seed is a hash of all of them. One honest contribution
-makes it uniform, and nobody can fit a contribution to the others', since all were fixed before any was known.
-The hash names its owner, so a copy of somebody else's commitment cannot be opened.
+**Commit and reveal** among the roster. Every client draws 32 secret bytes and publishes a hash of them. When
+all hashes are there, every client publishes its bytes. The seed is a hash of all of them. One honest
+contribution makes it uniform. Nobody can adapt a contribution to the others, because all were fixed before
+any was known. The hash includes the client's id, so a copy of another client's commitment cannot be opened.
 
-What is left to whoever reveals last is to see the seed first and to withhold. Then there is no seed: the
-withholders are named, and the ceremony starts again without them (`SeedCeremony.without`), with fresh
-contributions from the others. So q clients who work together get to refuse q seeds at most, each at the price
-of a member, and never to choose one. What they could win is small: the audit decides on the schedule that was
-drawn, whoever drew it.
+The client that reveals last sees the seed first and can withhold its contribution. Then there is no seed: the
+error names the clients that withheld, and the ceremony starts again without them (`SeedCeremony.without`),
+with fresh contributions from the others. So q colluding clients can reject at most q seeds, each time losing
+one of them, and can never choose one. They gain little: the audit judges every schedule in the same way.
 
-**A public beacon** named beforehand (`Beacon`) needs no ceremony, but trust in the beacon, and that the pulse
-named was not yet published when it was named.
+**A public beacon** that is named in advance (`Beacon`) needs no ceremony. It needs trust in the beacon, and a
+pulse that was not yet published when it was named.
 """
 
 from __future__ import annotations
@@ -24,13 +23,14 @@ from dataclasses import dataclass
 
 from secagg import labels
 from secagg.errors import PeerError, UsageError
-from secagg.exposure.schedules import ClientId, check_roster
+from secagg.exposure.schedules import check_roster
+from secagg.types import ClientId
 
 CONTRIBUTION_BYTES = 32
 
 
 class SeedRefused(PeerError):  # noqa: N818 - it reads as the sentence it is
-    """No seed came of it. `clients` are those to leave out before trying again."""
+    """The ceremony gave no seed. `clients` are those to leave out of the next attempt."""
 
     def __init__(self, message: str, clients: Collection[ClientId]) -> None:
         self.clients = frozenset(clients)
@@ -38,20 +38,28 @@ class SeedRefused(PeerError):  # noqa: N818 - it reads as the sentence it is
 
 
 class NotCommitted(SeedRefused):
-    """Someone on the roster sent no commitment, so nothing may be revealed yet."""
+    """A client on the roster sent no commitment, so nobody may reveal yet."""
 
 
 class NotRevealed(SeedRefused):
-    """Someone committed and did not reveal; perhaps because the seed did not suit."""
+    """A client committed but did not reveal its contribution."""
 
 
 class WronglyRevealed(SeedRefused):
-    """Someone revealed something else than it had committed to."""
+    """A client revealed a contribution that does not match its commitment."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedCeremony:
-    """One attempt of one roster to agree on the seed of one training. Every client checks every step."""
+    """One attempt of one roster to agree on the seed of one training. Every client checks every step.
+
+    >>> ceremony = SeedCeremony(training_id=b"example", roster=(1, 2))
+    >>> secrets = {1: bytes(32), 2: bytes(range(32))}
+    >>> commitments = {c: ceremony.commitment(c, secrets[c]) for c in secrets}
+    >>> contributions = {c: ceremony.reveal(c, secrets[c], commitments) for c in secrets}
+    >>> ceremony.seed(commitments, contributions).hex()[:8]
+    'd431fc84'
+    """
 
     training_id: bytes
     roster: tuple[ClientId, ...]
@@ -59,31 +67,31 @@ class SeedCeremony:
     def __post_init__(self) -> None:
         check_roster(self.roster)
         if len(self.roster) < 2:
-            raise UsageError("a seed that one client draws alone is that client's choice")
+            raise UsageError("a seed ceremony needs at least 2 clients; one alone would choose the seed")
 
     def commitment(self, client: ClientId, contribution: bytes) -> bytes:
-        """What a client publishes first: a hash that hides its contribution and fixes it."""
+        """What a client publishes first: a hash that hides its contribution and commits to it."""
         self._check_member(client)
         if len(contribution) != CONTRIBUTION_BYTES:
-            raise UsageError(f"a contribution has {CONTRIBUTION_BYTES} bytes, not {len(contribution)}")
+            raise UsageError(f"a contribution must have {CONTRIBUTION_BYTES} bytes, not {len(contribution)}")
         return self._hash(labels.SEED_CONTRIBUTION, client.to_bytes(4, "big"), contribution)
 
     def reveal(self, client: ClientId, contribution: bytes, commitments: Mapping[ClientId, bytes]) -> bytes:
-        """What a client publishes second: its contribution, once it holds everybody's commitment.
+        """What a client publishes second: its contribution, once it has the commitments of all clients.
 
-        It keeps `commitments`: `seed` must be checked against the commitments seen *before* revealing.
+        Keep `commitments`: `seed` must be called with the commitments seen *before* revealing.
         """
         self._check_committed(commitments)
         if not hmac.compare_digest(commitments[client], self.commitment(client, contribution)):
-            raise PeerError("the commitment that was relayed for this client is not its own")
+            raise PeerError(f"the commitment relayed for client {client} differs from the one that it sent")
         return contribution
 
     def seed(self, commitments: Mapping[ClientId, bytes], contributions: Mapping[ClientId, bytes]) -> bytes:
-        """The training seed, if everyone revealed what it had committed to."""
+        """The training seed, if every client revealed what it committed to."""
         self._check_committed(commitments)
         silent = [client for client in self.roster if client not in contributions]
         if silent:
-            raise NotRevealed(f"no contribution from {_list(silent)}; try again without", silent)
+            raise NotRevealed(f"no contribution from {_list(silent)}; try again without them", silent)
         wrong = [
             client
             for client in self.roster
@@ -91,16 +99,17 @@ class SeedCeremony:
             or not hmac.compare_digest(commitments[client], self.commitment(client, contributions[client]))
         ]
         if wrong:
-            raise WronglyRevealed(f"{_list(wrong)} revealed something else; try again without", wrong)
+            raise WronglyRevealed(
+                f"the contribution of {_list(wrong)} does not match the commitment; try again without them",
+                wrong,
+            )
         return self._hash(labels.TRAINING_SEED, *(contributions[client] for client in self.roster))
 
     def without(self, clients: Collection[ClientId]) -> SeedCeremony:
-        """The next attempt. Its commitments differ from this one's, so none of them can be replayed."""
+        """The next attempt. Its roster is in every hash, so no commitment of this attempt can be replayed."""
         rest = tuple(client for client in self.roster if client not in frozenset(clients))
         if len(rest) == len(self.roster):
-            raise UsageError(
-                "none of these clients is on the roster; the same attempt would only be repeated"
-            )
+            raise UsageError("none of these clients is on the roster; name at least one that is")
         return SeedCeremony(training_id=self.training_id, roster=rest)
 
     def _check_member(self, client: ClientId) -> None:
@@ -110,7 +119,7 @@ class SeedCeremony:
     def _check_committed(self, commitments: Mapping[ClientId, bytes]) -> None:
         missing = [client for client in self.roster if client not in commitments]
         if missing:
-            raise NotCommitted(f"no commitment from {_list(missing)}; nothing may be revealed", missing)
+            raise NotCommitted(f"no commitment from {_list(missing)}; do not reveal yet", missing)
 
     def _hash(self, label: bytes, *parts: bytes) -> bytes:
         roster = b"".join(client.to_bytes(4, "big") for client in self.roster)
@@ -120,9 +129,12 @@ class SeedCeremony:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beacon:
-    """A public source of randomness and the pulse to wait for, both named before it is published.
+    """A public source of randomness and one of its pulses, both named before the pulse is published.
 
-    Fetching the pulse and checking the beacon's signature is the application's part: secagg does no I/O.
+    The application fetches the pulse and checks the beacon's signature: secagg does no I/O.
+
+    >>> Beacon(name="example", pulse=7).seed(b"training", bytes(32)).hex()[:8]
+    'ca985671'
     """
 
     name: str
@@ -130,14 +142,12 @@ class Beacon:
 
     def __post_init__(self) -> None:
         if not self.name or self.pulse < 0:
-            raise UsageError("name the beacon and the number of its pulse")
+            raise UsageError("a beacon needs a name and a pulse number of at least 0")
 
     def seed(self, training_id: bytes, value: bytes) -> bytes:
         """The training seed from the published value of the pulse."""
         if len(value) < CONTRIBUTION_BYTES:
-            raise UsageError(
-                f"{len(value)} bytes are too few for a beacon; the least is {CONTRIBUTION_BYTES}"
-            )
+            raise UsageError(f"a pulse must have at least {CONTRIBUTION_BYTES} bytes, not {len(value)}")
         parts = (labels.BEACON_SEED, training_id, self.name.encode(), str(self.pulse).encode(), value)
         return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
 

@@ -1,9 +1,9 @@
 """Which rows may be opened together: a deterministic rule that keeps as many as it can.
 
-Closing a weak row alone does not help when another grouping gives away the total, so rows are judged by what
+Closing a weak row alone does not help when another grouping reveals the total. So rows are judged by what
 they span together. A pass adds rows in a fixed order and keeps each one that leaves the policy satisfied. The
-row space only grows, so what was refused once stays refused, and no row can be added to what a pass kept. A
-grouping with a weak row thus loses that row and, if its total is known from elsewhere, one more.
+row space only grows, so a refused row stays refused, and no row can be added to what a pass kept. A grouping
+with a weak row thus loses that row and, if its total is known from elsewhere, one more.
 """
 
 from __future__ import annotations
@@ -16,55 +16,55 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.exposure import mincut
-from secagg.exposure.anonymity import DEEPEST, decidable, dependent
+from secagg.exposure.anonymity import DECISION_DEPTH, decidable, dependent
+from secagg.exposure.incidence import Incidence
 from secagg.exposure.leverage import Leverage
-from secagg.exposure.rows import Realised
 from secagg.exposure.rowspace import RowSpace
-from secagg.exposure.schedules import ClientId, Row
+from secagg.types import ClientId, GroupId
 
-SLACK = 1e-9  # leverage may exceed its limit by this much: 1/3 computed is not always below 1/3 written
-NAMED = 8  # how many clients a sentence names before it counts the rest
+SLACK = 1e-9  # tolerance on the leverage limit: a computed 1/3 can be slightly above a written 1/3
+NAMED = 8  # a sentence names this many clients and counts the others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What the kept rows must satisfy. `proven` gives, per row, a T that the schedule guarantees.
+    """What the kept rows must satisfy. `proven` has, per row, a T that the schedule guarantees.
 
-    A guarantee covers all rows that carry it together, but not their mixtures with others.
+    The guarantee holds for any set of rows that have it, but not for combinations with other rows.
     """
 
     survivors: int
     anonymity: int
     leverage: float
-    proven: Mapping[Row, int]
+    proven: Mapping[GroupId, int]
 
-    def covers(self, row: Row) -> bool:
+    def covers(self, row: GroupId) -> bool:
         return self.proven.get(row, 0) >= self.anonymity
 
 
-def choose(rows: Realised, limits: Limits) -> tuple[list[Row], dict[Row, str]]:
-    """The rows to open, and why each other row stays closed: the best of a few passes."""
+def choose(rows: Incidence, limits: Limits) -> tuple[list[GroupId], dict[GroupId, str]]:
+    """The rows to open, and why each other row stays closed: the best of at most two passes."""
     weak = {
-        row: _few(rows.alive[row], len(members), limits.survivors)
+        row: _survivor_problem(rows.alive[row], len(members), limits.survivors)
         for row, members in rows.members.items()
         if len(members) < limits.survivors
     }
-    best: Walk | None = None
+    best: Pass | None = None
     for order in _orders(rows, limits, weak):
-        walk = Walk(rows, limits)
-        walk.take(order)
-        if best is None or len(walk.kept) > len(best.kept):
-            best = walk
-        if not walk.refused:
+        trial = Pass(rows, limits)
+        trial.add_all(order)
+        if best is None or len(trial.kept) > len(best.kept):
+            best = trial
+        if not trial.refused:
             break
     assert best is not None
     return best.kept, dict(sorted((weak | best.refused).items()))
 
 
-def _orders(rows: Realised, limits: Limits, weak: Collection[Row]) -> Iterator[list[Row]]:
-    """Grouping by grouping, those that lost few rows first, or last; large rows first.
+def _orders(rows: Incidence, limits: Limits, weak: Collection[GroupId]) -> Iterator[list[GroupId]]:
+    """Orders to try: grouping by grouping, those with few weak rows first, or last; large rows first.
 
-    Rows that the schedule's proof covers come before the others, because it does not hold for mixtures.
+    Rows that the schedule's proof covers come before the others, because it does not cover combinations.
     """
     lost = Counter(g for g, _ in weak)
     strong = sorted(
@@ -78,52 +78,52 @@ def _orders(rows: Realised, limits: Limits, weak: Collection[Row]) -> Iterator[l
 
 @dataclass(slots=True)
 class _Span:
-    """What the rows kept so far amount to."""
+    """The rows kept so far and what they span."""
 
     space: RowSpace
     leverage: Leverage | None
-    component: npt.NDArray[np.int64]  # columns linked by rows carry the same number
-    used: npt.NDArray[np.bool_]  # columns that are in some row kept
-    kept: list[Row] = field(default_factory=list)
-    refused: dict[Row, str] = field(default_factory=dict)
-    proven: bool = True  # every row so far is covered by the schedule's proof
-    tangled: set[int] = field(default_factory=set)  # components of several rows: their T must be computed
+    component: npt.NDArray[np.int64]  # columns that rows connect have the same label
+    used: npt.NDArray[np.bool_]  # columns that are in a kept row
+    kept: list[GroupId] = field(default_factory=list)
+    refused: dict[GroupId, str] = field(default_factory=dict)
+    proven: bool = True  # the schedule's proof covers every row so far
+    unproven: set[int] = field(default_factory=set)  # components whose T must be computed
 
     def copy(self) -> _Span:
         leverage = None if self.leverage is None else self.leverage.copy()
         return _Span(
             self.space.copy(), leverage, self.component.copy(), self.used.copy(), self.kept.copy(),
-            self.refused.copy(), self.proven, self.tangled.copy(),
+            self.refused.copy(), self.proven, self.unproven.copy(),
         )  # fmt: skip
 
 
-class Walk:
+class Pass:
     """One pass over rows in a given order."""
 
-    def __init__(self, rows: Realised, limits: Limits) -> None:
+    def __init__(self, rows: Incidence, limits: Limits) -> None:
         n = len(rows.clients)
         self.rows = rows
         self.limits = limits
         self._span = _Span(
-            RowSpace(n, rows.field, depth=min(limits.anonymity - 1, DEEPEST)),
+            RowSpace(n, rows.field, depth=min(limits.anonymity - 1, DECISION_DEPTH)),
             Leverage(rows.weights) if limits.leverage < 1.0 else None,
             np.arange(n),
             np.zeros(n, np.bool_),
         )
 
     @property
-    def kept(self) -> list[Row]:
+    def kept(self) -> list[GroupId]:
         return self._span.kept
 
     @property
-    def refused(self) -> dict[Row, str]:
+    def refused(self) -> dict[GroupId, str]:
         return self._span.refused
 
-    def take(self, order: Sequence[Row]) -> None:
+    def add_all(self, order: Sequence[GroupId]) -> None:
         """Keep each row that leaves the policy satisfied.
 
-        Beyond T = 3 a test is dear, so it is made once for many rows, which are taken apart only if it fails;
-        the outcome is that of testing after every row.
+        Beyond T = 3 a test is expensive: test a batch, bisect on failure. The result is the same as with a
+        test after every row.
         """
         need = self.limits.anonymity
         if need <= 3 or len(order) <= 1:
@@ -135,31 +135,33 @@ class Walk:
             self._try(row, 3)
         span = self._span
         if any(
-            self._too_few(label, span.component, span.kept, span.space.null, need)
-            for label in sorted(span.tangled)
+            self._anonymity_problem(label, span.component, span.kept, span.space.null, need)
+            for label in sorted(span.unproven)
         ):
             self._span = before
             half = len(order) // 2
-            self.take(order[:half])
-            self.take(order[half:])
+            self.add_all(order[:half])
+            self.add_all(order[half:])
 
-    def _try(self, row: Row, need: int) -> None:
+    def _try(self, row: GroupId, need: int) -> None:
         span, members = self._span, self.rows.index[row]
         null = span.space.consider(members)
-        if null is None:  # the server knows this sum already
+        if null is None:  # the server already knows this sum
             span.kept.append(row)
             return
         labels = span.component[list(members)]
         touched = np.zeros(len(span.component), np.bool_)
         touched[labels] = True
         joined = touched[span.component]
-        alone = not span.used[list(members)].any()  # no client in common with the kept rows: T is its size
+        alone = not span.used[list(members)].any()  # shares no client with the kept rows: T is its size
         proven = span.proven and self.limits.covers(row)
         component = np.where(joined, members[0], span.component)
         reason = (
-            None if alone or proven else self._too_few(members[0], component, [*span.kept, row], null, need)
+            None
+            if alone or proven
+            else self._anonymity_problem(members[0], component, [*span.kept, row], null, need)
         )
-        reason = reason or self._too_much(members)
+        reason = reason or self._leverage_problem(members)
         if reason:
             span.refused[row] = reason
             return
@@ -169,20 +171,20 @@ class Walk:
         span.proven = proven
         span.component = component
         span.used[list(members)] = True
-        span.tangled.difference_update(labels.tolist())
+        span.unproven.difference_update(labels.tolist())
         if not (alone or proven):
-            span.tangled.add(members[0])
+            span.unproven.add(members[0])
         span.kept.append(row)
 
-    def _too_few(
+    def _anonymity_problem(
         self,
         label: int,
         component: npt.NDArray[np.int64],
-        kept: Sequence[Row],
+        kept: Sequence[GroupId],
         null: npt.NDArray[np.uint64],
         need: int,
     ) -> str | None:
-        """A combination of fewer than `need` clients of this component, or that we cannot rule it out."""
+        """Why T of this component may be below `need`; None if it is not."""
         inside = np.flatnonzero(component == label)
         if not decidable(len(inside), need):
             rows = {row: self.rows.index[row] for row in kept if component[self.rows.index[row][0]] == label}
@@ -190,17 +192,17 @@ class Walk:
             if exact is not None and exact >= need:
                 return None
             if exact is not None:
-                return f"with the rows opened before, it would reveal a combination of only {exact} clients"
-            return f"anonymity {need} among {len(inside)} clients is neither proven nor within reach"
+                return f"with the sums opened before, it would reveal a combination of only {exact} clients"
+            return f"anonymity {need} among {len(inside)} clients is not proven and too expensive to compute"
         found = [self.rows.clients[inside[i]] for i in dependent(self._span.space, null[:, inside], need)]
         if not found:
             return None
         if len(found) == 1:
-            return f"with the rows opened before, it would expose {names(found)}"
-        return f"with the rows opened before, it would reveal a combination of only {names(found)}"
+            return f"with the sums opened before, it would expose {names(found)}"
+        return f"with the sums opened before, it would reveal a combination of only {names(found)}"
 
-    def _too_much(self, members: Sequence[int]) -> str | None:
-        """A client whose leverage would pass the limit."""
+    def _leverage_problem(self, members: Sequence[int]) -> str | None:
+        """Why a client's leverage would exceed the limit; None if it would not."""
         leverage, limit = self._span.leverage, self.limits.leverage
         if leverage is None:
             return None
@@ -213,9 +215,9 @@ class Walk:
         )
 
 
-def _few(alive: int, honest: int, floor: int) -> str:
+def _survivor_problem(alive: int, honest: int, floor: int) -> str:
     if not alive:
-        return "nobody in it survived"
+        return "it has no survivors"
     colluding = f", {alive - honest} of them assumed to collude" if alive > honest else ""
     return f"it has {alive} survivor{'s' if alive > 1 else ''}{colluding}, fewer than {floor}"
 

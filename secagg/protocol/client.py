@@ -423,7 +423,7 @@ class Client:
         plan, memory = self.plan, self._memory
         survivors = self._check_survivors(message)
         verdict = self._cache.verdict(plan, survivors)
-        refused = sorted(set(message.rows) - verdict.rows)
+        refused = sorted(set(message.rows) - verdict.opened)
         if refused:  # audit: only-audited-sums
             why = verdict.closed.get(refused[0], "there is no such row")
             raise PeerError(f"the server wants to open row {refused[0]}, which my audit closes: {why}")

@@ -236,7 +236,7 @@ class Plan:
     @cached_property
     def atoms(self) -> tuple[Group, ...]:
         """Clients that always move together (empty unless the schedule has atoms)."""
-        return self.schedule.units(self.ids, self.training_seed, self.round)
+        return self.schedule.atoms(self.ids, self.training_seed, self.round)
 
     @cached_property
     def rows_of(self) -> Mapping[ClientId, tuple[GroupId, ...]]:

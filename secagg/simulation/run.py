@@ -131,7 +131,7 @@ def clear(
         for row in plan.rows_of[client]:
             if row in totals:
                 totals[row] += encoded
-            elif row in verdict.rows:
+            elif row in verdict.opened:
                 totals[row] = encoded.copy()
     broken = {
         v
@@ -140,7 +140,7 @@ def clear(
     }
     lost = {
         row: "a client in it dealt no usable shares"
-        for row in sorted(verdict.rows)
+        for row in sorted(verdict.opened)
         if broken.intersection(plan.group(row))
     }
     present = frozenset(alive)
@@ -149,7 +149,7 @@ def clear(
         survivors=tuple(alive),
         rows={
             row: RowSum(totals[row], tuple(v for v in plan.group(row) if v in present))
-            for row in sorted(verdict.rows)
+            for row in sorted(verdict.opened)
             if row not in lost
         },
         closed=verdict.closed,

@@ -19,7 +19,7 @@ import numpy as np
 
 from secagg.errors import UsageError
 from secagg.exposure.audit import Policy, audit, solve
-from secagg.exposure.rows import Realised
+from secagg.exposure.incidence import Incidence
 from secagg.exposure.rowspace import RowSpace
 from secagg.exposure.schedules import Schedule, keep_whole_atoms
 
@@ -69,17 +69,17 @@ def measure(plan: Schedule, rate: float, runs: int) -> Cell:
     for run in range(runs):
         rng = draws(f"{plan} {rate}", run)
         survivors = frozenset(i for i in roster if rng.random() >= rate)
-        atoms = plan.units(roster, seed, run)
+        atoms = plan.atoms(roster, seed, run)
         counted = keep_whole_atoms(atoms, survivors, POLICY.anonymity) if atoms else survivors
         draw = plan.draw(roster, seed, run)
         verdict = audit(
             draw, counted, POLICY, plan_hash=run.to_bytes(8, "big"), atoms=atoms,
             columns=plan.columns(roster, seed, run),
         )  # fmt: skip
-        members = {(g, k): counted.intersection(draw[g][k]) for g, k in verdict.rows}
+        members = {(g, k): counted.intersection(draw[g][k]) for g, k in verdict.opened}
         found = solve(members, {row: np.empty(0) for row in members}) if members else {}
         assert not found, (plan, rate, run, sorted(found))
-        opened.append(len(verdict.rows) / sum(map(len, draw)))
+        opened.append(len(verdict.opened) / sum(map(len, draw)))
         kept.append(len(counted) / max(1, len(survivors)))
     return Cell(float(np.mean(opened)), float(np.mean(kept)), runs)
 
@@ -158,7 +158,7 @@ def timings() -> str:
             verdict = audit(draw, range(n), POLICY, plan_hash=bytes([attempt]))
             best = min(best, time.perf_counter() - start)
             start = time.perf_counter()
-            rows = Realised(draw, range(n), plan_hash=bytes([attempt]))
+            rows = Incidence(draw, range(n), plan_hash=bytes([attempt]))
             space = RowSpace(n, rows.field)
             for row in rows.index.values():
                 space.add(row)

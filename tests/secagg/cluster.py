@@ -338,7 +338,7 @@ def check_outcome(
     assert not set(result.dropouts) - set(cheaters) - set(absent) - weak
     assert not set(cluster.errors) - set(cheaters)
     assert set(plan.ids) - set(cheaters) - set(absent) - weak <= survivors
-    assert result.rows.keys() | result.lost.keys() == result.verdict.rows
+    assert result.rows.keys() | result.lost.keys() == result.verdict.opened
     assert not result.rows.keys() & result.lost.keys()
     for row, opened in result.rows.items():
         members = [v for v in plan.group(row) if v in survivors]

@@ -13,7 +13,7 @@ from secagg.exposure.anonymity import (
     decidable,
     dependent,
     transversal_bound,
-    transversal_promise,
+    transversal_guarantee,
 )
 from secagg.exposure.rowspace import Field, RowSpace
 from secagg.exposure.schedules import Schedule
@@ -23,7 +23,7 @@ FIELD = Field.drawn_from(b"a test")
 SEED = bytes(range(32))
 
 
-def span(n: int, rows, depth: int = anonymity.DEPTH) -> RowSpace:
+def span(n: int, rows, depth: int = anonymity.REPORT_DEPTH) -> RowSpace:
     space = RowSpace(n, FIELD, depth=depth)
     for row in rows:
         space.add(row)
@@ -95,15 +95,15 @@ DESIGNS = [
 
 @pytest.mark.parametrize(("m", "c", "R"), DESIGNS)
 def test_transversal_keeps_its_promise(m, c, R, monkeypatch):
-    monkeypatch.setattr(anonymity, "GLANCE", 10**7)
+    monkeypatch.setattr(anonymity, "REPORT_BUDGET", 10**7)
     draw = Schedule(name="transversal", size=m, groupings=R).draw(range(m * c), SEED, 0)
     rows = {(g, k): group for g, grouping in enumerate(draw) for k, group in enumerate(grouping)}
     lower, upper = bounds(span(m * c, rows.values()), rows)
-    promise = transversal_promise(m, c, R)
-    assert 2 <= promise <= upper
-    assert promise <= lower or lower != upper
+    guarantee = transversal_guarantee(m, c, R)
+    assert 2 <= guarantee <= upper
+    assert guarantee <= lower or lower != upper
     if min(d for d in range(2, c + 1) if c % d == 0) >= m:
-        assert promise == min(m, 2 * (m - R + 1)) == lower == upper
+        assert guarantee == min(m, 2 * (m - R + 1)) == lower == upper
 
 
 def test_a_small_prime_factor_breaks_the_simple_promise_and_not_the_general_one():
@@ -111,7 +111,7 @@ def test_a_small_prime_factor_breaks_the_simple_promise_and_not_the_general_one(
     rows = {(g, k): group for g, grouping in enumerate(draw) for k, group in enumerate(grouping)}
     assert min(5, 2 * (5 - 3 + 1)) == 5
     assert bounds(span(30, rows.values()), rows) == (4, 4)
-    assert transversal_promise(5, 6, 3) == 4
+    assert transversal_guarantee(5, 6, 3) == 4
 
 
 def test_the_promise_of_transversal_covers_only_its_own_rows():
@@ -128,7 +128,7 @@ def test_the_promise_of_transversal_covers_only_its_own_rows():
     a, b, *others = draw[2]
     swapped = ((a[0], *b[1:]), (b[0], *a[1:]), *others)
     assert transversal_bound((*draw[:2], swapped), columns, 0) == 0
-    assert transversal_promise(3, 7, 4) == transversal_promise(5, 3, 4) == 0
+    assert transversal_guarantee(3, 7, 4) == transversal_guarantee(5, 3, 4) == 0
 
 
 @settings(deadline=None, max_examples=100)
@@ -159,21 +159,21 @@ def test_an_atom_bound_is_the_smallest_atom_left_in_a_row_of_whole_atoms():
 @given(st.sets(st.integers(0, 11), max_size=7), st.integers(0, 50))
 def test_atoms_keep_their_promise_under_any_dropouts(gone, round):
     schedule = Schedule(name="atoms", size=6, groupings=3, atom=3)
-    atoms = schedule.units(range(12), SEED, round)
+    atoms = schedule.atoms(range(12), SEED, round)
     draw = schedule.draw(range(12), SEED, round)
     rows = [tuple(i for i in group if i not in gone) for grouping in draw for group in grouping]
     rows = [row for row in rows if row]
     columns = sorted(set(range(12)) - gone)
-    promise = min((atom_bound(row, atoms, gone) for row in rows), default=0)
+    guarantee = min((atom_bound(row, atoms, gone) for row in rows), default=0)
     left = [len(set(atom) - gone) for atom in atoms if set(atom) - gone]
-    assert promise == min(left, default=0)
+    assert guarantee == min(left, default=0)
     if rows:
-        assert rational.lightest(rows, columns, most=3) >= promise
+        assert rational.lightest(rows, columns, most=3) >= guarantee
 
 
 def test_the_cost_of_an_exact_answer_decides_whether_there_is_one():
     assert decidable(1000, 4)
     assert decidable(60, 6)
     assert not decidable(1000, 6)
-    assert decidable(anonymity.DEEPEST, anonymity.DEEPEST)
-    assert not any(decidable(n, t) for t in range(anonymity.DEEPEST + 2, 200) for n in range(t, 400))
+    assert decidable(anonymity.DECISION_DEPTH, anonymity.DECISION_DEPTH)
+    assert not any(decidable(n, t) for t in range(anonymity.DECISION_DEPTH + 2, 200) for n in range(t, 400))

@@ -19,13 +19,13 @@ def opened_rows(missing: dict[int, set[int]], rounds: int, anonymity: int) -> li
     """The rows opened in all rounds, as the protocol opens them: weak atoms leave, then the audit decides."""
     rows = []
     for round in range(rounds):
-        atoms = SCHEDULE.units(CLIENTS, SEED, round)
+        atoms = SCHEDULE.atoms(CLIENTS, SEED, round)
         alive = set(CLIENTS) - missing.get(round, set())
         alive = set(keep_whole_atoms(atoms, alive, anonymity))
         draw = SCHEDULE.draw(CLIENTS, SEED, round)
         policy = Policy(anonymity=anonymity)
         verdict = audit(draw, alive, policy, plan_hash=bytes(32), atoms=atoms)
-        rows += [tuple(v for v in draw[r][g] if v in alive) for r, g in sorted(verdict.rows)]
+        rows += [tuple(v for v in draw[r][g] if v in alive) for r, g in sorted(verdict.opened)]
     return rows
 
 
@@ -35,7 +35,7 @@ def test_atoms_that_take_part_whole_or_not_at_all_protect_over_all_rounds(
     missing: dict[int, set[int]],
 ) -> None:
     rows = opened_rows(missing, 6, ATOM)
-    atoms = SCHEDULE.units(CLIENTS, SEED, 0)
+    atoms = SCHEDULE.atoms(CLIENTS, SEED, 0)
     for row in rows:
         for atom in atoms:
             assert set(atom) <= set(row) or not set(atom) & set(row)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import UsageError
-from secagg.exposure import rows as realised
 from secagg.exposure.audit import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, audit, revealed, solve
+from secagg.exposure.incidence import Incidence
 from secagg.exposure.schedules import Schedule, keep_whole_atoms
-from secagg.exposure.selection import Limits, Walk
+from secagg.exposure.selection import Limits, Pass
 
 SEED = bytes(range(32))
 PAPER = Schedule(name="random", size=3, groupings=10)
@@ -36,7 +36,7 @@ def test_the_papers_default_exposes_every_client():
     assert verdict.rank == 60
     assert set(verdict.leverage.values()) == {1.0}
     assert (verdict.anonymity.lower, verdict.anonymity.upper) == (1, 1)
-    assert len(verdict.rows) == 200
+    assert len(verdict.opened) == 200
     assert not verdict.closed
     assert verdict.objections
     assert verdict.sentences[0].startswith("REPORT ONLY")
@@ -49,11 +49,11 @@ def test_the_papers_default_exposes_every_client():
 def test_by_default_the_same_run_opens_some_rows_and_exposes_nobody():
     draw = PAPER.draw(range(60), SEED, 0)
     verdict = audit(draw, range(60), Policy(), plan_hash=b"plan")
-    assert verdict.exposed == exposed_by(draw, range(60), verdict.rows) == set()
+    assert verdict.exposed == exposed_by(draw, range(60), verdict.opened) == set()
     assert verdict.would_expose == frozenset(range(60))
     assert verdict.anonymity.lower >= 3
     assert max(verdict.leverage.values()) <= 0.8
-    assert 20 <= len(verdict.rows) < 60
+    assert 20 <= len(verdict.opened) < 60
     assert set(verdict.closed) == set(verdict.objections)
 
 
@@ -83,7 +83,7 @@ def test_a_weak_row_takes_one_more_with_it_when_the_total_is_known():
     everything_else = {(g, k) for g in range(2) for k in range(3)} - {(0, 0)}
     learned = revealed([set(TWO[g][k]) & survivors for g, k in everything_else])
     assert learned.rank == 5  # the total is known from grouping 1, so closing (0, 0) alone would not hide it
-    assert revealed([set(TWO[g][k]) & survivors for g, k in verdict.rows]).rank == 4
+    assert revealed([set(TWO[g][k]) & survivors for g, k in verdict.opened]).rank == 4
 
 
 def test_the_reason_names_the_clients_that_would_be_exposed():
@@ -91,24 +91,24 @@ def test_the_reason_names_the_clients_that_would_be_exposed():
     verdict = audit(groupings, range(7), Policy(anonymity=2, max_leverage=1.0), plan_hash=b"plan")
     assert verdict.would_expose == {3}
     assert "opening grouping 1 would expose client 3" in verdict.sentences
-    assert "with the rows opened before, it would expose client 3" in verdict.closed.values()
+    assert "with the sums opened before, it would expose client 3" in verdict.closed.values()
 
 
 def test_totals_of_survivor_sets_that_differ_by_one_client_cannot_both_be_opened():
     """Dropout differencing, spelt as groupings: the second lacks client 5."""
     groupings = ((tuple(range(12)),), (tuple(i for i in range(12) if i != 5),))
     verdict = audit(groupings, range(12), Policy(), plan_hash=b"plan")
-    assert len(verdict.rows) == 1
+    assert len(verdict.opened) == 1
     assert verdict.would_expose == {5}
 
 
 def test_rows_without_survivors_are_closed_even_in_a_report():
     survivors = range(4, 12)
     verdict = audit(TWO, survivors, Policy(mode=REPORT_EVEN_IF_EXPOSED), plan_hash=b"plan")
-    assert verdict.closed == {(0, 0): "nobody in it survived"}
-    assert len(verdict.rows) == 5
+    assert verdict.closed == {(0, 0): "it has no survivors"}
+    assert len(verdict.opened) == 5
     nobody = audit(TWO, (), Policy(), plan_hash=b"plan")
-    assert not nobody.rows
+    assert not nobody.opened
     assert nobody.anonymity.upper is None
     assert str(nobody.anonymity) == "nothing is learned"
 
@@ -127,11 +127,11 @@ def test_whoever_drops_out_nothing_that_may_be_opened_exposes_anyone(name, group
     survivors = set(range(24)) - gone
     verdict = audit(
         draw, survivors, Policy(anonymity=2, max_leverage=1.0), plan_hash=b"plan",
-        atoms=schedule.units(range(24), SEED, round), columns=schedule.columns(range(24), SEED, round),
+        atoms=schedule.atoms(range(24), SEED, round), columns=schedule.columns(range(24), SEED, round),
     )  # fmt: skip
-    assert exposed_by(draw, survivors, verdict.rows) == set()
-    if verdict.rows:  # and neither does any part of it
-        part = data.draw(st.sets(st.sampled_from(sorted(verdict.rows))))
+    assert exposed_by(draw, survivors, verdict.opened) == set()
+    if verdict.opened:  # and neither does any part of it
+        part = data.draw(st.sets(st.sampled_from(sorted(verdict.opened))))
         assert exposed_by(draw, survivors, part) == set()
 
 
@@ -150,7 +150,7 @@ def test_anonymity_three_withstands_any_one_colluder():
     draw = Schedule(name="random", size=3, groupings=2).draw(range(30), SEED, 3)
     verdict = audit(draw, range(30), Policy(), plan_hash=b"plan")
     for colluder in range(30):
-        members = [set(draw[g][k]) - {colluder} for g, k in verdict.rows]
+        members = [set(draw[g][k]) - {colluder} for g, k in verdict.opened]
         assert not revealed(members).exposed
 
 
@@ -160,7 +160,7 @@ def test_anonymity_three_withstands_any_one_colluder():
 def test_a_row_below_the_least_number_of_survivors_stays_closed():
     for least, opened in [(2, 3), (4, 3), (5, 0)]:
         verdict = audit(TWO[:1], range(12), Policy(min_survivors=least), plan_hash=b"plan")
-        assert len(verdict.rows) == opened
+        assert len(verdict.opened) == opened
 
 
 def test_a_row_that_is_mostly_one_heavy_client_stays_closed():
@@ -168,52 +168,52 @@ def test_a_row_that_is_mostly_one_heavy_client_stays_closed():
     verdict = audit(TWO[:1], range(12), Policy(), weights=weights, plan_hash=b"plan")
     assert verdict.closed == {(0, 1): "the leverage of client 5 would be 0.971, above 0.8"}
     assert verdict.leverage[0] == pytest.approx(0.25)
-    assert audit(TWO[:1], range(12), Policy(max_leverage=1.0), weights=weights, plan_hash=b"plan").rows
+    assert audit(TWO[:1], range(12), Policy(max_leverage=1.0), weights=weights, plan_hash=b"plan").opened
 
 
 @pytest.mark.parametrize("size", [3, 5, 6, 7, 9, 11, 13, 49])
 def test_a_limit_written_as_one_over_m_allows_groups_of_m(size):
     draw = Schedule(name="random", size=size).draw(range(4 * size), SEED, 0)
     verdict = audit(draw, range(4 * size), Policy(max_leverage=1 / size), plan_hash=b"plan")
-    assert len(verdict.rows) == 4
+    assert len(verdict.opened) == 4
 
 
 def test_large_anonymity_is_allowed_only_where_it_is_proven_or_computed():
     n, plan = 500, b"plan"
     flat = Schedule(name="random", size=n).draw(range(n), SEED, 0)
-    assert len(audit(flat, range(n), Policy(anonymity=200), plan_hash=plan).rows) == 1
+    assert len(audit(flat, range(n), Policy(anonymity=200), plan_hash=plan).opened) == 1
     two = Schedule(name="random", size=25, groupings=2).draw(range(n), SEED, 0)
-    assert len(audit(two, range(n), Policy(anonymity=20), plan_hash=plan).rows) == 40
+    assert len(audit(two, range(n), Policy(anonymity=20), plan_hash=plan).opened) == 40
     three = Schedule(name="random", size=25, groupings=3).draw(range(n), SEED, 0)
     verdict = audit(three, range(n), Policy(anonymity=20), plan_hash=plan)
-    assert {g for g, _ in verdict.rows} == {0, 1}
-    assert "neither proven nor within reach" in verdict.closed[2, 0]
+    assert {g for g, _ in verdict.opened} == {0, 1}
+    assert "not proven and too expensive to compute" in verdict.closed[2, 0]
 
 
 def test_a_schedules_proof_stands_in_for_the_computation():
     schedule = Schedule(name="transversal", size=11, groupings=6)
     draw, columns = schedule.draw(range(209), SEED, 0), schedule.columns(range(209), SEED, 0)
     proven = audit(draw, range(209), Policy(anonymity=11), plan_hash=b"plan", columns=columns)
-    assert len(proven.rows) == 6 * 19
+    assert len(proven.opened) == 6 * 19
     assert str(proven.anonymity) == "T = 11 (exact)"
-    assert len(audit(draw, range(209), Policy(anonymity=11), plan_hash=b"plan").rows) < 60
+    assert len(audit(draw, range(209), Policy(anonymity=11), plan_hash=b"plan").opened) < 60
     fewer = audit(draw, range(1, 209), Policy(anonymity=10), plan_hash=b"plan", columns=columns)
-    assert len(fewer.rows) == 6 * 19
+    assert len(fewer.opened) == 6 * 19
     assert fewer.anonymity.lower == 10
     assert fewer.anonymity.how == "by the schedule"
 
 
 def test_atoms_prove_any_number_of_groupings():
     schedule = Schedule(name="atoms", size=20, groupings=12, atom=10)
-    draw, atoms = schedule.draw(range(400), SEED, 0), schedule.units(range(400), SEED, 0)
+    draw, atoms = schedule.draw(range(400), SEED, 0), schedule.atoms(range(400), SEED, 0)
     survivors = set(range(400)) - {atoms[0][0], atoms[1][0], *atoms[2][:4]}
     verdict = audit(draw, survivors, Policy(anonymity=9), plan_hash=b"plan", atoms=atoms)
     assert verdict.anonymity.lower == 9
     weak = {row for row, group in _rows(draw).items() if set(atoms[2]) <= set(group)}
-    assert weak.isdisjoint(verdict.rows)
+    assert weak.isdisjoint(verdict.opened)
     kept = keep_whole_atoms(atoms, survivors, 9)
     assert kept == survivors - set(atoms[2])
-    assert len(audit(draw, kept, Policy(anonymity=9), plan_hash=b"plan", atoms=atoms).rows) == 12 * 20
+    assert len(audit(draw, kept, Policy(anonymity=9), plan_hash=b"plan", atoms=atoms).opened) == 12 * 20
 
 
 def _rows(draw):
@@ -224,7 +224,7 @@ def test_a_false_claim_about_atoms_proves_nothing():
     draw = Schedule(name="random", size=20, groupings=12).draw(range(400), SEED, 0)
     atoms = tuple(tuple(range(start, start + 10)) for start in range(0, 400, 10))
     verdict = audit(draw, range(400), Policy(anonymity=9), plan_hash=b"plan", atoms=atoms)
-    assert {g for g, _ in verdict.rows} <= {0, 1}
+    assert {g for g, _ in verdict.opened} <= {0, 1}
 
 
 # everyone reaches the same verdict
@@ -241,7 +241,7 @@ def test_the_order_and_the_kind_of_the_arguments_do_not_matter():
         ),
         audit(draw, np.array(survivors)[::-1], Policy(), weights=weights, plan_hash=b"plan"),
     ]
-    assert len({(v.rows, tuple(v.closed.items()), tuple(v.leverage.items())) for v in verdicts}) == 1
+    assert len({(v.opened, tuple(v.closed.items()), tuple(v.leverage.items())) for v in verdicts}) == 1
 
 
 def test_another_process_with_another_hash_seed_says_the_same():
@@ -249,7 +249,7 @@ def test_another_process_with_another_hash_seed_says_the_same():
         "from secagg.exposure.audit import Policy, audit; from secagg.exposure.schedules import Schedule\n"
         "draw = Schedule(name='random', size=5, groupings=4).draw(range(40), bytes(32), 0)\n"
         "v = audit(draw, set(range(40)) - {3, 9, 17}, Policy(), plan_hash=b'plan')\n"
-        "print(sorted(v.rows), v.sentences, sorted(v.leverage.items()))"
+        "print(sorted(v.opened), v.sentences, sorted(v.leverage.items()))"
     )
     said = {
         subprocess.run(
@@ -264,7 +264,7 @@ def test_another_process_with_another_hash_seed_says_the_same():
 def test_the_prime_depends_on_the_plan_and_on_who_survived():
     primes = set()
     for plan_hash, survivors in [(b"one", range(12)), (b"two", range(12)), (b"one", range(11))]:
-        primes.add(realised.Realised(TWO, survivors, plan_hash=plan_hash).field.prime)
+        primes.add(Incidence(TWO, survivors, plan_hash=plan_hash).field.prime)
     assert len(primes) == 3
 
 
@@ -279,12 +279,12 @@ def test_importing_the_audit_does_not_import_numba():
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        ({"anonymity": 1}, "exposes single clients"),
-        ({"anonymity": 3.0}, "exposes single clients"),
-        ({"min_survivors": 1}, "below 2"),
-        ({"max_leverage": 0.0}, "not in"),
-        ({"max_leverage": 1.1}, "not in"),
-        ({"max_leverage": float("nan")}, "not in"),
+        ({"anonymity": 1}, "anonymity must be an int of at least 2"),
+        ({"anonymity": 3.0}, "anonymity must be an int of at least 2"),
+        ({"min_survivors": 1}, "at least 2"),
+        ({"max_leverage": 0.0}, "above 0 and at most 1"),
+        ({"max_leverage": 1.1}, "above 0 and at most 1"),
+        ({"max_leverage": float("nan")}, "above 0 and at most 1"),
         ({"mode": "report"}, "report-even-if-exposed"),
     ],
 )
@@ -309,7 +309,7 @@ def test_a_policy_is_at_least_another_in_every_respect_or_not_at_all():
 
 
 def test_arguments_that_make_no_sense_are_refused():
-    with pytest.raises(UsageError, match="two places"):
+    with pytest.raises(UsageError, match="a client twice"):
         audit((((0, 1), (1, 2)),), range(3), Policy(), plan_hash=b"plan")
     with pytest.raises(UsageError, match="client 1 has no weight"):
         audit((((0, 1),),), range(2), Policy(), weights={0: 1.0}, plan_hash=b"plan")
@@ -333,15 +333,15 @@ def test_leverage_accumulates_over_rounds_unless_atoms_stay_together():
     assert standing["atoms"].leverage == pytest.approx(dict.fromkeys(range(60), 1 / 3))
 
 
-# The walk itself, in an order that the audit would not choose
+# One pass, in an order that the audit would not choose
 
 
 def test_a_proof_is_not_used_once_a_row_outside_it_is_open():
     """Whole atoms 012 and 345 are proven together, but not beside the row 0123, which differs by client 3."""
     groupings = (((0, 1, 2, 3), (4, 5)), ((0, 1, 2), (3, 4, 5)))
-    rows = realised.Realised(groupings, range(6), plan_hash=b"plan")
+    rows = Incidence(groupings, range(6), plan_hash=b"plan")
     limits = Limits(survivors=2, anonymity=2, leverage=1.0, proven={(1, 0): 3, (1, 1): 3})
-    walk = Walk(rows, limits)
-    walk.take([(0, 0), (1, 0), (1, 1)])
-    assert walk.kept == [(0, 0), (1, 1)]
-    assert walk.refused[1, 0] == "with the rows opened before, it would expose client 3"
+    trial = Pass(rows, limits)
+    trial.add_all([(0, 0), (1, 0), (1, 1)])
+    assert trial.kept == [(0, 0), (1, 1)]
+    assert trial.refused[1, 0] == "with the sums opened before, it would expose client 3"

@@ -133,7 +133,7 @@ def test_without_a_leverage_limit_integers_are_recovered_although_nobody_is_expo
     verdict = audit(draw, range(n), Policy(max_leverage=1.0), plan_hash=b"h")
     assert not verdict.exposed
     assert verdict.anonymity.lower >= 3
-    rows = [draw[g][k] for g, k in sorted(verdict.rows)]
+    rows = [draw[g][k] for g, k in sorted(verdict.opened)]
     rng = random.Random(1)
     inputs = [[rng.randrange(-(2**26), 2**26) for _ in range(n)] for _ in range(3)]
     assert lattice.recover(rows, [[sum(x[i] for i in row) for row in rows] for x in inputs], n) == inputs
@@ -144,7 +144,7 @@ def test_the_default_limit_leaves_the_lattice_too_fine_for_that():
     n = 80
     draw = Schedule(name="random", size=10, groupings=13).draw(range(n), bytes(32), 0)
     verdict = audit(draw, range(n), Policy(), plan_hash=b"h")
-    matrix = np.array([[i in draw[g][k] for i in range(n)] for g, k in sorted(verdict.rows)], float)
+    matrix = np.array([[i in draw[g][k] for i in range(n)] for g, k in sorted(verdict.opened)], float)
     values = np.linalg.svd(matrix, compute_uv=False)
     bits = np.log2(values[values > 1e-9]).sum() / (n - verdict.rank)
     assert bits < 4
@@ -160,12 +160,12 @@ def test_a_coordinate_that_one_client_alone_uses_is_found_where_groups_cross_and
     crossing = Schedule(name="transversal", size=5, groupings=2)
     draw = crossing.draw(range(35), SEED, 0)
     verdict = audit(draw, range(35), Policy(), plan_hash=b"h", columns=crossing.columns(range(35), SEED, 0))
-    assert len(verdict.rows) == 14
+    assert len(verdict.opened) == 14
     assert verdict.anonymity.lower == 5
     hit = [set(group) for grouping in draw for group in grouping if 17 in group]
     assert set.intersection(*hit) == {17}
 
     whole = Schedule(name="atoms", size=6, groupings=10, atom=3)
-    atom = next(set(unit) for unit in whole.units(range(36), SEED, 0) if 17 in unit)
+    atom = next(set(unit) for unit in whole.atoms(range(36), SEED, 0) if 17 in unit)
     hit = [set(group) for grouping in whole.draw(range(36), SEED, 0) for group in grouping if 17 in group]
     assert atom <= set.intersection(*hit)

@@ -18,7 +18,7 @@ def test_the_papers_default_is_told_in_words(capsys):
     assert "60 clients, 10 random groupings into groups of 3" in said
     assert "If all 200 rows were opened: the server learns the update of every client" in said
     assert "opening grouping 3 would expose clients 0, 1, 2, 3, 4, 5, 6, 7 and 52 others" in said
-    assert "of 200 rows are opened; T = 3 (exact)" in said
+    assert "of 200 group sums are opened; T = 3 (exact)" in said
     assert "The first 1 of these groupings could be opened whole." in said
 
 
@@ -30,14 +30,14 @@ def test_a_safe_schedule_is_told_in_words(capsys):
     said = capsys.readouterr().out
     assert "2 left out by lot, 3 drop out, 1 collude with the server" in said
     assert "nobody is exposed" in said
-    assert "40 of 40 rows are opened" in said
+    assert "40 of 40 group sums are opened" in said
     assert "closed" not in said
 
 
 def test_not_even_one_grouping_is_said_plainly(capsys):
     assert main(["exposure", "--clients", "20", "--size", "2", "--groupings", "3"]) == 0
     said = capsys.readouterr().out
-    assert "0 of 30 rows are opened; nothing is learned" in said
+    assert "0 of 30 group sums are opened; nothing is learned" in said
     assert "30 rows closed: too few survivors" in said
     assert "Not even one of these groupings could be opened whole." in said
 
@@ -74,10 +74,10 @@ def test_atoms_below_the_anonymity_leave_whole(capsys):
     ("arguments", "says"),
     [
         ("--clients 60 --size 3 --schedule shuffled", "random, fixed, transversal, atoms"),
-        ("--clients 2 --size 3", "do not fill one group"),
+        ("--clients 2 --size 3", "too few for one group"),
         ("--clients 60 --size 3 --drop 1.5", "share from 0 to below 1"),
         ("--clients 60 --size 3 --colluders 61", "makes no sense"),
-        ("--clients 60 --size 3 --anonymity 1", "exposes single clients"),
+        ("--clients 60 --size 3 --anonymity 1", "anonymity must be an int of at least 2"),
         ("--clients 60 --size 3 --groupings 5 --schedule transversal", "lower groupings or raise size"),
     ],
 )

@@ -36,7 +36,7 @@ def drop_out_and_audit(run: int) -> tuple[int, int]:
     schedule, n, rate, policy = generated(run)
     rng, roster = random.Random(-run - 1), range(n)
     survivors = frozenset(i for i in roster if rng.random() >= rate)
-    draw, atoms = schedule.draw(roster, SEED, run), schedule.units(roster, SEED, run)
+    draw, atoms = schedule.draw(roster, SEED, run), schedule.atoms(roster, SEED, run)
     if atoms and run % 2:
         survivors = keep_whole_atoms(atoms, survivors, policy.anonymity)
     colluders = rng.sample(roster, 1) if run % 3 == 0 else []
@@ -44,12 +44,12 @@ def drop_out_and_audit(run: int) -> tuple[int, int]:
         draw, survivors, policy, plan_hash=run.to_bytes(4, "big"), colluders=colluders, atoms=atoms,
         columns=schedule.columns(roster, SEED, run),
     )  # fmt: skip
-    seen = {(g, k): survivors.intersection(draw[g][k]).difference(colluders) for g, k in verdict.rows}
+    seen = {(g, k): survivors.intersection(draw[g][k]).difference(colluders) for g, k in verdict.opened}
     assert all(len(row) >= policy.anonymity for row in seen.values())
     if seen:
         assert not solve(seen, {row: np.empty(0) for row in seen}), (schedule, n, rate, run)
     assert not verdict.exposed
-    return len(verdict.rows), sum(map(len, draw))
+    return len(verdict.opened), sum(map(len, draw))
 
 
 def test_generated_dropouts_never_expose_anyone():

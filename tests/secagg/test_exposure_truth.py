@@ -37,11 +37,11 @@ def check(
     }
     columns = sorted({client for row in members.values() for client in row})
     verdict = audit(groupings, survivors, policy, weights=weights, colluders=colluders, plan_hash=b"plan")
-    opened = [members[row] for row in sorted(verdict.rows)]
+    opened = [members[row] for row in sorted(verdict.opened)]
     assert verdict.would_expose == rational.exposed(members.values(), columns)
     assert verdict.rank == rational.rank(opened, columns)
-    assert verdict.rows | set(verdict.closed) == set(members)
-    assert not verdict.rows & set(verdict.closed)
+    assert verdict.opened | set(verdict.closed) == set(members)
+    assert not verdict.opened & set(verdict.closed)
 
     def allowed(rows: Sequence[Collection[int]]) -> bool:
         if rational.fewest(rows, columns, policy.anonymity - 1) < policy.anonymity:

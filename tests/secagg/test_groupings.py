@@ -14,6 +14,10 @@ from secagg.exposure.schedules import Schedule, below, keep_whole_atoms, shuffle
 SEED = bytes(range(32))
 
 
+def clients_of(grouping):
+    return sorted(client for group in grouping for client in group)
+
+
 @st.composite
 def drawable(draw: st.DrawFn) -> tuple[Schedule, list[int]]:
     """A schedule and a roster that it can be drawn for."""
@@ -34,13 +38,13 @@ def drawable(draw: st.DrawFn) -> tuple[Schedule, list[int]]:
 def test_every_grouping_parts_the_same_clients_into_equal_groups(case, round):
     schedule, roster = case
     groupings = schedule.draw(roster, SEED, round)
-    seated = schedule.seated(roster, SEED, round)
+    seated = clients_of(groupings[0])
     assert len(groupings) == schedule.groupings
     assert len(seated) == schedule.groups(len(roster)) * schedule.size
     assert len(roster) - len(seated) < schedule.size
     for grouping in groupings:
         assert all(len(group) == schedule.size and list(group) == sorted(group) for group in grouping)
-        assert sorted(client for group in grouping for client in group) == list(seated)
+        assert clients_of(grouping) == seated
 
 
 @settings(deadline=None)
@@ -85,7 +89,10 @@ def test_random_changes_with_the_round_and_the_seed():
 
 def test_who_is_left_out_changes_with_the_round():
     schedule = Schedule(name="random", size=3)
-    left_out = {frozenset(range(31)) - set(schedule.seated(range(31), SEED, round)) for round in range(200)}
+    left_out = {
+        frozenset(range(31)) - set(clients_of(schedule.draw(range(31), SEED, round)[0]))
+        for round in range(200)
+    }
     assert len(left_out) > 25
 
 
@@ -101,9 +108,11 @@ def test_atoms_stay_together_in_every_grouping_of_every_round(groupings):
     schedule = Schedule(name="atoms", size=6, groupings=groupings, atom=3)
     together: dict[int, set[tuple[int, ...]]] = {}
     for round in range(40):
-        units = schedule.units(range(40), SEED, round)
-        assert {client for atom in units for client in atom} == set(schedule.seated(range(40), SEED, round))
-        for atom in units:
+        atoms = schedule.atoms(range(40), SEED, round)
+        assert {client for atom in atoms for client in atom} == set(
+            clients_of(schedule.draw(range(40), SEED, round)[0])
+        )
+        for atom in atoms:
             assert len(atom) == 3
             for client in atom:
                 together.setdefault(client, set()).add(atom)
@@ -138,7 +147,7 @@ def test_transversal_groups_hold_one_client_of_each_column():
 
 def test_only_transversal_has_columns_and_only_atoms_has_units():
     for schedule in (Schedule(name="random", size=4), Schedule(name="fixed", size=4)):
-        assert schedule.columns(range(9), SEED, 0) == schedule.units(range(9), SEED, 0) == ()
+        assert schedule.columns(range(9), SEED, 0) == schedule.atoms(range(9), SEED, 0) == ()
 
 
 def test_every_permutation_is_equally_likely():
@@ -187,12 +196,12 @@ def test_an_atom_that_shrank_leaves_whole():
     [
         ({"name": "shuffle", "size": 3}, "random, fixed, transversal, atoms"),
         ({"name": "random", "size": 1}, "at least 2"),
-        ({"name": "random", "size": 3.0}, "whole number"),
-        ({"name": "random", "size": True}, "whole number"),
-        ({"name": "random", "size": 3, "groupings": 0}, "at least one grouping"),
-        ({"name": "random", "size": 3, "atom": 3}, "only to 'atoms'"),
+        ({"name": "random", "size": 3.0}, "must be an int"),
+        ({"name": "random", "size": True}, "must be an int"),
+        ({"name": "random", "size": 3, "groupings": 0}, "groupings must be at least 1"),
+        ({"name": "random", "size": 3, "atom": 3}, "only for the schedule 'atoms'"),
         ({"name": "atoms", "size": 6}, "atom must be at least 2"),
-        ({"name": "atoms", "size": 7, "atom": 3}, "cannot be built from atoms of 3"),
+        ({"name": "atoms", "size": 7, "atom": 3}, "must be a multiple of atom 3"),
         ({"name": "atoms", "size": 3, "atom": 3, "groupings": 2}, "raise size to 6"),
         ({"name": "transversal", "size": 3, "groupings": 4}, "lower groupings or raise size"),
     ],
@@ -205,7 +214,7 @@ def test_senseless_schedules_are_refused(fields, says):
 @pytest.mark.parametrize(
     ("fields", "n", "says"),
     [
-        ({"name": "random", "size": 3}, 2, "do not fill one group"),
+        ({"name": "random", "size": 3}, 2, "too few for one group"),
         ({"name": "random", "size": 6, "groupings": 2}, 10, "set groupings=1 or lower size to 5"),
         ({"name": "transversal", "size": 12, "groupings": 6}, 60, "set groupings=5 or lower size to 10"),
     ],

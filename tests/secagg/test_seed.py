@@ -72,7 +72,7 @@ def test_nothing_is_revealed_before_everyone_committed():
 
 
 def test_a_client_whose_commitment_was_swapped_does_not_reveal():
-    with pytest.raises(PeerError, match="not its own"):
+    with pytest.raises(PeerError, match="differs from the one that it sent"):
         CEREMONY.reveal(2, SECRETS[2], COMMITMENTS | {2: COMMITMENTS[3]})
 
 

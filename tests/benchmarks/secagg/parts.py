@@ -139,7 +139,7 @@ class _Bench:
         measured = [self._run(size) for size in self._sizes]
         self._found.figures["runs"] = [asdict(one) for one in measured]
         self._found.tables += [runs.run_table(measured, self._rates), runs.stage_table(measured)]
-        self._found.bars += runs.bars(runs)
+        self._found.bars += runs.bars(measured)
 
     def _series(self) -> list[Series]:
         by_share: dict[int, list[Size]] = {}

@@ -157,7 +157,7 @@ def _schedule(_: Session, v: Values) -> Values:
     seed = bytes.fromhex(v["seed"])
     return {
         "groupings": _lists(schedule.draw(v["ids"], seed, v["round"])),
-        "atoms": _lists(schedule.units(v["ids"], seed, v["round"])),
+        "atoms": _lists(schedule.atoms(v["ids"], seed, v["round"])),
         "columns": _lists(schedule.columns(v["ids"], seed, v["round"])),
     }
 
@@ -231,7 +231,7 @@ def _audit(s: Session, v: Values) -> Values:
     verdict = plan.audit(v["survivors"])
     return {
         "leave_with_their_atom": list(plan.too_few_in_atom(v["survivors"])),
-        "rows": [row_name(row) for row in sorted(verdict.rows)],
+        "rows": [row_name(row) for row in sorted(verdict.opened)],
         "closed": [row_name(row) for row in sorted(verdict.closed)],
     }
 

@@ -1,7 +1,7 @@
-"""The rows as they turned out: groups without the clients that dropped out or are assumed to collude.
+"""The incidence matrix of groups and clients, without dropouts and assumed colluders.
 
-One survivor set serves all groupings. If two groupings were summed over sets that differ by one client, their
-totals would differ by that client's update; so there is no way here to give each grouping its own.
+All groupings have the same survivors. If two groupings were summed over sets that differ by one client, their
+totals would differ by that client's update. So this module takes one survivor set and not one per grouping.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ import numpy.typing as npt
 
 from secagg import labels
 from secagg.errors import UsageError
-from secagg.exposure.schedules import ClientId, Group, Grouping, Row
+from secagg.types import ClientId, Group, GroupId, Grouping
 
 if TYPE_CHECKING:
     from secagg.exposure.rowspace import Field
 
 
-class Realised:
-    """The 0/1 matrix that the server would see: a row per group, a column per client with something to hide.
+class Incidence:
+    """The 0/1 matrix A of what the server would see: one row per group, one column per client to protect.
 
-    `members` names the clients of each row, `index` their columns, `alive` counts its survivors including
-    assumed colluders. `key` hashes all the public sets; what the audit draws at random is drawn from it.
+    `members` has the clients of each row and `index` their columns. `alive` counts the survivors of a row,
+    assumed colluders included. `key` hashes all public sets; the audit's random choices are drawn from it.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class Realised:
         alive = frozenset(survivors)
         hidden = alive.difference(colluders)
         self.groupings = groupings
-        self.alive: dict[Row, int] = {}
-        self.members: dict[Row, Group] = {}
+        self.alive: dict[GroupId, int] = {}
+        self.members: dict[GroupId, Group] = {}
         for g, grouping in enumerate(groupings):
             placed = [client for group in grouping for client in group]
             if len(set(placed)) != len(placed):
-                raise UsageError(f"grouping {g} has a client in two places; its groups must be disjoint")
+                raise UsageError(f"grouping {g} has a client twice; its groups must be disjoint")
             for k, group in enumerate(grouping):
                 self.alive[g, k] = len(alive.intersection(group))
                 self.members[g, k] = tuple(sorted(hidden.intersection(group)))
@@ -62,8 +62,8 @@ class Realised:
 
     @cached_property
     def field(self) -> Field:
-        """Where the audit of these rows computes: modulo a prime that nobody knew before the rows."""
-        from secagg.exposure.rowspace import Field  # compiles with numba: not before it is needed
+        """The field that the audit computes in: its prime was unknown before these rows were fixed."""
+        from secagg.exposure.rowspace import Field  # imports numba
 
         return Field.drawn_from(self.key)
 
@@ -73,9 +73,9 @@ def _weights(
 ) -> npt.NDArray[np.float64]:
     if weights is None:
         return np.ones(len(clients))
-    without = [client for client in clients if client not in weights]
-    if without:
-        raise UsageError(f"client {without[0]} has no weight")
+    missing = [client for client in clients if client not in weights]
+    if missing:
+        raise UsageError(f"client {missing[0]} has no weight")
     values = np.array([weights[client] for client in clients], np.float64)
     if not (np.isfinite(values).all() and (values > 0).all()):
         raise UsageError("weights must be positive and finite")
@@ -88,7 +88,7 @@ def digest(
     colluders: Collection[ClientId],
     plan_hash: bytes,
 ) -> bytes:
-    """A hash of the public sets, each list with its length in front: equal sets hash alike."""
+    """A hash of the public sets. Each list is preceded by its length, so different sets hash differently."""
     state = hashlib.sha256(labels.AUDIT_SETS + plan_hash)
     lists: list[Sequence[int]] = [sorted(alive), sorted(colluders)]
     for grouping in groupings:
