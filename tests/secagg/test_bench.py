@@ -166,7 +166,7 @@ def test_the_tables_of_runs_hold_the_published_figures_beside_ours() -> None:
     assert [row[1] for row in by_stage.rows[:5]] == ["keys", "shares", "inputs", "consistency", "unmasking"]
 
 
-def test_the_server_is_held_against_what_was_promised_of_it() -> None:
+def test_the_server_has_bounds() -> None:
     quick = made_up(Size(clients=1000, dropped=300), server=0.2)
     slow = made_up(Size(clients=500, dropped=50), server=1.0)
     small = made_up(Size(clients=20))
@@ -186,7 +186,7 @@ def test_a_power_law_is_fitted_exactly(exponent: float) -> None:
     assert growth.slope(values, [3 * x**exponent for x in values]) == pytest.approx(exponent)
 
 
-def test_growth_beyond_the_formula_breaks_a_promise() -> None:
+def test_growth_beyond_the_formula_misses_a_bound() -> None:
     sizes = [Size(clients=10), Size(clients=100)]
     series = growth.client_series(sizes)
     tame = growth.fit(series, [made_up(sizes[0], server=1), made_up(sizes[1], server=100)])
@@ -212,13 +212,13 @@ def test_every_series_varies_what_it_says_and_can_be_run() -> None:
 def test_a_round_is_measured_beside_its_keystream_and_its_memory() -> None:
     one = round.measure_round(Size(clients=6, length=500, group=3, groupings=2), repeats=1)
     assert one.raw_seconds > 0
-    assert one.row_sums_gb == pytest.approx(4e-9 * 500 * 4)
+    assert one.group_sums_gb == pytest.approx(4e-9 * 500 * 4)
     text = round.round_table(one).as_text()
     assert "raw OpenSSL" in text
     assert "inputs" in text
 
 
-def test_a_slow_or_greedy_round_breaks_a_promise() -> None:
+def test_a_slow_or_greedy_round_misses_a_bound() -> None:
     run = made_up(round.PAPER)  # three seconds
     sums = 4e-9 * 200 * 2_156_490
 
@@ -322,7 +322,7 @@ def test_a_document_gets_new_tables_and_keeps_its_text(tmp_path: Path) -> None:
 def test_a_document_without_a_place_for_a_table_is_left_alone(tmp_path: Path) -> None:
     document = tmp_path / "performance.md"
     document.write_text("nothing here")
-    with pytest.raises(UsageError, match="no place for the table 'runs'"):
+    with pytest.raises(UsageError, match="no place for table 'runs'"):
         rewrite(document, [TABLE])
     assert document.read_text() == "nothing here"
 
@@ -408,7 +408,7 @@ def test_the_command_prints_json_that_holds_every_run(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.usefixtures("_quick")
-def test_the_command_prints_tables_and_fails_when_a_promise_is_broken(
+def test_the_command_prints_tables_and_fails_when_a_bound_is_missed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--only", "runs", "--clients", "5", "--length", "50"]

@@ -1,4 +1,4 @@
-"""What primitives and whole runs cost on this machine, beside others' figures.
+"""Cost of primitives and whole runs on this machine, beside published figures.
 
 python -m tests.benchmarks                    masks, sharing, small runs, a SHARE round: minutes
 python -m tests.benchmarks --full --json      500 and 1000 clients too: most of an hour on two cores
@@ -28,7 +28,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         const=Path("-"),
         type=Path,
         metavar="FILE",
-        help="print the tables as Markdown, or rewrite those of a document",
+        help="print the tables as Markdown, or write them into FILE",
     )
     parser.add_argument("--full", action="store_true", help="also 500 and 1000 clients: minutes each")
     parser.add_argument(
@@ -38,7 +38,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--length", type=int, default=100_000, metavar="D", help="numbers per vector (100000)"
     )
     parser.add_argument(
-        "--only", type=_parts, default=PARTS, metavar="PART,...", help=f"of {', '.join(PARTS)}"
+        "--only", type=_parts, default=PARTS, metavar="PART,...", help=f"parts to measure: {', '.join(PARTS)}"
     )
 
 
@@ -53,13 +53,13 @@ def _parts(text: str) -> tuple[str, ...]:
     chosen = text.split(",")
     unknown = [part for part in chosen if part not in PARTS]
     if unknown:
-        raise ArgumentTypeError(f"there is no part {unknown[0]!r}; choose of {', '.join(PARTS)}")
+        raise ArgumentTypeError(f"unknown part {unknown[0]!r}; the parts are {', '.join(PARTS)}")
     return tuple(part for part in PARTS if part in chosen)
 
 
 def main(options: Namespace) -> int:
-    """Measure what was asked for; 1 if a promise about speed is broken."""
-    from tests.benchmarks.secagg import parts  # not before: `secagg --help` need not load what measures
+    """Measure the chosen parts; 1 if a bound is missed."""
+    from tests.benchmarks.secagg import parts
     from tests.benchmarks.secagg.report import bar_table, rewrite
 
     clients = sorted({*options.clients, *(FULL if options.full else ())})

@@ -1,8 +1,8 @@
-"""The same sum in Flower: CPU time of its own primitives at the same sizes, put together as its SecAgg does.
+"""The same sum in Flower, extrapolated from the CPU time of its primitives.
 
-Flower's protocol needs a deployment to run, so its primitives are timed one by one and multiplied. Counted
-are masks, secret sharing, key agreements (it parses both keys for each) and encryption. Quantisation, wire
-format and transport are left out, and it has no signatures, so the figure is a lower bound of what it takes.
+Flower's protocol needs a deployment, so its primitives are timed one by one and multiplied by their number:
+masks, secret sharing, key agreements (each parses both keys) and encryption. Quantisation, wire format and
+transport are left out, and Flower has no signatures. The figure is therefore a lower bound.
 """
 
 from __future__ import annotations

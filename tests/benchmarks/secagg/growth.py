@@ -1,9 +1,9 @@
-"""How the cost grows with the vector, the groupings, the dropouts and the clients: exponents, fitted.
+"""Growth of the cost with vector length, groupings, dropouts and clients, as fitted exponents.
 
 A cost that grows like x to the power e is a line of slope e on logarithmic axes. The formulas are those of
 Bonawitz et al. 2017, section 7 (client: n^2 + d n computed, n + d sent; server: n^2 d computed), times the
-number of groupings, with masks inside groups only (SHARE, Appendix C.2). They bound the slope from above:
-what does not grow with x makes it smaller.
+number of groupings, with masks inside groups only (SHARE, Appendix C.2). They bound the slope from above;
+constant costs make it smaller.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The most memory that this process and its children hold together, watched from a thread.
+"""Peak memory of this process and its children, sampled by a thread.
 
 Linux counts proportional set sizes (PSS): a page shared by k processes counts 1/k in each, so the sum over
-processes counts every page once. Reading them stops a process for milliseconds: do not time what you watch.
+processes counts every page once. Reading them stops a process for milliseconds: a watched run is not timed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PROC = Path("/proc")
 
 
 def held() -> int | None:
-    """Bytes that this process and its children hold now; None where this cannot be known."""
+    """Bytes that this process and its children hold now; None if the system does not say."""
     try:
         return sum(_pss(pid) for pid in (os.getpid(), *_children(os.getpid())))
     except (OSError, ValueError):
@@ -37,7 +37,7 @@ def _children(pid: int) -> Iterator[int]:
 
 
 class Watch:
-    """Inside this context, the largest value of `held` is kept in `peak`."""
+    """A context that records the largest value of `held` in `peak`."""
 
     def __init__(self, interval: float = 0.02) -> None:
         self.before = held()
@@ -48,12 +48,12 @@ class Watch:
 
     @property
     def above(self) -> int | None:
-        """Bytes of the peak above what was held before."""
+        """Bytes of the peak above the value at the start."""
         return None if self.peak is None or self.before is None else self.peak - self.before
 
     def _look(self) -> None:
         while not self._stop.wait(self._interval):
-            now = held()  # None when a child ended while it was being read
+            now = held()  # None if a child ended during the reading
             if now is not None and self.peak is not None:
                 self.peak = max(self.peak, now)
 

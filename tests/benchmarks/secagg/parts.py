@@ -1,4 +1,4 @@
-"""The parts of `python -m tests.benchmarks`, one after the other, with the time that is left."""
+"""The parts of `python -m tests.benchmarks`, in order, with an estimate of the remaining time."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.benchmarks.secagg.report import Bar, Table
 from tests.benchmarks.secagg.runs import Run
 from tests.benchmarks.secagg.work import Rates, Size, Work
 
-ABOVE_FLOOR: Final = 1.4  # how much longer a run takes than the floor under it, for the estimate alone
+ABOVE_FLOOR: Final = 1.4  # a typical run relative to its floor; used only for the estimate
 PRIMITIVES_SECONDS: Final = 60.0
 MASKS_SECONDS: Final = 12.0
 FLOWER_SECONDS: Final = 15.0
 FLOWER_REPEATS: Final = 3
 WARM_UP: Final = (Size(clients=5, length=1000, dropped=1), Size(clients=6, length=1000, group=3, groupings=2))
-ROUNDS: Final = 1 + 2 * 3  # a SHARE round is run four times, and three times only its keystream
+ROUNDS: Final = 1 + 2 * 3  # four SHARE rounds and three times their keystream
 
 
 @dataclass(slots=True)
 class Findings:
-    """Everything that was measured."""
+    """All tables, bounds and figures."""
 
     tables: list[Table] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
@@ -41,10 +41,10 @@ def measure(parts: Sequence[str], clients: Sequence[int], length: int, stream: T
     """Measure the chosen parts; progress goes to `stream`."""
     if min(clients) < 3 or length < 1:
         raise UsageError("a benchmark needs at least 3 clients and one number")
-    with announce(lambda name: print(f"compiling {name} (once; it is kept)", file=stream, flush=True)):
+    with announce(lambda name: print(f"compiling {name} (once: it is cached)", file=stream, flush=True)):
         prg.backend()
         hashing.has_kernel()
-        for size in WARM_UP:  # in this process, so that those forked from it find everything loaded
+        for size in WARM_UP:  # in this process, so that forked processes find all code loaded
             runs.measure_run(size, processes=1)
     return _Bench(clients, length, stream).measure(parts)
 
@@ -82,7 +82,7 @@ class _Bench:
                 self._masks_again(after=part)
         finally:
             self._progress.end()
-        self._tell_primitives()
+        self._report_primitives()
         return self._found
 
     def _expected(self, size: Size) -> float:
@@ -111,7 +111,7 @@ class _Bench:
                     ("masks made and added", f"{rates.mask_gb_per_s:.1f} GB/s"),
                     ("memory copied", f"{rates.copy_gb_per_s:.1f} GB/s"),
                 ),
-                notes=("load: the load average when this began; quiet is below 0.5.",),
+                notes=("load: the load average at the start; below 0.5 is quiet.",),
             )
         )
 
@@ -128,8 +128,8 @@ class _Bench:
             self._progress.begin(f"masks again, after {after}", MASKS_SECONDS)
             self._report = primitives.measure_masks_again(self._report)
 
-    def _tell_primitives(self) -> None:
-        """Only now that masks are not measured again; before everything but the machine."""
+    def _report_primitives(self) -> None:
+        """Add the tables of primitives after the last measurement of masks, behind the machine's table."""
         if (report := self._report) is not None:
             self._found.figures["primitives"] = report.as_dict()
             self._found.tables[1:1] = primitive_tables(report)
@@ -186,7 +186,7 @@ class _Bench:
 
 
 def primitive_tables(report: Report) -> list[Table]:
-    """Masks, fixed point and sharing, each beside what it is compared with."""
+    """Tables of masks, fixed point and sharing, each with its comparison."""
     makers: dict[tuple[str, int, int], dict[int, float]] = {
         (m.maker, m.words, m.keys): {} for m in report.masks
     }

@@ -1,9 +1,8 @@
-"""How fast masks, fixed point and sharing are here, each beside something to compare it with, in one run.
+"""Speed of masks, fixed point and sharing, each with a comparison in the same run.
 
-Everything is the best of several rounds, and the rounds of things that are compared are interleaved, so that
-a neighbour on the machine slows down both or neither. What one core does is told by processor time, which
-leaves out the time that others had the core; what several do together, by the clock. GB are 10^9 bytes: of
-keystream for masks, of memory read and written for fixed point.
+Every figure is the best of several rounds. Compared tasks alternate, so that other load slows down both. One
+core is measured by processor time, several cores by the clock. A GB is 10^9 bytes: of keystream for
+masks, of memory read and written for fixed point.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from secagg.crypto.fixedpoint import FixedPoint
 from secagg.kernels.threads import cores
 
 MASK_SIZES = ((2_156_490, 10), (100_000, 100))  # words and keys: the paper's CNN; one client among a hundred
-UPDATE_SIZES = (2_156_490, 25_000_000)  # inside the last-level cache of a server, and far outside
+UPDATE_SIZES = (2_156_490, 25_000_000)  # smaller and larger than a server's last-level cache
 SHARING = ((100, 67), (1000, 667))  # holders and threshold
-RAW_CHUNK = 2**17  # bytes per call: where OpenSSL through cryptography is fastest
+RAW_CHUNK = 2**17  # bytes per call: the fastest size for OpenSSL through cryptography
 
 Task = Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One promise about speed: a ratio, and the least it may be."""
+    """A ratio and its lower bound."""
 
     name: str
     value: float
@@ -51,10 +50,10 @@ class Bar:
 class MaskRate:
     words: int
     keys: int
-    maker: str  # a backend, or "raw openssl": keystream alone, into a buffer, added to nothing
+    maker: str  # a backend, or "raw openssl": keystream only, not added to a vector
     threads: int
     gb_per_s: float  # by the clock
-    gb_per_core_s: float  # by the calling thread's processor time; as above if there are several
+    gb_per_core_s: float  # by the calling thread's processor time; by the clock for several threads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +69,7 @@ class SharingTime:
     threshold: int
     maker: str
     split_ms: float
-    coefficients_ms: float  # 0 where a maker computes them anew for each secret, inside combine
+    coefficients_ms: float  # 0 if `combine` computes them for each secret
     combine_ms: float
 
     @property
@@ -95,13 +94,13 @@ class Report:
 
 
 def measure(*, rounds: int = 15, progress: Callable[[str], None] = lambda step: None) -> Report:
-    """Measure everything, telling `progress` what comes next. Most of the time is other people's code."""
+    """Measure everything; `progress` is called with the name of each step."""
     progress("compiling")
     prg.available_backends()
     masks: list[MaskRate] = []
     for words, keys in MASK_SIZES:
         progress(f"masks: {keys} keys, {words:,} words")
-        masks += measure_masks(words, keys, 8 * rounds)  # a few milliseconds each, and noisy
+        masks += measure_masks(words, keys, 8 * rounds)  # a few milliseconds each, so many rounds
     passes: list[PassRate] = []
     for values in UPDATE_SIZES:
         progress(f"fixed point: {values:,} values")
@@ -128,10 +127,9 @@ def measure(*, rounds: int = 15, progress: Callable[[str], None] = lambda step: 
 
 
 def measure_masks_again(report: Report, *, rounds: int = 15) -> Report:
-    """The report with the better of two measurements of every mask, minutes apart.
+    """Measure every mask again, minutes later, and keep the better figure.
 
-    A machine may be slow for as long as measuring takes; a virtual one may have both its processors on one
-    core of its host, and then two threads gain nothing.
+    A virtual machine may run both its processors on one core of the host for a while.
     """
     again = [rate for words, keys in MASK_SIZES for rate in measure_masks(words, keys, 8 * rounds)]
     masks = [
@@ -154,7 +152,7 @@ class Seconds:
 
 
 def best_of(rounds: int, tasks: dict[str, Task]) -> dict[str, Seconds]:
-    """The shortest times of every task, after one warm-up. A round does each of them once."""
+    """The shortest times of every task. A round runs each task once; one more round warms up."""
     best = dict.fromkeys(tasks, Seconds())
     for task in tasks.values():
         task()
@@ -168,7 +166,7 @@ def best_of(rounds: int, tasks: dict[str, Task]) -> dict[str, Seconds]:
 
 
 def measure_masks(words: int, count: int, rounds: int) -> list[MaskRate]:
-    """Every backend, and OpenSSL's bare keystream, on one core and on all."""
+    """Measure every backend and OpenSSL's keystream, on one core and on all."""
     keys = [os.urandom(prg.MASK_KEY_BYTES) for _ in range(count)]
     signs = [1 if i % 2 else -1 for i in range(count)]
     vector = np.zeros(words, np.uint32)
@@ -187,7 +185,7 @@ def measure_masks(words: int, count: int, rounds: int) -> list[MaskRate]:
         return lambda: _raw_openssl(keys, 4 * words, threads)
 
     makers = {}
-    for threads in sorted({1, cores()}):  # one core and all, one right after the other
+    for threads in sorted({1, cores()}):  # one core, then all cores
         makers[f"raw openssl/{threads}"] = raw(threads)
     for backend in prg.available_backends():
         makers |= {f"{backend}/{threads}": fused(backend, threads) for threads in sorted({1, cores()})}
@@ -210,7 +208,7 @@ def measure_masks(words: int, count: int, rounds: int) -> list[MaskRate]:
 
 
 def _raw_openssl(keys: Sequence[bytes], length: int, threads: int) -> None:
-    """The keystream alone, chunk after chunk into one small buffer: the fastest way through cryptography."""
+    """Make a keystream in chunks, into one small buffer: the fastest way through cryptography."""
     if threads > 1:
         parts = [
             threading.Thread(target=_raw_openssl, args=(keys[i::threads], length, 1)) for i in range(threads)
@@ -270,7 +268,7 @@ def measure_sharing(holders: int, threshold: int, rounds: int) -> SharingTime:
 
 
 def measure_pycryptodome(holders: int, threshold: int) -> SharingTime:
-    """A secret of 32 bytes as two halves of 16, which is what its field holds."""
+    """One secret of 32 bytes as two halves: its field holds 16 bytes."""
     theirs: Any = importlib.import_module("Crypto.Protocol.SecretSharing").Shamir
     halves = os.urandom(16), os.urandom(16)
     shares = [theirs.split(threshold, holders, half) for half in halves]
@@ -292,7 +290,7 @@ def measure_pycryptodome(holders: int, threshold: int) -> SharingTime:
 
 
 def measure_flower(words: int, holders: int, threshold: int) -> dict[str, float]:
-    """Flower's own primitives, which its SecAgg and SecAgg+ are made of; milliseconds."""
+    """The primitives of Flower's SecAgg and SecAgg+, in milliseconds."""
     package = "flwr.common.secure_aggregation"
     expand: Any = importlib.import_module(f"{package}.secaggplus_utils").pseudo_rand_gen
     sharing: Any = importlib.import_module(f"{package}.crypto.shamir")
@@ -322,7 +320,7 @@ def measure_flower(words: int, holders: int, threshold: int) -> dict[str, float]
 
 
 def bars(masks: Sequence[MaskRate], sharing: Sequence[SharingTime]) -> list[Bar]:
-    """The promises that concern primitives: for the worst of the sizes measured, or for each."""
+    """Bounds on primitives: for the worst size, or for each size."""
     alone = {(m.words, m.maker): m.gb_per_core_s for m in masks if m.threads == 1}
     clock = {(m.words, m.maker, m.threads): m.gb_per_s for m in masks}
     sizes = sorted({m.words for m in masks})
@@ -350,7 +348,7 @@ def bars(masks: Sequence[MaskRate], sharing: Sequence[SharingTime]) -> list[Bar]
 
 
 def machine() -> dict[str, Any]:
-    """What the numbers belong to."""
+    """The machine and the versions."""
     versions = {}
     for package in ("numpy", "numba", "llvmlite", "cryptography", "pynacl", "pycryptodome", "flwr"):
         try:
@@ -360,7 +358,7 @@ def machine() -> dict[str, Any]:
     return {
         "processor": _processor(),
         "cores": cores(),
-        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,  # others on the machine
+        "load": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
         "python": platform.python_version(),
         "openssl": openssl.openssl_version_text(),
         "backends": list(prg.available_backends()),
@@ -382,7 +380,7 @@ def _processor() -> str:
 def _installed(module: str) -> bool:
     try:
         importlib.import_module(module)
-    except Exception:  # optional peers fail to import in their own ways
+    except Exception:  # an optional package may fail to import in any way
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""How far a long measurement is: one live line on a terminal, plain lines elsewhere."""
+"""Progress of a long measurement: one live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WIDTH = 20
 
 
 class Progress:
-    """Tasks with estimated seconds; what they really take corrects the estimate of the rest."""
+    """Tasks with estimated seconds. The time of finished tasks corrects the estimate of the rest."""
 
     def __init__(self, stream: TextIO, total: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -24,7 +24,7 @@ class Progress:
         self._drawn = float("-inf")
 
     def begin(self, task: str, seconds: float) -> None:
-        """The next task, and how long it should take."""
+        """Start the next task, which should take so many seconds."""
         self._done += self._seconds
         self._task, self._seconds = task, seconds
         if self._live:
@@ -33,12 +33,12 @@ class Progress:
             print(f"{self._percent(0.0):3.0f}% {task}{self._left(0.0)}", file=self._stream, flush=True)
 
     def at(self, fraction: float) -> None:
-        """How much of the task is done. Cheap enough to call after every message."""
+        """Update the finished fraction of the task. Cheap enough for every message."""
         if self._live and self._clock() - self._drawn > 0.1:
             self._draw(fraction)
 
     def say(self, line: str) -> None:
-        """A line that stays."""
+        """Print a line above the live one."""
         self._erase()
         print(line, file=self._stream, flush=True)
 

@@ -1,4 +1,4 @@
-"""What a benchmark ends with: tables for people, promises about speed, and both as text or Markdown."""
+"""Tables and bounds on speed, as text or Markdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from secagg.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A small table. `name` is where it belongs in a document; the first column is left-aligned."""
+    """A small table. `name` names its place in a document; the first column is left-aligned."""
 
     name: str
     title: str
@@ -40,7 +40,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One promise about speed: a figure, and the bound that it keeps."""
+    """A figure and its bound."""
 
     name: str
     value: float
@@ -74,7 +74,7 @@ def _marks(name: str) -> tuple[str, str]:
 
 
 def rewrite(document: Path, tables: Iterable[Table]) -> None:
-    """Put each table between its two marks in a Markdown file; what was not measured stays as it is."""
+    """Write each table between its two marks in a Markdown file. Other tables stay as they are."""
     text = document.read_text(encoding="utf-8")
     by_name: Mapping[str, list[Table]] = {}
     for table in tables:
@@ -82,7 +82,7 @@ def rewrite(document: Path, tables: Iterable[Table]) -> None:
     for name, group in by_name.items():
         begin, end = _marks(name)
         if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
-            raise UsageError(f"{document} has no place for the table {name!r}: no {begin} ... {end}")
+            raise UsageError(f"{document} has no place for table {name!r}: add the lines {begin} and {end}")
         before, rest = text.split(begin)
         after = rest.split(end)[1]
         body = "\n\n".join(table.as_markdown() for table in group)

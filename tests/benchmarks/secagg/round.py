@@ -1,7 +1,7 @@
-"""One SHARE round at the paper's size, beside the bare keystream of its masks, and the memory it takes.
+"""One SHARE round at the paper's size: time relative to the keystream of its masks, and memory.
 
-The paper's CNN has 2,156,490 parameters; its 60 clients are clustered 10 times into threes. That exposes
-every client, as `secagg exposure` says, so the policy here is to report and go on: this measures speed.
+The paper's CNN has 2,156,490 parameters; its 60 clients form clusters of 3, ten times. This exposes every
+client (`secagg exposure` shows it), so the policy here only reports.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SPARE_GB: Final = 0.5  # of memory, above the group sums
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """A round, in seconds, and what it is compared with."""
+    """A round and its comparison."""
 
     size: Size
     best: Run  # of those timed
-    raw_seconds: float  # OpenSSL on all cores, for as many bytes as the masks have
+    raw_seconds: float  # OpenSSL on all cores, same number of mask bytes
     memory_gb: float | None  # above the inputs, at the peak
 
     @property
@@ -40,14 +40,14 @@ class Round:
         return 1e-9 * Work.of(self.size).mask_bytes
 
     @property
-    def row_sums_gb(self) -> float:
+    def group_sums_gb(self) -> float:
         return 4e-9 * self.size.length * self.size.groupings * (self.size.clients // self.size.members)
 
 
 def measure_round(
     size: Size = PAPER, *, repeats: int = 3, on_progress: OnProgress = lambda fraction: None
 ) -> Round:
-    """The best of several rounds, each beside OpenSSL's keystream, and one more to watch its memory."""
+    """The best of several rounds, alternating with OpenSSL's keystream; one more round measures memory."""
     updates, raw, runs = make_updates(size), [], []
     with Watch() as watch:
         run_once(size, updates)
@@ -66,7 +66,7 @@ def measure_round(
 
 
 def _raw_seconds(size: Size) -> float:
-    """OpenSSL makes as many bytes as the round's masks have, one key per mask, and throws them away."""
+    """Seconds in which OpenSSL makes the keystream of the round's masks, one key per mask."""
     masks = Work.of(size).mask_bytes // (4 * size.length)
     keys = [os.urandom(prg.MASK_KEY_BYTES) for _ in range(masks)]
     start = time.perf_counter()
@@ -75,10 +75,10 @@ def _raw_seconds(size: Size) -> float:
 
 
 def _touch(size: Size) -> None:
-    """Use and free as much memory as the round's sums and slots will need.
+    """Use and free as much memory as the round will need.
 
-    A virtual machine may have given free pages back to its host. Getting them again costs seconds per
-    gigabyte, which says nothing about what is measured here.
+    A virtual machine may have returned free pages to its host. Getting them back costs seconds per gigabyte
+    and would distort the measurement.
     """
     rows = size.groupings * (size.clients // size.members + 2 * cores())
     np.empty((rows, size.length), np.uint32).fill(1)
@@ -93,14 +93,14 @@ def round_table(one: Round) -> Table:
     )
     return Table(
         name="round",
-        title=f"One SHARE round: {one.size}, nobody drops",
+        title=f"One SHARE round: {one.size}, no dropouts",
         header=("", ""),
         rows=(
             ("all clients and the server", f"{run.seconds:.2f} s on {cores()} cores"),
             ("CPU time", f"{run.cpu_seconds:.2f} s"),
             (f"raw OpenSSL, the same {one.mask_gb:.1f} GB of keystream", f"{one.raw_seconds:.2f} s"),
             ("ratio", f"{run.seconds / one.raw_seconds:.2f}"),
-            ("all group sums", f"{one.row_sums_gb:.2f} GB"),
+            ("all group sums", f"{one.group_sums_gb:.2f} GB"),
             ("memory above the inputs, at the peak", memory),
         ),
         notes=(f"Seconds by stage, all clients + server: {by_stage}.",),
@@ -122,7 +122,7 @@ def bars(one: Round) -> list[Bar]:
         found.append(
             Bar(
                 name="SHARE round: GB of memory above inputs and group sums",
-                value=one.memory_gb - one.row_sums_gb,
+                value=one.memory_gb - one.group_sums_gb,
                 bound=SPARE_GB,
                 at_most=True,
             )

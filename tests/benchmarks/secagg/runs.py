@@ -1,8 +1,8 @@
 """Whole runs: what all clients and the server cost, stage by stage, with and without dropouts.
 
-Every client is executed in full: none is stood in for by a lighter one, and no signature, share or proof is
-left unchecked. Clients of one process share only what is public and the same for all of them: the decoded
-plan and common messages, and the audit of the survivors (`secagg.simulation.cache`).
+Every client runs in full and checks every signature, share and proof. Clients of one process share only
+public work that is the same for all: the decoded plan, common messages and the audit of the survivors
+(`secagg.simulation.cache`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tests.benchmarks.secagg.report import Bar, Table
 from tests.benchmarks.secagg.work import Rates, Size, Work
 
 STAGES: Final = tuple(Stage)[:5]
-PERCENTS: Final = (0, 10, 30)  # of the clients are gone after sharing: the dearest moment for the server
+PERCENTS: Final = (0, 10, 30)  # drop out after sharing: the most expensive moment for the server
 POOL: Final = 16  # different updates; more would only fill memory
 
 # Bonawitz et al. 2017, Fig. 8: 100,000 entries, Java, one thread. (clients, percent dropped) -> milliseconds
@@ -38,7 +38,7 @@ PUBLISHED: Final[Mapping[tuple[int, int], tuple[float, float]]] = {
     (1000, 10): (1699, 180_875),
     (1000, 30): (1699, 413_767),
 }
-TIMES_FASTER: Final = {(500, 10): 30.0, (1000, 30): 30.0}  # what we promise of the server
+TIMES_FASTER: Final = {(500, 10): 30.0, (1000, 30): 30.0}  # our bounds for the server
 
 OnProgress = Callable[[float], None]
 Updates = Mapping[ClientId, npt.NDArray[np.float32]]
@@ -46,11 +46,11 @@ Updates = Mapping[ClientId, npt.NDArray[np.float32]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What a run cost. Figures by stage follow STAGES; client figures are sums over all clients."""
+    """The cost of one run. Figures by stage follow STAGES; client figures are sums over all clients."""
 
     size: Size
-    seconds: float  # from the first key to the sums, all parties on this machine
-    cpu_seconds: float  # of all parties together, with what moving messages between processes takes
+    seconds: float  # from the first key to the sums, clients and server on this machine
+    cpu_seconds: float  # of clients and server together, with moving messages between processes
     client_seconds: tuple[float, ...]
     server_seconds: tuple[float, ...]
     bytes_up: tuple[int, ...]
@@ -58,7 +58,7 @@ class Run:
 
     @property
     def client_ms(self) -> float:
-        """The mean client, over all stages."""
+        """Milliseconds of the mean client, over all stages."""
         return 1e3 * sum(self.client_seconds) / self.size.clients
 
     @property
@@ -69,7 +69,7 @@ class Run:
 def measure_run(
     size: Size, *, processes: int | None = None, on_progress: OnProgress = lambda fraction: None
 ) -> Run:
-    """One run with real cryptography for everybody. AssertionError if its sums are not exact."""
+    """Measure one complete run. AssertionError if its sums are not exact."""
     updates = make_updates(size)
     result, measured = run_once(size, updates, processes=processes, on_progress=on_progress)
     expected = clear(result.plan, updates, drop=size.drop())
@@ -82,7 +82,7 @@ def measure_run(
 
 
 def make_updates(size: Size) -> Updates:
-    """Numbers in [-1, 1) for every client, made beforehand."""
+    """Make an update with numbers in [-1, 1) for every client."""
     pool = [
         prg.mask(k.to_bytes(prg.MASK_KEY_BYTES, "little"), size.length).view(np.int32).astype(np.float32)
         * np.float32(2.0**-31)
@@ -98,7 +98,7 @@ def run_once(
     processes: int | None = None,
     on_progress: OnProgress = lambda fraction: None,
 ) -> tuple[Result, Run]:
-    """One run, unchecked, and its result."""
+    """Measure one run without comparing its sums, and return its result too."""
     identities = make_identities(range(size.clients))
     plan, cost, answers = size.plan(identities), Cost(), _Answers(size, on_progress)
     cpu, start = cpu_seconds(), time.perf_counter()
@@ -123,13 +123,13 @@ def run_once(
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of its children that have ended."""
+    """CPU time of this process and of its finished children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 
 
 class _Answers:
-    """From answers to a fraction of the run: stages weighted by what clients do in them."""
+    """Turns counted answers into a fraction of the run; stages are weighted by their cost."""
 
     _WEIGHTS: Final = (0.02, 0.38, 0.2, 0.24, 0.16)
 
@@ -149,7 +149,7 @@ class _Answers:
 
 
 def run_table(runs: Sequence[Run], rates: Rates) -> Table:
-    """One line per run, beside the published figures and this machine's floor."""
+    """One line per run, with the published figures and this machine's floor."""
     rows = []
     for one in runs:
         size = one.size
@@ -186,16 +186,16 @@ def run_table(runs: Sequence[Run], rates: Rates) -> Table:
         ),
         rows=tuple(rows),
         notes=(
-            "client: CPU time of the mean client. server: CPU time while it takes messages, time on all "
-            "cores while it closes a stage. 2017: Bonawitz et al., Fig. 8 (Java, one thread). all: from the "
-            f"first key to the sum, every client and the server on {cores()} cores. floor: CPU time of the "
-            "signatures, agreements, masks and passes over vectors alone.",
+            "client: CPU time of the mean client. server: CPU time while it receives messages, clock time on "
+            "all cores while it closes a stage. 2017: Bonawitz et al., Fig. 8 (Java, one thread). all: from "
+            f"the first key to the sum, every client and the server on {cores()} cores. floor: CPU time of "
+            "the signatures, agreements, masks and passes over vectors alone.",
         ),
     )
 
 
 def stage_table(runs: Sequence[Run]) -> Table:
-    """Where the time goes and the bytes: per client, and of the server."""
+    """Time and bytes by stage: per client, and of the server."""
     rows = []
     for one in runs:
         for place, stage in enumerate(STAGES):
@@ -215,7 +215,7 @@ def stage_table(runs: Sequence[Run]) -> Table:
         title="By stage",
         header=("clients, dropped", "stage", "client ms", "server ms", "kB sent", "kB received"),
         rows=tuple(rows),
-        notes=("client and bytes: the mean over all clients, those who drop out included.",),
+        notes=("client and bytes: the mean over all clients, dropouts included.",),
     )
 
 

@@ -1,7 +1,7 @@
-"""How much there is to do in a run, counted from the protocol, and how long this machine needs at the least.
+"""The work of a run, counted from the protocol, and the least CPU time for it on this machine.
 
-The counts are of what cannot be left out: key agreements, signatures, mask bytes and passes over vectors.
-Times the rates of this processor they give a floor under the CPU time of a run: everything above it is ours.
+Counted are key agreements, signatures, mask bytes and passes over vectors. Multiplied by the rates of this
+processor they give a floor: the CPU time that no implementation with these primitives can beat.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LENGTH: Final = 100_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How large a run is: a flat sum, or several groupings into groups of `group`."""
+    """The size of a run: a flat sum, or several groupings into groups of `group` clients."""
 
     clients: int
     length: int = LENGTH
@@ -55,7 +55,7 @@ class Size:
         return default_threshold(self.clients, default_colluders(self.clients))
 
     def plan(self, identities: Mapping[ClientId, Identity]) -> Plan:
-        """Thresholds are the defaults. Small groups are opened whatever they expose: this is about time."""
+        """The plan, with default thresholds. Small groups are opened even if they expose somebody."""
         return Plan(
             training_id=os.urandom(32),
             round=0,
@@ -68,13 +68,13 @@ class Size:
         )
 
     def drop(self) -> Mapping[ClientId, Stage]:
-        """Who leaves after sharing: evenly spread over the roster."""
+        """Who drops out after sharing: spread evenly over the roster."""
         return {k * self.clients // self.dropped: Stage.INPUTS for k in range(self.dropped)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What all parties of a run must do."""
+    """What clients and server of a run must do."""
 
     agreements: int  # X25519
     verifications: int  # Ed25519
@@ -84,15 +84,15 @@ class Work:
 
     @classmethod
     def of(cls, size: Size) -> Work:
-        """Clients agree twice with every peer, for boxes and for masks (only group-mates there).
+        """Count the work of a run.
 
-        They check n - 1 keys, the survivors' views and t openings; the server checks one signature per
-        message, and agrees in the name of everyone who is gone with the group-mates who stay. If clients
-        drop, group-mates are counted at their mean over the groupings.
+        A client agrees with every peer for boxes, and with every peer of its groups for masks. It checks
+        n - 1 keys, the survivors' views and t openings. The server checks one signature per message and agrees
+        in place of each dropout with the survivors of its groups, counted at their mean over the groupings.
         """
         n, m, r, words = size.clients, size.members, size.groupings, size.length
         stay = n - size.dropped
-        share = stay / (n - 1)  # of the mates of one who is gone
+        share = stay / (n - 1)  # of a dropout's peers survive
         mates = min(n - 1, r * (m - 1))
         messages = 2 * n + 3 * stay
         vectors = r * stay
@@ -108,7 +108,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What one core of this machine does."""
+    """Speed of one core of this machine."""
 
     agree_us: float
     verify_us: float
@@ -133,7 +133,7 @@ class Rates:
         )
 
     def floor(self, work: Work) -> float:
-        """CPU seconds below which no implementation gets with these primitives."""
+        """The least CPU seconds for this work."""
         micro = (
             work.agreements * self.agree_us
             + work.verifications * self.verify_us
@@ -144,7 +144,7 @@ class Rates:
 
 
 def _shortest(task: Callable[[], object], times: int) -> float:
-    """The least CPU time of one call: a neighbour on the machine can only add to it."""
+    """The least CPU time of one call. Other load on the machine can only add to it."""
     best = float("inf")
     for _ in range(times):
         start = time.process_time()
