@@ -170,11 +170,11 @@ class _Bench:
 
     def _flower(self) -> None:
         size = self._flower_size
-        runs = []
+        repeats = []
         for number in range(FLOWER_REPEATS):  # one process and the best of a few, as Flower's primitives
             self._progress.begin(f"{size}, one process, run {number + 1}", 2 * self._expected(size))
-            runs.append(runs.measure_run(size, processes=1, on_progress=self._progress.at))
-        ours = min(runs, key=lambda run: run.cpu_seconds)
+            repeats.append(runs.measure_run(size, processes=1, on_progress=self._progress.at))
+        ours = min(repeats, key=lambda run: run.cpu_seconds)
         self._progress.begin("Flower's primitives", FLOWER_SECONDS)
         theirs = flower.measure_flower(size.clients, size.length, size.threshold)
         self._found.figures["flower"] = {

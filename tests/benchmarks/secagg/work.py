@@ -87,8 +87,8 @@ class Work:
         """Count the work of a run.
 
         A client agrees with every peer for boxes, and with every peer of its groups for masks. It checks
-        n - 1 keys, the survivors' views and t openings. The server checks one signature per message and agrees
-        in place of each dropout with the survivors of its groups, counted at their mean over the groupings.
+        n - 1 keys, the survivors' views and t openings. The server checks one signature per message, and
+        agrees in place of each dropout with the survivors of its groups, at their mean over the groupings.
         """
         n, m, r, words = size.clients, size.members, size.groupings, size.length
         stay = n - size.dropped
