@@ -51,15 +51,14 @@ def _pre_aggregators() -> tuple[str, ...]:
     return tuple(PRE_AGGREGATORS)
 
 
-def about(
-    text: str, *, choices: Choices = (), or_path: bool = False, unset: str = "", **limits: float
-) -> Meta:
+def about(text: str, *, choices: Choices = (), or_path: bool = False, unset: str = "", **limits: Any) -> Meta:
     """The meaning of a key, its limits (`ge`, `gt`, `le`), and for text the values that it can take.
 
     `or_path` also allows `module:function`. `unset` says what happens when the key is left out.
     """
     extra = {"choices": choices, "or_path": or_path, "unset": unset}
-    return Meta(description=text, extra=extra, **limits)
+    meta: Meta = Meta(description=text, extra=extra, **limits)
+    return meta
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -70,7 +69,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return msgspec.structs.replace(self, **changes)
 
 
-class Data(Section):
+class Data(Section, frozen=True):
     """The data set, and how it is divided among the clients."""
 
     name: Annotated[str, about("data set", choices=DATA_SETS, or_path=True)] = "digits"
@@ -98,7 +97,7 @@ class Data(Section):
     ) = None
 
 
-class Local(Section):
+class Local(Section, frozen=True):
     """Local training: what each client does in a round (ClientOptimize in Algorithm 1)."""
 
     epochs: Annotated[int, about("K: passes over the client's examples", ge=1)] = 2
@@ -109,7 +108,7 @@ class Local(Section):
     drop_last: Annotated[bool, about("skip the last minibatch of an epoch if it is not full")] = False
 
 
-class Clusters(Section):
+class Clusters(Section, frozen=True):
     """Clusters: the groups of clients whose updates are summed."""
 
     size: Annotated[int, about('m: clients in a cluster; for 1, set `method = "no-share"`', ge=1)] = 3
@@ -121,7 +120,7 @@ class Clusters(Section):
     ] = 300
 
 
-class Privacy(Section):
+class Privacy(Section, frozen=True):
     """What the server may learn."""
 
     audit: Annotated[
@@ -164,7 +163,7 @@ class Privacy(Section):
     ] = False
 
 
-class Aggregation(Section):
+class Aggregation(Section, frozen=True):
     """How the server combines the cluster means into one update."""
 
     rule: Annotated[
@@ -205,7 +204,7 @@ class Aggregation(Section):
     ] = 128
 
 
-class Attack(Section):
+class Attack(Section, frozen=True):
     """What the Byzantine clients do. The seed determines which clients are Byzantine."""
 
     name: Annotated[
@@ -220,7 +219,7 @@ class Attack(Section):
     ] = "none"
 
 
-class Absence(Section):
+class Absence(Section, frozen=True):
     """One entry of `dropout.schedule`."""
 
     round: Annotated[int, about("the round", ge=1)] = 1
@@ -228,7 +227,7 @@ class Absence(Section):
     stage: Annotated[str, about("first message that they do not send", choices=STAGES)] = "inputs"
 
 
-class Dropout(Section):
+class Dropout(Section, frozen=True):
     """Clients that stop answering."""
 
     rate: Annotated[float, about("probability per client and round", ge=0, le=0.99)] = 0.0
@@ -244,7 +243,7 @@ class Dropout(Section):
     ] = ()
 
 
-class Stop(Section):
+class Stop(Section, frozen=True):
     """When to stop before the last round."""
 
     accuracy: (
@@ -257,7 +256,7 @@ class Stop(Section):
     ) = None
 
 
-class Machine(Section):
+class Machine(Section, frozen=True):
     """Where the training runs. On a CPU, these keys do not change the result."""
 
     device: Annotated[str, about("torch device", choices=("cpu", "cuda", "auto"))] = "cpu"
@@ -271,7 +270,7 @@ class Machine(Section):
     evaluate_every: Annotated[int, about("rounds between two evaluations of the model", ge=1)] = 1
 
 
-class Experiment(Section):
+class Experiment(Section, frozen=True):
     """One training run."""
 
     name: Annotated[str, about("name of this run in reports")] = "share"
@@ -329,7 +328,8 @@ class Experiment(Section):
 
 def to_tables(section: Section) -> dict[str, Any]:
     """A section as plain tables and lists, without the keys that are not set."""
-    return _without_none(msgspec.to_builtins(section))
+    tables: dict[str, Any] = _without_none(msgspec.to_builtins(section))
+    return tables
 
 
 def _without_none(value: Any) -> Any:

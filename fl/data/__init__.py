@@ -10,7 +10,6 @@ from fl.data import cifar10, digits, mnist, shakespeare
 from fl.data.examples import DataSet, Examples, Federated, Index, Scaling, from_clients
 from fl.data.folder import (
     Availability,
-    DataError,
     available,
     data_folder,
     fetch,
@@ -18,6 +17,7 @@ from fl.data.folder import (
     read,
 )
 from fl.data.partition import federate, flip_labels
+from fl.errors import DataError
 
 __all__ = [
     "DATA_SETS",

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 
 from fl.config.schema import LABEL_FLIP, NO_ATTACK, STAGES, Experiment
 from fl.reporting.progress import Progress
-from fl.secure.layout import Cell, Cluster, Cohort, Cost, Opened, Population
+from fl.secure.layout import Cell, Cluster, Cohort, Opened, Population
 from fl.training import aggregation
 from fl.training.interrupt import Interrupt
 from fl.training.learner import Learner
 from fl.training.randomness import absences, context, generator
 from fl.training.workers import Pool
+from secagg.simulation import Cost
 
 Vector = NDArray[np.float32]
 Matrix = NDArray[np.float32]

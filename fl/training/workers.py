@@ -42,13 +42,12 @@ import torch
 from numpy.typing import NDArray
 
 from fl.data.examples import Examples, Federated, Index, Scaling
-from fl.errors import WorkerError
+from fl.errors import TrainingError, WorkerError
 from fl.training.learner import (
     Learner,
     LocalTraining,
     Score,
     Task,
-    TrainingError,
     batch_count,
     check_clients,
     total_score,

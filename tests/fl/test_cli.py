@@ -7,6 +7,7 @@ import os
 import pty
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -210,3 +211,53 @@ def test_an_error_that_is_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(planner, "plan", broken)
     with pytest.raises(ZeroDivisionError):
         main(["plan", "--clients", "12", "--byzantine", "1"])
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"share {version('share-secagg')}\n"
+
+
+WITHOUT_EXTRA = """
+import sys
+class Blocked:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Blocked())
+from fl.cli import main
+sys.exit(main({arguments!r}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "blocked", "extra"),
+    [
+        (["quickstart"], ["torch"], "fl"),
+        (["train", "digits"], ["torch"], "fl"),
+        (["data", "list"], ["torch"], "fl"),
+        (["quickstart"], ["torch", "msgspec", "tomli_w", "rich", "jinja2", "matplotlib"], "fl"),
+        (["plan", "--clients", "12", "--byzantine", "1"], ["torch", "msgspec"], "fl"),
+        (["flower", "local", "flower-digits", "--nodes", "8"], ["flwr"], "flower"),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_without_its_packages_a_command_names_the_extra_to_install(
+    arguments: list[str], blocked: list[str], extra: str, tmp_path: Path
+) -> None:
+    code = WITHOUT_EXTRA.format(blocked=blocked, arguments=arguments)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("share: this command needs ")
+    assert done.stderr.endswith(f"; install it with: pip install 'share-secagg[{extra}]'\n")
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
