@@ -1,21 +1,41 @@
-"""Measure speed on this machine, as ratios within one run: `python -m tests.benchmarks [--only ...]`."""
+"""Measure speed on this machine, as ratios within one run.
+
+python -m tests.benchmarks [secagg] [--only ...]     primitives and whole runs of secure aggregation
+python -m tests.benchmarks robust [--rule ...]       every rule beside numpy, torch and ByzFL
+python -m tests.benchmarks exposure [--write docs]   how many group sums the audit opens under dropouts
+python -m tests.benchmarks flower [--nodes ...]      a round over Flower, stage by stage
+"""
 
 from __future__ import annotations
 
+import importlib
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
 from collections.abc import Sequence
 
 from secagg.errors import SecAggError
-from tests.benchmarks.secagg import command
+
+PARTS = {
+    "secagg": "tests.benchmarks.secagg.command",
+    "robust": "tests.benchmarks.robust.command",
+    "exposure": "tests.benchmarks.exposure",
+    "flower": "tests.benchmarks.flower",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """0: every bar was met, 1: one was missed, 2: nothing could be measured."""
-    parser = ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
-    command.add_arguments(parser)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    name = words.pop(0) if words and words[0] in PARTS else "secagg"
+    part = importlib.import_module(PARTS[name])
+    parser = ArgumentParser(
+        prog=f"python -m tests.benchmarks {name}",
+        description=f"{part.__doc__}\nAll parts:\n{__doc__}",
+        formatter_class=RawDescriptionHelpFormatter,
+    )
+    part.add_arguments(parser)
     try:
-        return command.main(parser.parse_args(arguments))
+        return int(part.main(parser.parse_args(words)))
     except (SecAggError, OSError) as mistake:
         print(f"benchmarks: {mistake}", file=sys.stderr)
         return 2

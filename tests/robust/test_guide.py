@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import robust
 from robust import tolerance
-from tests.benchmarks import bench_robust
+from tests.benchmarks.robust.measure import measure_rule
 from tests.robust import (
     cases,
     references,
@@ -108,7 +108,7 @@ def test_a_rule_entered_in_the_three_tables_is_covered_and_breaks_nothing(
     monkeypatch.setattr(test_rules, "BUILT_IN", (*cases.BUILT_IN, "faba"))
     test_rules.test_every_registered_rule_is_tested_here()
 
-    measured = bench_robust.measure_rule("faba", np.ones((9, 40), dtype=np.float32), 1)
+    measured = measure_rule("faba", np.ones((9, 40), dtype=np.float32), 1)
     assert math.isfinite(measured.ours)
     assert measured.numpy == math.inf  # nobody wrote one
 

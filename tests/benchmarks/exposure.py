@@ -1,16 +1,16 @@
-"""How many rows the audit still opens when clients drop out, and how long it takes.
+"""How many group sums the audit still opens when clients drop out, and how long the audit takes.
 
-    python -m tests.benchmarks.bench_exposure                  # print the tables
-    python -m tests.benchmarks.bench_exposure --write docs     # and put them, with the picture, into the docs
+    python -m tests.benchmarks exposure                  # print the tables
+    python -m tests.benchmarks exposure --write docs     # and write them, with the picture, into the docs
 
-Every run is checked by singular values, which share no code with the audit: nobody is ever exposed.
+Every run is checked with singular values, which share no code with the audit: no client is ever exposed.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import time
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +46,7 @@ class Cell:
 
 
 def schedule(name: str, size: int, groupings: int) -> Schedule | str:
-    """The schedule, or why there is none."""
+    """The schedule, or the reason why there is none."""
     if name == "atoms" and size not in ATOMS:
         return f"{size} is not a multiple, from 2 on, of an atom of at least {POLICY.anonymity}"
     try:
@@ -64,7 +64,7 @@ def draws(label: str, run: int) -> np.random.Generator:
 
 
 def measure(plan: Schedule, rate: float, runs: int) -> Cell:
-    """Draw, let clients drop out independently, audit, and check that nobody is exposed."""
+    """Draw, let clients drop out independently, audit, and check that no client is exposed."""
     opened, kept, roster, seed = [], [], range(CLIENTS), hashlib.sha256(b"bench_exposure").digest()
     for run in range(runs):
         rng = draws(f"{plan} {rate}", run)
@@ -96,7 +96,7 @@ def everything(runs: int) -> Iterator[tuple[str, int, int, list[Cell] | str]]:
 
 
 def tables(results: list[tuple[str, int, int, list[Cell] | str]]) -> str:
-    """Markdown: one table per schedule; for atoms also the share of survivors that still count."""
+    """Markdown: one table per schedule; for atoms, also the share of survivors that still count."""
     lines = []
     for name in SCHEDULES:
         title = f"`{name}`, % of rows opened"
@@ -172,19 +172,18 @@ def timings() -> str:
 
 
 def insert(file: Path, name: str, text: str) -> None:
-    """Replace what stands between the markers of this name."""
+    """Replace the text between the markers of this name."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     before, rest = file.read_text().split(begin)
     file.write_text(before + begin + "\n" + text + "\n" + end + rest.split(end)[1])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--runs", type=int, default=25, help="runs per cell")
     parser.add_argument("--write", type=Path, metavar="DOCS", help="rewrite exposure.md and its picture")
-    options = parser.parse_args()
+
+
+def main(options: Namespace) -> int:
     results = list(everything(options.runs))
     runs = sum(cell.runs for *_, cells in results if not isinstance(cells, str) for cell in cells)
     said = f"{runs} runs; in none of them did an opened row expose anyone."
@@ -193,7 +192,4 @@ def main() -> None:
         insert(options.write / "exposure.md", "rows opened", tables(results) + "\n\n" + said)
         insert(options.write / "exposure.md", "timings", timings())
         picture(results, options.write / "exposure-rows.png")
-
-
-if __name__ == "__main__":
-    main()
+    return 0

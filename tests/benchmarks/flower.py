@@ -1,34 +1,35 @@
-"""What a round over Flower costs on this machine: seconds in our handlers by stage, bytes, the whole round.
+"""What a round over Flower costs on this machine: seconds in our handlers, bytes, and the whole round.
 
-    python tests/benchmarks/bench_flower.py [--nodes 8] [--rounds 3] [--model MODULE:FUNCTION]
+    python -m tests.benchmarks flower [--nodes 8] [--rounds 3] [--model MODULE:FUNCTION]
 
-A SuperLink and the SuperNodes run as processes of their own, on loopback. A handler's time begins after
-Flower and what the handler imports are loaded; the rest of a round is Flower's own latency and starting
-processes, of which every message costs one. It is told by the clock, while all nodes share this machine's
-cores, and as computing time. Ends with exit code 1 if a stage takes a second or more by the clock.
+A SuperLink and the SuperNodes run as separate processes, on loopback. A handler's time begins after Flower
+and the handler's imports are loaded. The rest of a round is Flower's own latency and the start of one process
+per message. Times are wall-clock times, while all nodes share this machine's cores, and computing times. The
+exit code is 1 if a stage takes a second or more of wall-clock time.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 import tempfile
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 STAGES = ("shares", "inputs", "consistency", "unmasking")
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser()
+def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--nodes", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--model", default="tests.flower.wide:hundred_thousand")
-    options = parser.parse_args()
+
+
+def main(options: Namespace) -> int:
+    """Run and print; 1 if a stage is too slow."""
     os.environ["PYTHONPATH"] = str(ROOT)  # where the nodes find the model
-    sys.path.insert(0, str(ROOT))
     from fl.config.checks import experiment
     from fl.flower.local import run_here
 
@@ -53,18 +54,14 @@ def main() -> int:
     slowest = 0.0
     for stage in STAGES:
         asked = options.nodes * len(records)
-        told = [record["cryptography"] for record in records]
-        computing = sum(entry["client_seconds"][stage] for entry in told) / asked
-        seconds = sum(entry["client_clock"][stage] for entry in told) / asked
-        up = sum(entry["bytes_up"][stage] for entry in told) / asked / 1e3
-        down = sum(entry["bytes_down"][stage] for entry in told) / asked / 1e3
+        costs = [record["cryptography"] for record in records]
+        computing = sum(entry["client_seconds"][stage] for entry in costs) / asked
+        seconds = sum(entry["client_clock"][stage] for entry in costs) / asked
+        up = sum(entry["bytes_up"][stage] for entry in costs) / asked / 1e3
+        down = sum(entry["bytes_down"][stage] for entry in costs) / asked / 1e3
         slowest = max(slowest, seconds)
         print(f"| {stage} | {seconds:.3f} | {computing:.3f} | {up:.1f} | {down:.1f} |")
     whole = [record["seconds"]["total"] for record in records]
     print(f"\nseconds per round: {', '.join(f'{seconds:.1f}' for seconds in whole)}")
     print(f"exchanges per round: {', '.join(str(record['exchanges']) for record in records)}")
     return 0 if slowest < 1 else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
