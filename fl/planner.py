@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from fl.config import rules
 from fl.config.schema import Clusters, Experiment, Privacy
 from fl.errors import ConfigError
 from fl.secure import layout as secure
-from fl.training import aggregation
 from robust import AGGREGATORS, tolerance
 
 DRAWS = 8  # rounds audited for each candidate
@@ -146,7 +146,7 @@ def _weigh(q: Question, clusters: Clusters) -> Candidate:
             known, ruled_out=f"clusters of {clusters.size} cannot hide a client among {q.anonymity}"
         )
     try:
-        layout = secure.layout(e)
+        layout = secure.Layout.of(e)
     except ConfigError as error:
         return replace(known, ruled_out=str(error).removeprefix("clusters: "))
     cell = layout.cells[0]
@@ -154,10 +154,10 @@ def _weigh(q: Question, clusters: Clusters) -> Candidate:
     known = replace(
         known,
         clusters=layout.clusters,
-        left_out=q.clients - layout.seated,
+        left_out=q.clients - layout.clustered,
         threshold=threshold,
         completes=1 - _binomial_below(cell, 1 - q.dropout, threshold),
-        withstands=max(0, aggregation.most_withstood(q.rule, layout.clusters)),
+        withstands=max(0, rules.tolerated(q.rule, layout.clusters)),
     )
     if known.withstands < 1 and q.byzantine:
         return replace(known, ruled_out=f"{q.rule} withstands no bad cluster among {known.clusters}")
@@ -165,9 +165,7 @@ def _weigh(q: Question, clusters: Clusters) -> Candidate:
     if once.holds < q.holds:  # all groupings must hold, and one of them alone does not; no need for an audit
         rank = min(cell, known.groupings * (known.clusters // len(layout.cells) - 1) + 1)
         return replace(once, leverage=rank / cell, ruled_out=_why_not(q, once))
-    schedule = layout.schedules[0]
-    assert schedule is not None
-    verdict = secure.preview(cell, schedule, secure.policy(e), seed=q.seed)
+    _, verdict = secure.preview(cell, layout.schedules[0], secure.policy(e), seed=q.seed)
     known = replace(known, anonymity=verdict.anonymity.lower, leverage=verdict.mean_leverage)
     if verdict.closed:
         whom = len(verdict.would_expose)
@@ -191,15 +189,14 @@ def _robustness(q: Question, known: Candidate, e: Experiment, layout: secure.Lay
         return _exactly(q, known)
     lot = np.random.default_rng([q.seed, q.clients, known.size, known.groupings, known.atom])
     cell, schedule = layout.cells[0], layout.schedules[0]
-    assert schedule is not None
     cells = len(layout.cells)
     draws = DRAWS if q.dropout else 3
     held = spoiled = opened = 0.0
     anonymity, leverage = known.anonymity, 0.0
     for round_ in range(draws):
         gone = np.flatnonzero(lot.random(cell) < q.dropout).tolist() if q.dropout else []
-        rows, verdict = secure.opened_rows(
-            cell, schedule, secure.policy(e), seed=q.seed, round=round_, gone=gone
+        rows, verdict = secure.preview(
+            cell, schedule, secure.policy(e), seed=q.seed, round=round_, dropouts=gone
         )
         opened += sum(map(len, rows)) / (known.groupings * known.clusters / cells) / draws
         leverage += verdict.mean_leverage / draws
@@ -209,7 +206,7 @@ def _robustness(q: Question, known: Candidate, e: Experiment, layout: secure.Lay
         held += fine / draws
         spoiled += bad / draws
     fewest = math.floor(known.clusters * opened)
-    certain = q.byzantine <= aggregation.most_withstood(q.rule, fewest) and not (q.dropout and opened < 0.5)
+    certain = q.byzantine <= rules.tolerated(q.rule, fewest) and not (q.dropout and opened < 0.5)
     return replace(
         known,
         anonymity=anonymity,
@@ -252,7 +249,7 @@ def _placements(
             place[lot.permutation(cell)[:count]] = 1.0
             places.append(place)
         spoiled = [sum(int(np.count_nonzero(mask @ place)) for place in places) for mask in masks]
-        limits = [aggregation.most_withstood(q.rule, len(mask) * cells) for mask in masks]
+        limits = [rules.tolerated(q.rule, len(mask) * cells) for mask in masks]
         fine += all(count <= limit for count, limit in zip(spoiled, limits, strict=True))
         bad += sum(spoiled) / len(spoiled)
     return fine / PLACEMENTS, bad / PLACEMENTS

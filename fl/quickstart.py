@@ -16,7 +16,7 @@ from fl.reporting.measures import describe_bytes
 from fl.reporting.progress import display
 from fl.reporting.records import Folder
 from fl.reporting.report import report
-from fl.secure.layout import announced
+from fl.training.compilation import announce_compilation
 from fl.training.interrupt import Stopped
 from fl.training.loop import Trained, run
 
@@ -49,7 +49,7 @@ def quickstart(out: Path, *, seed: int = 0, rounds: int | None = None) -> int:
     if any((out / name.lower() / "config.toml").exists() for name in NAMES):
         raise ConfigError(f"{out} holds an earlier quickstart; remove it, or choose another --out")
     print(INTRODUCTION, file=sys.stderr)
-    with announced(lambda text: print(text, file=sys.stderr)):
+    with announce_compilation(lambda text: print(text, file=sys.stderr)):
         share, fedavg = experiments(seed, rounds)
     try:
         trained = [_train(e, out / e.name.lower()) for e in (share, fedavg)]

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from robust.kernels import Indices, Vector
+from robust.kernels import Doubles, Indices, Vector
 from robust.rows import Outcome, Rows, as_vector
 from robust.rule import aggregator
 
@@ -22,7 +22,14 @@ def _all_but_one(n: int) -> int:
 
 
 @aggregator(paper="Xie et al. 2019", needs="a validation loss", withstands=_all_but_one)
-def zeno(rows: Rows, *, loss: Callable[[Vector], float], rho: float = 1e-4, epsilon: float = 0.0) -> Outcome:
+def zeno(
+    rows: Rows,
+    *,
+    loss: Callable[[Vector], float],
+    losses: Doubles | None = None,
+    rho: float = 1e-4,
+    epsilon: float = 0.0,
+) -> Outcome:
     """The mean of the rows g with f(x) - f(x + g) - rho |g|^2 + epsilon >= 0.
 
     `loss(g)` must be f(x + g): the validation loss of the model x after adding g, on the same samples for
@@ -30,6 +37,9 @@ def zeno(rows: Rows, *, loss: Callable[[Vector], float], rho: float = 1e-4, epsi
     fixed number of the best rows; this rule keeps every row above the threshold, as the SHARE paper's
     experiments did (under the name Zeno++; rho = 1e-4, epsilon = 0.2 to 5). A row whose loss is NaN is
     rejected. Withstands any number of bad rows that the loss tells apart.
+
+    A caller that computed loss(g) of all rows at once passes them as `losses`, one value per row. `loss` is
+    then called for f(x) alone. `losses` cannot be used after pre-aggregation, which makes other rows.
 
     >>> import robust
     >>> robust.zeno([[1], [2], [-900]], loss=lambda g: float((g[0] - 2) ** 2))
@@ -41,7 +51,12 @@ def zeno(rows: Rows, *, loss: Callable[[Vector], float], rho: float = 1e-4, epsi
         raise ValueError(
             f"the validation loss before any update must be finite, got {before}: check the model"
         )
-    after = np.array([loss(rows.row(i)) for i in range(len(rows))], dtype=np.float64)
+    if losses is None:
+        after = np.array([loss(rows.row(i)) for i in range(len(rows))], dtype=np.float64)
+    elif len(losses) != rows.given:
+        raise ValueError(f"losses must have one value per row: got {len(losses)} for {rows.given} rows")
+    else:
+        after = np.asarray(losses, dtype=np.float64)[rows.labels]
     with np.errstate(invalid="ignore"):
         accepted = before - after - penalties + epsilon >= 0
     return _mean_of_accepted(rows, np.flatnonzero(accepted))

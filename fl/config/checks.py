@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import robust
+from fl.config import rules
 from fl.config.read import from_tables, read_tables, suggestion, with_curve, with_settings
 from fl.config.schema import NO_ATTACK, WEIGHTED_MEAN, Experiment, Option
 from fl.errors import ConfigError
-from fl.secure.layout import check_exposure, layout
-from fl.training import aggregation
+from fl.secure.layout import Layout, check_exposure
 
 
 def experiment(tables: Mapping[str, Any] | None = None, **more: Any) -> Experiment:
@@ -47,9 +47,9 @@ def check(experiment: Experiment) -> None:
     _check_data(experiment)
     _check_parameters(experiment)
     _check_no_share(experiment)
-    found = layout(experiment)
-    _check_rule(experiment, found.clusters)
-    check_exposure(experiment, found)
+    layout = Layout.of(experiment)
+    _check_rule(experiment, layout.clusters)
+    check_exposure(experiment, layout)
 
 
 def _check_clients(experiment: Experiment) -> None:
@@ -92,14 +92,14 @@ def _check_data(experiment: Experiment) -> None:
 def _check_parameters(experiment: Experiment) -> None:
     chosen, attack = experiment.aggregation, experiment.attack
     if chosen.rule != WEIGHTED_MEAN:
-        allowed = aggregation.options_of(robust.AGGREGATORS[chosen.rule])
+        allowed = rules.configurable(robust.AGGREGATORS[chosen.rule])
         _check_options("aggregation.options", chosen.options, allowed)
     elif chosen.options:
         raise ConfigError(f"aggregation.options: {WEIGHTED_MEAN} has no parameters; remove this key")
-    allowed = {p for name in chosen.before for p in aggregation.options_of(robust.PRE_AGGREGATORS[name])}
+    allowed = {p for name in chosen.before for p in rules.configurable(robust.PRE_AGGREGATORS[name])}
     _check_options("aggregation.before_options", chosen.before_options, allowed)
     kind = robust.ATTACKS.get(attack.name)
-    _check_options("attack.options", attack.options, aggregation.options_of(kind) if kind else ())
+    _check_options("attack.options", attack.options, rules.configurable(kind) if kind else ())
     if chosen.f is not None and chosen.fraction is not None:
         raise ConfigError("aggregation.fraction: set f or fraction, not both")
 
@@ -129,11 +129,11 @@ def _check_rule(experiment: Experiment, clusters: int) -> None:
     if experiment.method == "fedavg":
         return
     rule = experiment.aggregation.rule
-    if aggregation.needs_validation(rule) and experiment.data.validation == 0:
+    if rules.needs_validation(rule) and experiment.data.validation == 0:
         raise ConfigError(
             f"data.validation: {rule} needs examples that the server keeps for validation; set it to 0.05, "
             "for example"
         )
-    problem = aggregation.why_not(experiment, clusters)
+    problem = rules.rule_problem(experiment, clusters)
     if problem:
         raise ConfigError(problem)

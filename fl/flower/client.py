@@ -24,7 +24,7 @@ from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
-from fl.config.schema import STAGES, Experiment
+from fl.config.schema import Experiment
 from fl.errors import ConfigError
 from fl.flower import envelope
 from fl.flower.envelope import Envelope, MalformedError
@@ -81,12 +81,12 @@ class Memory:
         records.pop(_key(round), None)
         self.context.state[STATE] = ConfigRecord(records)
 
-    def absent(self, stage: str, round: int) -> bool:
+    def absent(self, stage: Stage, round: int) -> bool:
         """Whether a simulation has this client gone by this stage. Only the node's operator allows one."""
         if not bool(self.context.node_config.get(SIMULATE, False)):
             return False
         gone = absences(self.node.enrolment.experiment, round).get(self.node.client)
-        return gone is not None and STAGES.index(stage) >= STAGES.index(gone)
+        return gone is not None and stage >= gone
 
     def _records(self) -> dict[str, Any]:
         found = self.context.state.get(STATE)
@@ -104,7 +104,7 @@ def hello(node: Node, memory: Memory, asked: Envelope) -> dict[str, bytes]:
     """Proof of who sits at this Flower node, and fresh keys for a round, if this member was drawn for it."""
     plan = node.enrolment.plan_of(node.client, asked.round)
     advert = b""
-    if plan is not None and not memory.absent("keys", asked.round):
+    if plan is not None and not memory.absent(Stage.KEYS, asked.round):
         client = Client(node.client, node.identity, Floors.for_plan(plan), asked.round, node.journal)
         advert = encode(client.hello())
         memory.store(asked.round, bytes(HASH_BYTES), client.save())
@@ -250,7 +250,7 @@ def misdeed(e: Experiment, client: int) -> str:
 # --- the app ------------------------------------------------------------------------------------------------
 
 Handler = Callable[[Node, Memory, Envelope], dict[str, bytes]]
-_STAGE_NAMES: Final = dict(zip(envelope.ACTIONS, STAGES, strict=True))
+_STAGE_OF: Final = dict(zip(envelope.ACTIONS, list(Stage)[: Stage.DONE], strict=True))
 
 
 def client_app(data: str | None = None, *, classes: int | None = None) -> ClientApp:
@@ -289,7 +289,7 @@ def answer(message: Message, context: Context, *, action: str, handler: Handler)
         round = asked.round
         node = _node(context)
         memory = Memory(node, context)
-        if action != envelope.HELLO and memory.absent(_STAGE_NAMES[action], round):
+        if action != envelope.HELLO and memory.absent(_STAGE_OF[action], round):
             raise Refused("it did not answer in time")
         parts = handler(node, memory, asked)
     except (Refused, MalformedError, SecAggError) as error:

@@ -21,7 +21,8 @@ from fl.config.checks import experiment
 from fl.config.read import write_tables
 from fl.config.schema import Experiment, to_tables
 from fl.errors import ConfigError
-from fl.secure.layout import Cell, Cohort
+from fl.secure.layout import Cell
+from fl.secure.population import Cohort
 from secagg.crypto.keys import KEY_BYTES
 from secagg.protocol.plan import Member, Plan
 

@@ -27,8 +27,8 @@ from fl.flower.enrolment import TRAINING, Enrolment, read_enrolment, write_enrol
 from fl.flower.network import Answer, Network, Question
 from fl.reporting.progress import LineProgress, Progress
 from fl.reporting.records import Folder, write
-from fl.secure.layout import Cell, Opened
-from fl.training.aggregation import worst_case
+from fl.secure.layout import Cell
+from fl.secure.results import CellResult
 from fl.training.randomness import attackers, context
 from secagg.errors import TooFewSurvivors, UsageError
 from secagg.protocol.result import Dropout, Stage
@@ -94,7 +94,7 @@ class Engine:
         self.exchanges = 0  # of the round before
         place.mkdir(parents=True, exist_ok=True)
 
-    def sums(self, t: int, x: Vector) -> list[Opened]:
+    def sums(self, t: int, x: Vector) -> list[CellResult]:
         """The cluster sums of a round, from whoever takes part in it."""
         model = np.ascontiguousarray(x, dtype="<f4").tobytes()
         model_hash = hashlib.sha256(model).digest()
@@ -274,17 +274,16 @@ class Engine:
         write(run.file, data)
         run.server = Server.restore(data)
 
-    def _outcome(self, run: Run) -> Opened:
-        cohort, plan, cost = self.enrolment.cohort, run.server.plan, run.cost
+    def _outcome(self, run: Run) -> CellResult:
+        cohort, cost = self.enrolment.cohort, run.cost
         cost.clients = len(run.cell.clients)
         if run.failed:
             why = run.failed + (" (a resumed run)" if run.resumed else "")
-            return cohort.failed(run.cell, plan, run.unheard, why, cost)
-        result = run.server.result()
-        opened = cohort.opened(run.cell, plan, result, dict(result.lost), cost)
-        for client in opened.dropouts.keys() & run.unheard.keys():
-            opened.dropouts[client] = run.unheard[client]  # the same stage, and the reason as well
-        return opened
+            return cohort.failed(run.cell, run.unheard, why, cost)
+        outcome = cohort.succeeded(run.cell, run.server.result(), cost)
+        for client in outcome.dropouts.keys() & run.unheard.keys():
+            outcome.dropouts[client] = run.unheard[client]  # the same stage, with the reason
+        return outcome
 
 
 # --- the app ------------------------------------------------------------------------------------------------
@@ -331,7 +330,7 @@ def serve(
     """Train as the enrolment says, from the last checkpoint in `out` if there is one."""
     from fl.flower.task import server_data, task_of
     from fl.training.learner import Learner
-    from fl.training.loop import exposing, train_rounds
+    from fl.training.loop import show_warnings, train_rounds
     from fl.training.round import Clock, Played, Setting, conclude
 
     enrolment = network.enrolment
@@ -340,14 +339,12 @@ def serve(
     with opened_folder(out, enrolment, e) as folder:
         task = task_of(e, server_data(e, test, validation, classes))
         show = LineProgress(prefix="share: ")  # marked: Flower mixes it with its own lines
-        for warning in (exposing(e), worst_case(e, enrolment.cohort.layout.clusters)):
-            if warning:
-                show.note(f"{e.name}: {warning}")
+        show_warnings(e, enrolment.cohort.layout, show)
         engine = Engine(network, enrolment, deadlines, out / "secure", show)
         with Learner(task) as learner:
             setting = Setting(e, learner, enrolment.cohort, attackers(e), show)
 
-            def play(setting: Setting, t: int, x: Vector, last: Vector) -> Played:
+            def play(t: int, x: Vector, last: Vector) -> Played:
                 if t:
                     engine.settled(t - 1)
                 clock = Clock()

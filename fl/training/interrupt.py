@@ -1,4 +1,4 @@
-"""Ctrl-C, politely: the first stops at the next safe point, the second at once. Neither loses a record."""
+"""Ctrl-C: the first stops at the next safe point, the second immediately. Neither loses a record."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 
 
 class Stopped(KeyboardInterrupt):
-    """The user asked to stop, and everything up to the last whole round is on disk."""
+    """The user asked to stop, and every finished round is on disk."""
 
 
 class Interrupt:
-    """While in use, SIGINT and SIGTERM are requests that `safe_point` grants."""
+    """While it is in use, SIGINT and SIGTERM make the next `safe_point` raise Stopped."""
 
     def __init__(self, notice: Callable[[str], None] = lambda text: None) -> None:
         self._notice = notice
@@ -38,7 +38,7 @@ class Interrupt:
         if self._wanted:
             raise KeyboardInterrupt
         self._wanted = True
-        self._notice("stopping at the next safe point; once more stops at once")
+        self._notice("stopping at the next safe point; press Ctrl-C again to stop immediately")
 
     def safe_point(self) -> None:
         """Raise Stopped here if the user asked for it."""

@@ -1,9 +1,9 @@
-"""What a client does with a model: Algorithm 1 of SHARE, lines "Client", and what a server measures.
+"""Local training of a client (Algorithm 1 of SHARE, lines "Client"), and what a server measures of a model.
 
-Everything is a function of (seed, round, client) and of flat float32 vectors, so the result does not depend
-on which process trains a client, in which order, or beside whom. On a CPU it is the same to the last bit as
-long as one torch thread computes it: sums split over threads round differently, so `Learner` pins torch to
-one thread while it works, and parallelism comes from several processes (`fl.training.workers`).
+Everything is a function of (seed, round, client) and of flat float32 vectors. The result does not depend on
+which process trains a client, in which order, or together with which others. On a CPU it is the same to the
+last bit if one torch thread computes it, because sums split over threads round differently. `Learner`
+therefore uses one torch thread, and several processes give parallelism (`fl.training.workers`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,9 +43,9 @@ EVALUATION_BATCH = 200
 class LocalTraining:
     """ClientOptimize of Algorithm 1: minibatch SGD over the client's own examples.
 
-    `epochs` is K counted in passes over the data, as the paper's experiments count it. Momentum starts from
-    zero every round. The last minibatch of an epoch holds what is left, even a single example (the paper: 833
-    examples are 13 minibatches of 64 and one of 1); `drop_last` leaves it out, unless it is the only one.
+    `epochs` is K counted in passes over the data, as in the paper's experiments. Momentum starts from zero
+    every round. The last minibatch of an epoch holds what is left, even a single example (in the paper, 833
+    examples are 13 minibatches of 64 and one of 1). `drop_last` leaves it out, unless it is the only one.
     """
 
     epochs: int = 2
@@ -56,10 +57,12 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:
-            raise ValueError(f"at least one epoch and one example, got {self.epochs} and {self.batch_size}")
+            raise ValueError(
+                f"epochs and batch_size must be at least 1, got {self.epochs} and {self.batch_size}"
+            )
         if not self.lr > 0 or not 0 <= self.momentum < 1 or not self.weight_decay >= 0:
             raise ValueError(
-                "lr > 0, 0 <= momentum < 1 and weight_decay >= 0, "
+                "expected lr > 0, 0 <= momentum < 1 and weight_decay >= 0, "
                 f"got {self.lr}, {self.momentum} and {self.weight_decay}"
             )
 
@@ -71,7 +74,7 @@ class LocalTraining:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Task:
-    """What is to be learned: everything that a process needs to train any client of a run."""
+    """What is learned: everything that a process needs to train any client of a run."""
 
     model: str | Factory
     data: Federated
@@ -84,19 +87,21 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Score:
+    """Accuracy and mean loss on a number of examples."""
+
     accuracy: float
     loss: float
     examples: int
 
 
 def client_stream(seed: int, round_: int, client: int) -> tuple[np.random.Generator, int]:
-    """The client's randomness for one round: a generator for minibatches and a seed for torch (dropout)."""
+    """A client's randomness for one round: a generator for minibatches, and a seed for torch (dropout)."""
     digest = hashlib.sha256(b"fl/local/v1:%d:%d:%d" % (seed, round_, client)).digest()
     return np.random.default_rng(int.from_bytes(digest[:16], "big")), int.from_bytes(digest[16:23], "big")
 
 
 def minibatches(rows: Index, local: LocalTraining, generator: np.random.Generator) -> Iterator[Index]:
-    """The rows of each minibatch of a round, in the order they are used: a fresh shuffle every epoch."""
+    """The rows of each minibatch of a round, in order of use. Every epoch has its own shuffle."""
     per_epoch = local.steps(len(rows)) // local.epochs
     for _ in range(local.epochs):
         order = generator.permutation(rows)
@@ -105,14 +110,14 @@ def minibatches(rows: Index, local: LocalTraining, generator: np.random.Generato
 
 
 class Learner:
-    """One process's model and data: trains clients, and measures vectors.
+    """The model and data of one process: trains clients, and measures vectors.
 
-    `together` is how many clients are trained at once with stacked weights (torch.func), which pays on a GPU;
-    1 trains one after the other, which is faster on a CPU and is the default there. Both give the same
-    updates but for rounding: within 1e-5 of an update's largest coordinate where the model is smooth. Where
-    rounding decides which of two equal values a max pool takes, one example's gradient goes another way; a
-    client in a few dozen then differs by a per cent or so. Models that torch cannot stack (LSTM, dropout,
-    batch norm) are trained one after the other, and `not_together` says why.
+    `together` is how many clients are trained at once with stacked weights (torch.func), which pays on a GPU.
+    1 trains one client after the other, which is faster on a CPU and is the default there. Both give the same
+    updates except for rounding: within 1e-5 of an update's largest coordinate where the model is smooth.
+    Where rounding decides which of two equal values a max pool takes, the gradient of one example changes,
+    and one client in a few dozen differs by about a per cent. Models that torch cannot stack (LSTM, dropout,
+    batch norm) are trained one client after the other, and `not_together` says why.
     """
 
     def __init__(
@@ -139,7 +144,7 @@ class Learner:
         if data.validation is not None:
             self._parts["validation"] = data.validation.to(self.device)
         self.together = together or (1 if self.device.type == "cpu" else 16)
-        self.not_together = "" if self.together == 1 else self._why_not_together()
+        self.not_together = "" if self.together == 1 else self._stacking_problem()
         if self.not_together:
             self.together = 1
 
@@ -150,11 +155,22 @@ class Learner:
         self.close()
 
     def close(self) -> None:
-        """Nothing to give back; here so that a Learner and a Pool are used alike."""
+        """Does nothing; a Pool has workers to end, and both are used in the same way."""
 
     @property
     def dimension(self) -> int:
         return dimension(self._module)
+
+    @property
+    def at_once(self) -> int:
+        """How many clients to train in one call, to see progress without losing speed."""
+        return max(16, self.together)
+
+    @property
+    def machine(self) -> dict[str, Any]:
+        """What trains, for the record of a run."""
+        together = self.not_together or self.together
+        return {"workers": 0, "device": str(self.device), "together": together}
 
     def initial(self) -> Vector:
         """x^0: the parameters that the task's seed gives."""
@@ -179,7 +195,7 @@ class Learner:
                         self._train_one(flat, some[0], round_index, rows[0])
                 except Exception as error:
                     if isinstance(error, torch.OutOfMemoryError) and self.together > 1:
-                        self.together //= 2  # a GPU smaller than thought; fewer at once need less
+                        self.together //= 2  # fewer clients at once need less memory
                         continue
                     names = ", ".join(map(str, some))
                     raise TrainingError(f"client {names}: {type(error).__name__}: {error}") from error
@@ -192,7 +208,7 @@ class Learner:
         return total_score(self.batch_scores(vector, part, 0, batch_count(len(self._part(part)))))
 
     def batch_scores(self, vector: Vector, part: str, first: int, last: int) -> list[tuple[float, int, int]]:
-        """(sum of losses, number right, number of examples) of the evaluation batches first..last-1."""
+        """The sum of losses, number right and number of examples of each batch from first to last - 1."""
         examples = self._part(part)
         scores = []
         with self._measuring(vector), torch.no_grad():
@@ -210,8 +226,8 @@ class Learner:
     ) -> NDArray[np.float64]:
         """f_s of each vector (one per row of the matrix): the mean loss on the validation examples `rows`.
 
-        Zeno scores an update g by the loss at x + g (Xie et al. 2019, Def. 2): with `at` = x the rows are
-        such updates, and nobody builds a matrix of candidate models. Without `rows`: all of them.
+        Without `rows` all examples are used. Zeno scores an update g by the loss at x + g (Xie et al. 2019,
+        Def. 2): with `at` = x the vectors are such updates, and no matrix of candidate models is needed.
         """
         examples = self._part("validation")
         index = self._index(rows, len(examples))
@@ -249,7 +265,7 @@ class Learner:
         for step, rows in enumerate(minibatches(self.task.data.clients[client], local, generator)):
             logits, labels = self._forward(self._train, torch.from_numpy(rows).to(self.device))
             torch.autograd.backward(cross_entropy(logits, labels))
-            # What torch.optim.SGD(fused=True) runs; the class itself imports the compiler, 1.6 s a process.
+            # What torch.optim.SGD(fused=True) runs. Its class imports the compiler: 1.6 s per process.
             torch._fused_sgd_(
                 self._parameters,
                 self._gradients(),
@@ -269,7 +285,7 @@ class Learner:
             out.copy_(after.sub_(start))
 
     def _train_together(self, start: Tensor, clients: Sequence[int], round_index: int, out: Tensor) -> None:
-        """Clients stacked along a new first axis; short minibatches are padded, with weight zero."""
+        """Train clients stacked along a new first axis. Short minibatches are padded, with weight zero."""
         local, count = self.task.local, len(clients)
         plans = []
         for client in clients:
@@ -315,12 +331,12 @@ class Learner:
         found: dict[str, Tensor] = vmap(grad(loss), randomness="error")(stacked, inputs, labels, weight)
         return found
 
-    def _why_not_together(self) -> str:
-        """Try two clients of one example each; the reason why torch refuses, or an empty string."""
+    def _stacking_problem(self) -> str:
+        """Why torch cannot stack this model, found by trying two clients of one example; empty if it can."""
         if any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in self._module.modules()):
-            return "batch norm mixes the examples of a minibatch, and stacked minibatches are padded"
+            return "batch norm mixes the examples of a minibatch with the padding of stacked minibatches"
         if any(isinstance(part, nn.RNNBase) for part in self._module.modules()):
-            return "torch has no stacked recurrent layers"
+            return "torch cannot stack recurrent layers"
         two = torch.zeros(2, dtype=torch.int64, device=self.device)
         inputs, labels = self._train.batch(two)
         stacked = {
@@ -342,7 +358,7 @@ class Learner:
         return self._module(inputs), labels
 
     def _gradients(self) -> list[Tensor]:
-        """The gradients that backward() left, taken away; zero for a parameter that the loss did not use."""
+        """Take the gradients that backward() left; zero for a parameter that the loss did not use."""
         found = []
         for p in self._parameters:
             found.append(torch.zeros_like(p) if p.grad is None else p.grad)
@@ -351,7 +367,7 @@ class Learner:
 
     def _part(self, part: str) -> Examples:
         if part not in self._parts:
-            raise ValueError(f"no {part} examples in this task, only {', '.join(self._parts)}")
+            raise ValueError(f"this task has no {part} examples, only {', '.join(self._parts)}")
         return self._parts[part]
 
     def _index(self, rows: Index | None, count: int) -> Tensor:
@@ -376,8 +392,8 @@ class Learner:
         for name, buffer in self._module.named_buffers():
             if not torch.equal(buffer.cpu(), self._buffers[name]):
                 raise TrainingError(
-                    f"buffer {name} changed in training; only parameters are part of an update, so the model "
-                    "must not keep running statistics"
+                    f"buffer {name} changed in training, but only parameters are part of an update; use a "
+                    "model that keeps no running statistics"
                 )
 
 
@@ -390,7 +406,7 @@ def batch_count(examples: int) -> int:
 
 
 def total_score(batches: Sequence[tuple[float, int, int]]) -> Score:
-    """Batch scores put together, in the order of the batches."""
+    """The score of all batches together, added in their order."""
     loss, right, examples = 0.0, 0, 0
     for batch_loss, batch_right, count in batches:
         loss, right, examples = loss + batch_loss, right + batch_right, examples + count
@@ -399,9 +415,9 @@ def total_score(batches: Sequence[tuple[float, int, int]]) -> Score:
 
 def check_clients(clients: Sequence[int], count: int) -> None:
     if len(clients) == 0:
-        raise ValueError("no clients to train")
+        raise ValueError("there are no clients to train")
     if wrong := [client for client in clients if not 0 <= client < count]:
-        raise ValueError(f"there is no client {wrong[0]} among {count}")
+        raise ValueError(f"no client {wrong[0]}: the clients are 0 to {count - 1}")
 
 
 def _rows(out: Matrix | None, count: int, length: int) -> Matrix:
@@ -416,8 +432,8 @@ def _rows(out: Matrix | None, count: int, length: int) -> Matrix:
 
 def _tensor(vector: Vector) -> Tensor:
     if vector.dtype != np.float32 or vector.ndim != 1:
-        raise ValueError(f"a flat float32 vector, got {vector.ndim} axes of {vector.dtype}")
-    # torch has no read-only tensors and warns about read-only arrays; nothing here writes to it.
+        raise ValueError(f"expected a flat float32 vector, got {vector.ndim} axes of {vector.dtype}")
+    # torch has no read-only tensors, and warns about read-only arrays.
     return torch.from_numpy(vector if vector.flags.writeable else vector.copy())
 
 

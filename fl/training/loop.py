@@ -1,4 +1,4 @@
-"""A whole training: data to clients, rounds until enough, records that a killed process can go on from."""
+"""A whole training: data for the clients, rounds until it is time to stop, and records to resume from."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +18,29 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl.config.checks import experiment
+from fl.config.rules import attack_warning
 from fl.config.schema import LABEL_FLIP, Experiment, to_tables
 from fl.data import DataSet, Examples, Federated, federate, flip_labels, from_clients, load
 from fl.errors import ConfigError
 from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, now, versions
-from fl.secure.layout import Population, announced
-from fl.training.aggregation import worst_case
+from fl.secure.layout import Layout
+from fl.secure.population import Population
+from fl.training.compilation import announce_compilation
 from fl.training.interrupt import Interrupt, Stopped
-from fl.training.learner import Learner, LocalTraining, Task
+from fl.training.learner import LocalTraining, Task
 from fl.training.models import Factory, split, unflatten
 from fl.training.randomness import attackers
 from fl.training.round import Played, Setting, play
-from fl.training.workers import Pool, cores, open_trainer
+from fl.training.workers import open_trainer
+from secagg.simulation import cores
 
 Vector = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """How a training ended: the model's vector, a record per round, the summary, and where it was written."""
+    """A finished training: the model's vector, a record per round, the summary, and the folder of records."""
 
     experiment: Experiment
     task: Task = field(repr=False)
@@ -47,7 +51,7 @@ class Trained:
 
     @property
     def accuracy(self) -> float:
-        """On the test examples, after the last round."""
+        """Accuracy on the test examples after the last round."""
         return float(self.summary["accuracy"])
 
     @property
@@ -58,152 +62,158 @@ class Trained:
         return module.eval()
 
 
-def prepare(e: Experiment) -> Federated:
-    """The data of an experiment, dealt to its clients; the server's validation set taken out before."""
-    roles = e.data.roles
-    if e.data.name == "shakespeare" and roles is None and e.data.partition == "role":
-        roles = e.clients
+def prepare(experiment: Experiment) -> Federated:
+    """The data of an experiment, divided among its clients after the server's validation set is taken out."""
+    settings = experiment.data
+    roles = settings.roles
+    if settings.name == "shakespeare" and roles is None and settings.partition == "role":
+        roles = experiment.clients
     try:
-        data = shortened(load(e.data.name, roles=roles), e)
+        data = shortened(load(settings.name, roles=roles), experiment)
         return federate(
             data,
-            clients=e.clients,
-            seed=e.seed,
-            partition=e.data.partition,
-            shards_per_client=e.data.shards_per_client,
-            alpha=e.data.alpha,
-            validation=e.data.validation,
+            clients=experiment.clients,
+            seed=experiment.seed,
+            partition=settings.partition,
+            shards_per_client=settings.shards_per_client,
+            alpha=settings.alpha,
+            validation=settings.validation,
         )
     except (ValueError, ImportError) as error:
         raise ConfigError(f"data: {error}") from error
 
 
-def shortened(data: DataSet, e: Experiment) -> DataSet:
-    """Only so many examples, chosen by lot, where the configuration asks for that."""
-    lot = np.random.default_rng([e.seed, *b"shortened"])
-    if e.data.examples is not None and e.data.examples < len(data.train):
-        chosen = np.sort(lot.permutation(len(data.train))[: e.data.examples]).astype(np.int64)
+def shortened(data: DataSet, experiment: Experiment) -> DataSet:
+    """The data with as many random examples as the configuration asks for."""
+    random = np.random.default_rng([experiment.seed, *b"shortened"])
+    train, test = experiment.data.examples, experiment.data.test_examples
+    if train is not None and train < len(data.train):
+        chosen = np.sort(random.permutation(len(data.train))[:train]).astype(np.int64)
         data = replace(data, train=data.train.take(chosen))
         if data.roles is not None:
             roles = tuple((name, np.flatnonzero(np.isin(chosen, rows))) for name, rows in data.roles)
             data = replace(data, roles=roles)
-    if e.data.test_examples is not None and e.data.test_examples < len(data.test):
-        chosen = np.sort(lot.permutation(len(data.test))[: e.data.test_examples]).astype(np.int64)
+    if test is not None and test < len(data.test):
+        chosen = np.sort(random.permutation(len(data.test))[:test]).astype(np.int64)
         data = replace(data, test=data.test.take(chosen))
     return data
 
 
 def run(
-    e: Experiment,
+    experiment: Experiment,
     *,
     data: Federated | None = None,
     model: str | Factory | None = None,
     folder: Folder | None = None,
     show: Progress | None = None,
 ) -> Trained:
-    """Train as the experiment says. With a folder everything is recorded, and what is there is continued."""
+    """Train as the experiment says. With a folder, rounds are recorded, and an earlier run is resumed."""
     show = show or Progress()
-    byzantine = attackers(e)
-    dealt = prepare(e) if data is None else data
-    if len(dealt.clients) != e.clients:
-        raise ConfigError(f"clients: {e.clients}, but there are data for {len(dealt.clients)}")
-    if e.attack.name == LABEL_FLIP:
-        dealt = flip_labels(dealt, byzantine)
-    _check_machine(e)
-    task = Task(model or e.model, dealt, LocalTraining(**to_tables(e.local)), e.seed)
+    byzantine = attackers(experiment)
+    federated = prepare(experiment) if data is None else data
+    if len(federated.clients) != experiment.clients:
+        raise ConfigError(
+            f"clients: {experiment.clients}, but there are data for {len(federated.clients)} clients"
+        )
+    if experiment.attack.name == LABEL_FLIP:
+        federated = flip_labels(federated, byzantine)
+    _check_machine(experiment)
+    local = LocalTraining(**to_tables(experiment.local))
+    task = Task(model or experiment.model, federated, local, experiment.seed)
+    machine = experiment.machine
     try:
-        trainer = open_trainer(task, device=e.machine.device, workers=e.machine.workers)
+        trainer = open_trainer(task, device=machine.device, workers=machine.workers)
     except (ValueError, ImportError, RuntimeError) as error:
         raise ConfigError(f"model: {error}") from error
-    with announced(show.note), Interrupt(show.note) as interrupt, trainer:
-        population = Population(e, [int(size) for size in dealt.sizes])
-        for warning in (exposing(e), worst_case(e, population.layout.clusters)):
-            if warning:
-                show.note(f"{e.name}: {warning}")
-        setting = Setting(e, trainer, population, byzantine, show, interrupt)
-        return train_rounds(setting, task, folder, play)
+    with announce_compilation(show.note), Interrupt(show.note) as interrupt, trainer:
+        population = Population(experiment, [int(size) for size in federated.sizes])
+        show_warnings(experiment, population.layout, show)
+        setting = Setting(experiment, trainer, population, byzantine, show, interrupt)
+        return train_rounds(setting, task, folder, partial(play, setting, population))
 
 
-def _check_machine(e: Experiment) -> None:
-    device, cuda = e.machine.device, torch.cuda.is_available()
+def _check_machine(experiment: Experiment) -> None:
+    device, cuda = experiment.machine.device, torch.cuda.is_available()
     if device == "cuda" and not cuda:
-        raise ConfigError("machine.device: torch sees no GPU here; use cpu or auto")
-    if (device == "cuda" or (device == "auto" and cuda)) and e.machine.workers:
+        raise ConfigError("machine.device: torch finds no GPU; use cpu or auto")
+    if (device == "cuda" or (device == "auto" and cuda)) and experiment.machine.workers:
         raise ConfigError("machine.workers: a GPU trains clients together in one process; use 0")
 
 
-def exposing(e: Experiment) -> str:
-    """A warning, if the server learns single updates."""
-    if e.method == "no-share":
-        return "NO SECURE AGGREGATION: the server sees every update (privacy.expose_every_client)"
-    if e.privacy.audit != "enforce":
-        return "NOBODY IS PROTECTED: the exposure audit only reports (privacy.audit)"
-    return ""
+def show_warnings(experiment: Experiment, layout: Layout, show: Progress) -> None:
+    """Warn if the server learns single updates, or if there may be too many attackers for the rule."""
+    warnings = [attack_warning(experiment, layout.clusters)]
+    if experiment.method == "no-share":
+        warnings.append("NO SECURE AGGREGATION: the server sees every update (privacy.expose_every_client)")
+    elif experiment.privacy.audit != "enforce":
+        warnings.append("NOBODY IS PROTECTED: the exposure audit only reports (privacy.audit)")
+    for warning in reversed(warnings):
+        if warning:
+            show.note(f"{experiment.name}: {warning}")
 
 
-Player = Callable[[Setting, int, Vector, Vector], Played]
+Player = Callable[[int, Vector, Vector], Played]  # a round from its number, the model and the last update
 
 
 def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Player) -> Trained:
-    """Rounds until enough, each recorded, from wherever the folder's last checkpoint is."""
-    e, trainer, show = setting.experiment, setting.trainer, setting.show
+    """Play and record rounds until it is time to stop, from the folder's last checkpoint if there is one."""
+    experiment, show = setting.experiment, setting.show
     start = time.perf_counter()
     checkpoint = folder.load() if folder else None
     if checkpoint is None:
-        x, history = trainer.initial(), []
+        x, history = setting.trainer.initial(), []
         last = np.zeros_like(x)
         if folder:
             folder.describe(_info(setting, x))
     else:
         x, last, history = checkpoint.x, checkpoint.last, list(checkpoint.history)
-    show.begin(e.name, e.rounds, len(history))
+    show.begin(experiment.name, experiment.rounds, len(history))
     done = len(history)
-    reason = why_stop(e, history)
+    reason = stop_reason(experiment, history)
     try:
-        while done < e.rounds and not reason:
-            played = play(setting, done, x, last)
+        while done < experiment.rounds and not reason:
+            played = play(done, x, last)
             x, last, done = played.x, played.update, done + 1
             history.append(played.record)
-            reason = why_stop(e, history)
+            reason = stop_reason(experiment, history)
             if folder:
                 folder.append(played.record)
-                if done % e.machine.checkpoint_every == 0 or done == e.rounds or reason:
+                if done % experiment.machine.checkpoint_every == 0 or done == experiment.rounds or reason:
                     folder.checkpoint(done, x, last)
             show.round(played.record)
-            if done < e.rounds and not reason:
+            if done < experiment.rounds and not reason:
                 setting.interrupt.safe_point()
     except Stopped:
-        if folder and done and done % e.machine.checkpoint_every:
+        if folder and done and done % experiment.machine.checkpoint_every:
             folder.checkpoint(done, x, last)
         raise
     finally:
         show.end()
-    summary = summarise(e, history, reason, time.perf_counter() - start)
+    summary = summarise(history, reason, time.perf_counter() - start)
     if folder:
         folder.finish(_parameters(task, x), summary)
-    return Trained(e, task, x, history, summary, folder.path if folder else None)
+    return Trained(experiment, task, x, history, summary, folder.path if folder else None)
 
 
-def why_stop(e: Experiment, history: Sequence[Mapping[str, Any]]) -> str:
-    """The stopping criterion of Algorithm 1, line 6; empty while there is reason to go on."""
+def stop_reason(experiment: Experiment, history: Sequence[Mapping[str, Any]]) -> str:
+    """Why training stops before its last round (Algorithm 1, line 6); empty while it continues."""
     measured = [(record["round"], record) for record in history if record["accuracy"] is not None]
     if not measured:
         return ""
     number, latest = measured[-1]
-    if e.stop.accuracy is not None and latest["accuracy"] >= e.stop.accuracy:
-        return f"accuracy {latest['accuracy']:.4f} reached the goal of {e.stop.accuracy}"
-    if e.stop.patience is not None:
+    stop = experiment.stop
+    if stop.accuracy is not None and latest["accuracy"] >= stop.accuracy:
+        return f"accuracy {latest['accuracy']:.4f} reached the goal of {stop.accuracy}"
+    if stop.patience is not None:
         best = min(
             measured, key=lambda entry: float("inf") if entry[1]["loss"] is None else entry[1]["loss"]
         )[0]
-        if number - best >= e.stop.patience:
+        if number - best >= stop.patience:
             return f"no lower loss since round {best}"
     return ""
 
 
-def summarise(
-    e: Experiment, history: Sequence[Mapping[str, Any]], reason: str, seconds: float
-) -> dict[str, Any]:
+def summarise(history: Sequence[Mapping[str, Any]], reason: str, seconds: float) -> dict[str, Any]:
     """A training in a few numbers."""
     accuracies = [record["accuracy"] for record in history if record["accuracy"] is not None]
     spent: dict[str, float] = {}
@@ -244,16 +254,12 @@ _MAC = sys.platform == "darwin"  # where ru_maxrss counts bytes
 
 def _info(setting: Setting, x: Vector) -> dict[str, Any]:
     score = setting.trainer.evaluate(x)
-    layout = setting.population.layout
-    weights = setting.population.weights
-    trainer = setting.trainer
+    layout, weights = setting.cohort.layout, setting.cohort.weights
     return {
         "started": now(),
         "versions": versions(),
         "cores": cores(),
-        "workers": trainer.count if isinstance(trainer, Pool) else 0,
-        "device": str(trainer.device) if isinstance(trainer, Learner) else "cpu",
-        "together": (trainer.not_together or trainer.together) if isinstance(trainer, Learner) else 1,
+        **setting.trainer.machine,
         "parameters": len(x),
         "byzantine": sorted(setting.byzantine),
         "cells": list(layout.cells),
@@ -264,7 +270,7 @@ def _info(setting: Setting, x: Vector) -> dict[str, Any]:
 
 
 def _parameters(task: Task, x: Vector) -> dict[str, NDArray[Any]]:
-    """The trained vector as named parameters, as `load_state_dict` wants them."""
+    """The trained vector as named parameters, as `load_state_dict` takes them."""
     module = task.build()
     names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
     parts = split(torch.from_numpy(x), module)
@@ -288,16 +294,16 @@ def train(
     show: Progress | None = None,
     **settings: Any,
 ) -> Trained:
-    """Train a model of yours on the data of clients of yours, with SHARE.
+    """Train your own model on your own data with SHARE.
 
     `model` is a torch module, a function of (input shape, classes), or a name of `models`. Each client's
     data and the test data are pairs (inputs, labels) of tensors or arrays. `settings` are the keys of
-    docs/configuration.md, tables as dictionaries:
+    docs/configuration.md, with tables as dictionaries:
 
         fl.train(net, clients, test, rounds=20, clusters={"size": 3}, aggregation={"rule": "krum", "f": 2})
 
-    `validation` is what the server keeps for rules that need it. With `out` everything is recorded there;
-    `resume=True` goes on with what is there.
+    `validation` is what the server keeps for rules that need it. `out` is the folder in which the run is
+    recorded; `resume=True` resumes the run in that folder.
     """
     parts = [as_examples(part, f"client {i}") for i, part in enumerate(clients)]
     held = None if validation is None else as_examples(validation, "validation")
@@ -312,12 +318,12 @@ def train(
         settings["data"] = {"validation": min(0.5, share), **settings.get("data", {})}
     named = {"name": "python:data", **settings.pop("data", {})}
     called = model if isinstance(model, str) else f"python:{getattr(model, '__name__', type(model).__name__)}"
-    e = experiment({"clients": len(parts), "model": called, "data": named, **settings})
+    chosen = experiment({"clients": len(parts), "model": called, "data": named, **settings})
     folder = None
     if out is not None:
-        folder = Folder.resume(out) if resume else Folder.create(out, e)
+        folder = Folder.resume(out) if resume else Folder.create(out, chosen)
     try:
-        return run(e, data=data, model=_factory(model), folder=folder, show=show)
+        return run(chosen, data=data, model=_factory(model), folder=folder, show=show)
     finally:
         if folder:
             folder.close()
@@ -331,6 +337,7 @@ def _factory(model: str | Factory | nn.Module) -> str | Factory:
 
 
 def as_examples(part: Examples | Pair, whose: str) -> Examples:
+    """Examples from a pair (inputs, labels), in the types that training uses."""
     if isinstance(part, Examples):
         return part
     try:

@@ -1,10 +1,10 @@
-"""Models, and the one flat float32 vector that the rest of the toolkit sees instead of them.
+"""Models, and the flat float32 vector that the rest of the toolkit sees instead of them.
 
-The order of the vector: the parameters as `named_parameters()` yields them (the order in which the module's
+The vector holds the parameters in the order of `named_parameters()` (the order in which the module's
 constructor assigns its parts), each row by row in its logical shape, whatever its layout in memory. A
-parameter used twice appears once; a parameter that does not require a gradient is not in it.
+parameter that is used twice appears once. A parameter that does not require a gradient is not in the vector.
 
-A model of your own is a function of the input shape and the number of classes, named by its import path:
+Your own model is a function of the input shape and the number of classes, named by its import path:
 
     def my_model(shape, classes):                       # in a module of yours, say nets.py
         return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes))
@@ -40,7 +40,7 @@ def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """The paper's network for CIFAR-10: two 5x5 convolutions and 512 hidden units; d = 2,156,490.
 
     SHARE, Appendix D. The activation comes after the pooling: max and ReLU commute, so the function and its
-    gradient are those of the paper's order at a quarter of the activations.
+    gradient are the same as in the paper's order, with a quarter of the activations.
     """
     channels, height, width = _image(shape, 4)
     return nn.Sequential(
@@ -95,7 +95,7 @@ def lstm(shape: tuple[int, ...], classes: int) -> nn.Module:
     Caldas et al. 2018 (LEAF), as SHARE uses it (Appendix D).
     """
     if len(shape) != 1:
-        raise ValueError(f"lstm reads sequences of tokens, not inputs of shape {shape}")
+        raise ValueError(f"lstm needs sequences of tokens, not inputs of shape {shape}")
     return NextCharacter(classes)
 
 
@@ -105,7 +105,7 @@ MODELS: Final[dict[str, Factory]] = {"cnn": cnn, "lstm": lstm, "small-cnn": smal
 def _image(shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
     if len(shape) != 3 or min(shape[1:]) < least:
         raise ValueError(
-            f"this model reads images (channels, height, width) of at least {least}x{least}, got {shape}"
+            f"this model needs images (channels, height, width) of at least {least}x{least}, got {shape}"
         )
     return shape[0], shape[1], shape[2]
 
@@ -131,9 +131,9 @@ def resolve(model: str | Factory) -> Factory:
 
 
 def import_path(model: str | Factory) -> str | None:
-    """A string that names the model in another process; None where there is none.
+    """A string that names the model in another process; None if there is none.
 
-    A lambda, a nested function, or a function of the script being run cannot be imported elsewhere.
+    A lambda, a nested function, or a function of the running script cannot be imported elsewhere.
     """
     if isinstance(model, str):
         return model
@@ -151,11 +151,11 @@ def import_path(model: str | Factory) -> str | None:
 
 
 def build(model: str | Factory, shape: tuple[int, ...], classes: int, *, seed: int) -> nn.Module:
-    """The model with its initial parameters, which depend on `seed` alone; torch's own state stays as it was.
+    """The model with its initial parameters, which depend on `seed` alone. torch's own state does not change.
 
-    Refuses what cannot be one float32 vector that training alone changes: other types, nothing to train, and
-    layers that keep running statistics (batch norm). Those are not differences that a robust rule can weigh,
-    and a variance pushed below zero breaks the model: use GroupNorm, or track_running_stats=False.
+    Raises ValueError for a model that is not one float32 vector that only training changes: other types,
+    nothing to train, and layers that keep running statistics (batch norm). A robust rule cannot weigh
+    statistics, and a variance below zero breaks the model: use GroupNorm, or track_running_stats=False.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -165,15 +165,15 @@ def build(model: str | Factory, shape: tuple[int, ...], classes: int, *, seed: i
     for name, part in module.named_modules():
         if isinstance(part, _NormBase) and part.track_running_stats:
             raise ValueError(
-                f"{name or 'the model'} ({type(part).__name__}) keeps running statistics, which are no part "
-                "of an update; use GroupNorm, or track_running_stats=False"
+                f"{name or 'the model'} ({type(part).__name__}) keeps running statistics, which are not "
+                "part of an update; use GroupNorm, or track_running_stats=False"
             )
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     if not trained:
         raise ValueError(f"model {model!r} has no parameters to train")
     for name, parameter in trained:
         if parameter.dtype != torch.float32:
-            raise ValueError(f"parameter {name} is {parameter.dtype}; only float32 is trained")
+            raise ValueError(f"parameter {name} is {parameter.dtype}; only float32 can be trained")
     return module
 
 
@@ -188,11 +188,11 @@ def dimension(module: nn.Module) -> int:
 
 
 def split(vector: Tensor, module: nn.Module) -> list[Tensor]:
-    """Views of the flat vector (or of a stack of them, along the last axis) shaped as the parameters."""
+    """Views of the flat vector (or of a stack of vectors, along the last axis) in the parameters' shapes."""
     trained = parameters(module)
     ends = np.cumsum([0] + [p.numel() for p in trained]).tolist()
     if vector.shape[-1] != ends[-1]:
-        raise ValueError(f"a vector of {vector.shape[-1]} for a model of {ends[-1]} parameters")
+        raise ValueError(f"got a vector of {vector.shape[-1]} values for a model of {ends[-1]} parameters")
     return [
         vector[..., start:end].reshape(*vector.shape[:-1], *p.shape)
         for p, (start, end) in zip(trained, pairwise(ends), strict=True)

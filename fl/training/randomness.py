@@ -1,7 +1,7 @@
-"""What is drawn and derived from (seed, round) alone, without torch, so that every party derives the same.
+"""What follows from the seed and the round alone. It needs no torch, and everybody derives the same.
 
-These are the simulation's own dice (who attacks, who drops out, which examples validate) and the context that
-every client binds into its masks. No mask and no key ever comes from here.
+The generators decide who attacks, who drops out and which examples validate; the context is what every client
+binds into its masks. No mask and no key comes from here.
 """
 
 from __future__ import annotations
@@ -11,35 +11,42 @@ import hashlib
 import numpy as np
 
 from fl.config.schema import STAGES, Experiment
+from secagg import Stage
 
 
 def generator(seed: int, t: int, purpose: str) -> np.random.Generator:
-    """The dice of round t for one purpose."""
+    """The random generator of round t for one purpose."""
     digest = hashlib.sha256(f"fl/rounds/v1:{seed}:{t}:{purpose}".encode()).digest()
     return np.random.default_rng(int.from_bytes(digest[:16], "big"))
 
 
-def attackers(e: Experiment) -> frozenset[int]:
+def attackers(experiment: Experiment) -> frozenset[int]:
     """The Byzantine clients: drawn once, the same for the whole training."""
-    lot = np.random.default_rng([e.seed, *b"byzantine"])
-    return frozenset(int(client) for client in lot.permutation(e.clients)[: e.byzantine])
+    random = np.random.default_rng([experiment.seed, *b"byzantine"])
+    return frozenset(int(client) for client in random.permutation(experiment.clients)[: experiment.byzantine])
 
 
-def absences(e: Experiment, t: int) -> dict[int, str]:
-    """Who stops answering in this round, and with which message."""
-    lot = generator(e.seed, t, "dropout")
-    chance, stages = lot.random(e.clients), lot.integers(0, len(STAGES), e.clients)
-    gone = {
-        client: STAGES[stages[client]] if e.dropout.stage == "any" else e.dropout.stage
-        for client in range(e.clients)
-        if chance[client] < e.dropout.rate
+def absences(experiment: Experiment, t: int) -> dict[int, Stage]:
+    """The clients that stop answering in round t, and the stage at which each of them stops."""
+    random, dropout = generator(experiment.seed, t, "dropout"), experiment.dropout
+    chance = random.random(experiment.clients)
+    stages = random.integers(0, len(STAGES), experiment.clients)
+    absent = {
+        client: Stage(int(stages[client])) if dropout.stage == "any" else stage_named(dropout.stage)
+        for client in range(experiment.clients)
+        if chance[client] < dropout.rate
     }
-    for absence in e.dropout.schedule:
+    for absence in dropout.schedule:
         if absence.round == t + 1:
-            gone |= dict.fromkeys(absence.clients, absence.stage)
-    return gone
+            absent |= dict.fromkeys(absence.clients, stage_named(absence.stage))
+    return absent
 
 
-def context(e: Experiment, model_hash: bytes) -> bytes:
-    """What every client binds into its masks: the configuration and the model it was given."""
-    return hashlib.sha256(b"fl/context/v1:" + e.fingerprint + model_hash).digest()
+def stage_named(name: str) -> Stage:
+    """The stage that a configuration names."""
+    return Stage[name.upper()]
+
+
+def context(experiment: Experiment, model_hash: bytes) -> bytes:
+    """What every client binds into its masks: the configuration and the model that it was given."""
+    return hashlib.sha256(b"fl/context/v1:" + experiment.fingerprint + model_hash).digest()

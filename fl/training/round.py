@@ -1,7 +1,8 @@
-"""One round of SHARE, top to bottom (Algorithm 1; with the rule `zeno++` it is Algorithm 2).
+"""One round of SHARE, from top to bottom (Algorithm 1; with the rule `zeno++` it is Algorithm 2).
 
-`play` is the whole round in the order in which it happens; no step calls back. Everything random in it is
-drawn from the seed and the round, so a round that is played again gives the same bits.
+`play` is the whole round of a simulation, in the order in which things happen. `conclude` is the part of it
+that the server does once the sums are open, wherever the clients are. Everything random is drawn from the
+seed and the round, so a round that is played again gives the same bits.
 """
 
 from __future__ import annotations
@@ -9,22 +10,27 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl.config.schema import LABEL_FLIP, NO_ATTACK, STAGES, Experiment
+from fl.config.rules import averages_by_weight
+from fl.config.schema import LABEL_FLIP, NO_ATTACK, Experiment
 from fl.reporting.progress import Progress
-from fl.secure.layout import Cell, Cluster, Cohort, Opened, Population
+from fl.secure.layout import Cell
+from fl.secure.population import Cohort, Population
+from fl.secure.results import CellResult
 from fl.training import aggregation
 from fl.training.interrupt import Interrupt
-from fl.training.learner import Learner
 from fl.training.randomness import absences, context, generator
-from fl.training.workers import Pool
-from secagg.simulation import Cost
+from fl.training.workers import Trainer
+from secagg import Stage, Verdict
+from secagg.simulation import Cost, Misbehaviour
 
 Vector = NDArray[np.float32]
 Matrix = NDArray[np.float32]
@@ -35,8 +41,8 @@ class Setting:
     """What stays the same from round to round."""
 
     experiment: Experiment
-    trainer: Learner | Pool
-    population: Cohort
+    trainer: Trainer
+    cohort: Cohort
     byzantine: frozenset[int]
     show: Progress = field(default_factory=Progress)
     interrupt: Interrupt = field(default_factory=Interrupt)
@@ -44,50 +50,53 @@ class Setting:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """The model after a round, the aggregated update that led there, and the record of it."""
+    """The model after a round, the aggregated update that led there, and the record of the round."""
 
     x: Vector
     update: Vector
     record: dict[str, Any]
 
 
-def play(setting: Setting, t: int, x: Vector, last: Vector) -> Played:
+def play(setting: Setting, population: Population, t: int, x: Vector, last: Vector) -> Played:
     """Round t (counted from 0) from the model x. `last` is the previous round's aggregated update."""
-    e, clock = setting.experiment, Clock()
-    cells = setting.population.cells(t, len(x), context(e, hashlib.sha256(x.tobytes()).digest()))
-    absent = absences(e, t)
-
-    opened = []
-    for cell in cells:
-        active = [c for c in cell.seated if absent.get(c, "unmasking") not in STAGES[:3]]
+    experiment, clock = setting.experiment, Clock()
+    bound = context(experiment, hashlib.sha256(x.tobytes()).digest())
+    absent = absences(experiment, t)
+    results = []
+    for cell in population.cells(t, len(x), bound):
+        active = [c for c in cell.clustered if absent.get(c, Stage.DONE) > Stage.INPUTS]
         with clock("training"):
             updates = train(setting, t, x, active)
         with clock("attack"):
             attack(setting, t, active, updates)
-            broken = [c for c, row in zip(active, updates, strict=True) if not np.isfinite(row).all()]
+            rows = dict(zip(active, updates, strict=True))
+            broken = [client for client, row in rows.items() if not np.isfinite(row).all()]
         with clock("secure"):
-            opened.append(secure(setting, cell, active, updates, absent | dict.fromkeys(broken, "inputs")))
-        del updates  # one cell's updates at a time
+            drop = absent | dict.fromkeys(broken, Stage.INPUTS)
+            results.append(aggregate_securely(setting, population, cell, rows, drop))
+        del updates, rows  # keep one cell's updates at a time
         setting.interrupt.safe_point()
-    return conclude(setting, t, x, last, opened, clock)
+    return conclude(setting, t, x, last, results, clock)
 
 
 def conclude(
-    setting: Setting, t: int, x: Vector, last: Vector, opened: Sequence[Opened], clock: Clock
+    setting: Setting, t: int, x: Vector, last: Vector, results: Sequence[CellResult], clock: Clock
 ) -> Played:
-    """What the server does once the sums are open, wherever the clients are."""
-    e = setting.experiment
+    """What the server does once the sums are open: aggregate, step, evaluate, and describe the round."""
     with clock("aggregation"):
-        parts = [combine(setting, t, r, x, last, opened) for r in range(setting.population.layout.groupings)]
+        groupings = range(setting.cohort.layout.groupings)
+        parts = [combine(setting, t, r, x, last, results) for r in groupings]
     given = [part.update for part in parts if part.update is not None]
     if given:
         update = (sum(given[1:], start=given[0].astype(np.float64)) / len(given)).astype(np.float32)
-        after = x + np.float32(e.server_lr) * update
+        after = x + np.float32(setting.experiment.server_lr) * update
         skipped = ""
     else:
         update, after = np.zeros_like(x), x
-        skipped = "round skipped, the model stays as it was: " + why_nothing(opened, parts)
-    record = {"round": t + 1, "skipped": skipped, **described(setting, opened, parts, update)}
+        reasons = [result.failed for result in results] + [part.skipped for part in parts]
+        reason = next(filter(None, reasons), "no sum was opened")
+        skipped = f"round skipped, the model stays as it was: {reason}"
+    record = {"round": t + 1, "skipped": skipped, **describe(setting, results, parts, update)}
     with clock("evaluation"):
         record |= evaluate(setting, t, after)
     record["seconds"] = clock.seconds()
@@ -98,12 +107,11 @@ def conclude(
 
 
 def train(setting: Setting, t: int, x: Vector, clients: Sequence[int]) -> Matrix:
-    """x_{i,K} - x^t of every client, a few at a time so that a person sees it move and can stop it."""
+    """x_{i,K} - x^t of every client, a few clients at a time so that the user sees progress and can stop."""
     trainer = setting.trainer
-    at_once = 4 * trainer.count if isinstance(trainer, Pool) else max(16, trainer.together)
     updates = np.empty((len(clients), len(x)), dtype=np.float32)
-    for first in range(0, len(clients), at_once):
-        some = clients[first : first + at_once]
+    for first in range(0, len(clients), trainer.at_once):
+        some = clients[first : first + trainer.at_once]
         setting.show.phase("training", first, len(clients))
         trainer.train(x, some, round_index=t, out=updates[first : first + len(some)])
         setting.interrupt.safe_point()
@@ -112,63 +120,73 @@ def train(setting: Setting, t: int, x: Vector, clients: Sequence[int]) -> Matrix
 
 def attack(setting: Setting, t: int, clients: Sequence[int], updates: Matrix) -> None:
     """Replace what the Byzantine clients of a cell send. They know each other and every honest update."""
-    e = setting.experiment
-    if e.attack.name in (NO_ATTACK, LABEL_FLIP) or t + 1 < e.attack.start:
+    experiment = setting.experiment
+    if experiment.attack.name in (NO_ATTACK, LABEL_FLIP) or t + 1 < experiment.attack.start:
         return
     bad = np.array([client in setting.byzantine for client in clients], dtype=bool)
     if bad.any():
-        updates[bad] = aggregation.attacked(e, updates, bad, generator(e.seed, t, "attack"))
+        random = generator(experiment.seed, t, "attack")
+        updates[bad] = aggregation.attacked(experiment, updates, bad, random)
 
 
-def secure(
-    setting: Setting, cell: Cell, active: Sequence[int], updates: Matrix, absent: Mapping[int, str]
-) -> Opened:
+def aggregate_securely(
+    setting: Setting,
+    population: Population,
+    cell: Cell,
+    updates: Mapping[int, Vector],
+    drop: Mapping[int, Stage],
+) -> CellResult:
     """The cluster sums of a cell, through secure aggregation."""
-    e = setting.experiment
-    place = {client: row for row, client in enumerate(active)}
-    deed = e.attack.protocol
-    cheats = {c: deed for c in cell.clients if c in setting.byzantine} if deed != "none" else {}
-    total = len(setting.population.layout.cells)
-    which = f" of cell {cell.index + 1}/{total}" if total > 1 else ""
+    protocol = setting.experiment.attack.protocol
+    cheats = setting.byzantine.intersection(cell.clients) if protocol != "none" else ()
+    cells = len(setting.cohort.layout.cells)
+    which = f" of cell {cell.index + 1}/{cells}" if cells > 1 else ""
+    answered: Counter[Stage] = Counter()
 
-    def on_answer(stage: str, answers: int) -> None:
-        setting.show.phase(f"secure aggregation{which}: {stage}", answers, len(cell.clients))
+    def on_answer(stage: Stage, client: int) -> None:
+        answered[stage] += 1
+        phase = f"secure aggregation{which}: {stage.name.lower()}"
+        setting.show.phase(phase, answered[stage], len(cell.clients))
 
-    assert isinstance(setting.population, Population), "only a simulation holds every client's keys"
-    return setting.population.aggregate(
-        cell, lambda client: updates[place[client]], drop=absent, misbehave=cheats, on_answer=on_answer
+    return population.aggregate(
+        cell,
+        updates,
+        drop=drop,
+        misbehave={client: Misbehaviour(protocol) for client in cheats},
+        on_answer=on_answer,
     )
 
 
 def combine(
-    setting: Setting, t: int, r: int, x: Vector, last: Vector, opened: Sequence[Opened]
+    setting: Setting, t: int, r: int, x: Vector, last: Vector, results: Sequence[CellResult]
 ) -> aggregation.Decision:
     """g^r: the clusters of all cells in one reclustering, through one rule."""
-    e = setting.experiment
-    setting.show.phase("robust aggregation", r, setting.population.layout.groupings)
-    pairs = [(cell, cluster) for cell in opened for cluster in cell.of(r)]
+    experiment = setting.experiment
+    setting.show.phase("robust aggregation", r, setting.cohort.layout.groupings)
+    pairs = [(result, cluster) for result in results for cluster in result.opened(r)]
     if not pairs:
         return aggregation.Decision(None, (), (), "no sum was opened")
-    clusters = tuple(cluster for _, cluster in pairs)
-    if aggregation.by_weight(e):
-        totals = [cell.total(r) for cell in opened if cell.of(r)]
+    clusters = tuple((result.cell.index, cluster) for result, cluster in pairs)
+    if averages_by_weight(experiment):
+        totals = [result.total(r) for result in results if result.opened(r)]
         update = sum(total for total, _ in totals) / sum(weight for _, weight in totals)
         decision = aggregation.Decision(np.asarray(update, dtype=np.float32), clusters, ())
     else:
         means = np.empty((len(pairs), len(x)), dtype=np.float32)
-        for row, (cell, cluster) in zip(means, pairs, strict=True):
-            cell.mean(cluster, out=row)
-        lot = generator(e.seed, t, f"validation {r}")
-        decision = aggregation.decide(e, means, clusters, setting.trainer, x, last, lot)
-    for cell in opened:
-        cell.forget(r)
+        for row, (result, cluster) in zip(means, pairs, strict=True):
+            result.mean(cluster, out=row)
+        random = generator(experiment.seed, t, f"validation {r}")
+        decision = aggregation.decide(experiment, means, clusters, setting.trainer, x, last, random)
+    for result in results:
+        result.forget(r)
     setting.interrupt.safe_point()
     return decision
 
 
 def evaluate(setting: Setting, t: int, x: Vector) -> dict[str, float | None]:
-    machine = setting.experiment.machine
-    if (t + 1) % machine.evaluate_every and t + 1 < setting.experiment.rounds:
+    """Accuracy and loss on the test examples, or nothing in a round without evaluation."""
+    experiment = setting.experiment
+    if (t + 1) % experiment.machine.evaluate_every and t + 1 < experiment.rounds:
         return {"accuracy": None, "loss": None}
     setting.show.phase("testing", 0, 1)
     score = setting.trainer.evaluate(x)
@@ -185,88 +203,85 @@ class Clock:
         self._start = time.perf_counter()
         self._spent: dict[str, float] = {}
 
-    def __call__(self, name: str) -> _Span:
-        return _Span(lambda seconds: self._add(name, seconds))
-
-    def _add(self, name: str, seconds: float) -> None:
-        self._spent[name] = self._spent.get(name, 0.0) + seconds
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._spent[name] = self._spent.get(name, 0.0) + time.perf_counter() - start
 
     def seconds(self) -> dict[str, float]:
         return {**self._spent, "total": time.perf_counter() - self._start}
 
 
-class _Span:
-    def __init__(self, add: Callable[[float], None]) -> None:
-        self._add = add
-
-    def __enter__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._add(time.perf_counter() - self._start)
-
-
-def described(
-    setting: Setting, opened: Sequence[Opened], parts: Sequence[aggregation.Decision], update: Vector
+def describe(
+    setting: Setting,
+    results: Sequence[CellResult],
+    parts: Sequence[aggregation.Decision],
+    update: Vector,
 ) -> dict[str, Any]:
-    """What happened, in plain values. Which clusters were poisoned is known only to a simulation."""
+    """What happened, in plain values. Only a simulation knows which clusters were poisoned."""
     cost = Cost()
-    for cell in opened:
-        cost.add(cell.cost)
-    exposures = [cell.exposure for cell in opened if cell.exposure is not None]
-    learned = [found for found in exposures if found.anonymity is not None]
-    clients = sum(found.clients for found in exposures)
-    verdicts = {
-        (cluster.cell, cluster.grouping, cluster.index): kept
+    for result in results:
+        cost.add(result.cost)
+    kept = {
+        cluster: share
         for part in parts
         if part.kept
-        for cluster, kept in zip(part.clusters, part.kept, strict=True)
+        for cluster, share in zip(part.clusters, part.kept, strict=True)
+    }
+    blamed = {
+        str(client): reason
+        for result in results
+        if result.result is not None
+        for client, reason in sorted(result.result.blamed.items())
     }
     return {
         "clusters": [
-            _cluster(setting, cluster, verdicts.get((cluster.cell, cluster.grouping, cluster.index)))
-            for cell in opened
-            for cluster in cell.clusters
+            entry for result in results for entry in _describe_clusters(result, setting.byzantine, kept)
         ],
         "groupings": [{"opened": len(part.clusters), "f": part.f, "skipped": part.skipped} for part in parts],
         "dropouts": [
-            {"client": client, "stage": gone.stage.name.lower(), "why": gone.reason}
-            for cell in opened
-            for client, gone in sorted(cell.dropouts.items())
+            {"client": client, "stage": dropout.stage.name.lower(), "why": dropout.reason}
+            for result in results
+            for client, dropout in sorted(result.dropouts.items())
         ],
-        "blamed": {str(client): why for cell in opened for client, why in sorted(cell.blamed.items())},
-        "failed_cells": {str(cell.cell.index): cell.failed for cell in opened if cell.failed},
-        "exposure": {
-            "exposed": [client for found in exposures for client in found.exposed],
-            "would_expose": sum(found.would_expose for found in exposures),
-            "anonymity": min((found.anonymity or 0 for found in learned), default=None),
-            "anonymity_at_most": min((found.anonymity_at_most or 0 for found in learned), default=None),
-            "leverage": sum(found.rank for found in exposures) / clients if clients else 0.0,
-            "most_leverage": max((found.most_leverage for found in exposures), default=0.0),
-            "sentences": list(exposures[0].sentences[:4]) if exposures else [],
-        },
+        "blamed": blamed,
+        "failed_cells": {str(result.cell.index): result.failed for result in results if result.failed},
+        "exposure": _describe_exposure([r.result.verdict for r in results if r.result is not None]),
         "cryptography": cost.as_dict(),
         "update_norm": float(np.linalg.norm(update.astype(np.float64))),
     }
 
 
-def _cluster(setting: Setting, cluster: Cluster, kept: float | None) -> dict[str, Any]:
-    told: dict[str, Any] = {
-        "cell": cluster.cell,
-        "grouping": cluster.grouping,
-        "cluster": cluster.index,
-        "members": list(cluster.members),
-        "bad": sum(client in setting.byzantine for client in cluster.members),
-        "state": cluster.state,
-        "kept": kept,
+def _describe_clusters(
+    result: CellResult, byzantine: frozenset[int], kept: Mapping[aggregation.ClusterId, float]
+) -> Iterator[dict[str, Any]]:
+    for cluster, members in result.clusters().items():
+        state, reason = result.state(cluster)
+        yield {
+            "cell": result.cell.index,
+            "grouping": cluster[0],
+            "cluster": cluster[1],
+            "members": list(members),
+            "bad": len(byzantine.intersection(members)),
+            "state": state,
+            "kept": kept.get((result.cell.index, cluster)),
+            **({"why": reason} if reason else {}),
+        }
+
+
+def _describe_exposure(verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """What the server learned from the opened sums of all cells."""
+    anonymities = [v.anonymity for v in verdicts if v.anonymity.upper is not None]
+    clients = sum(verdict.clients for verdict in verdicts)
+    return {
+        "exposed": [client for verdict in verdicts for client in sorted(verdict.exposed)],
+        "would_expose": sum(len(verdict.would_expose) for verdict in verdicts),
+        "anonymity": min((anonymity.lower for anonymity in anonymities), default=None),
+        "anonymity_at_most": min((anonymity.upper or 0 for anonymity in anonymities), default=None),
+        "leverage": sum(verdict.rank for verdict in verdicts) / clients if clients else 0.0,
+        "most_leverage": max((value for v in verdicts for value in v.leverage.values()), default=0.0),
+        "sentences": list(verdicts[0].sentences[:4]) if verdicts else [],
     }
-    if cluster.why:
-        told["why"] = cluster.why
-    return told
-
-
-def why_nothing(opened: Sequence[Opened], parts: Sequence[aggregation.Decision]) -> str:
-    reasons = [cell.failed for cell in opened if cell.failed] + [
-        part.skipped for part in parts if part.skipped
-    ]
-    return reasons[0] if reasons else "no sum was opened"

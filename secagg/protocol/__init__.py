@@ -34,6 +34,7 @@ from secagg.protocol.result import Dropout, Result, RowSum, Stage
 from secagg.protocol.server import Outbox, Server
 from secagg.protocol.transcript import unmasking_statement
 from secagg.protocol.wire import decode, encode
+from secagg.types import GroupId
 
 __all__ = [
     "Bundle",
@@ -46,6 +47,7 @@ __all__ = [
     "Endorsement",
     "FileJournal",
     "Floors",
+    "GroupId",
     "Journal",
     "KeyAdvert",
     "KeyList",

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
+from secagg.crypto.fixedpoint import Integers
 from secagg.errors import UsageError
 from secagg.exposure.audit import Verdict
 from secagg.protocol.plan import Plan
@@ -70,13 +72,17 @@ class Result:
         """The sum of a row's (weighted) updates: float32, or int64 for exact integers."""
         return self.plan.encoding.decode(self._row(row).total)
 
-    def mean(self, row: GroupId = (0, 0)) -> npt.NDArray[Any]:
-        """The weighted mean of a row's updates over its survivors: float32, or float64 of exact integers."""
+    def mean(self, row: GroupId = (0, 0), *, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[Any]:
+        """The weighted mean of a row's updates over its survivors: float32, or float64 of exact integers.
+
+        A float32 mean is written to `out`, if that is given.
+        """
         opened = self._row(row)
         weight = sum(self.plan.relative_weight(client) for client in opened.members)
-        if self.plan.bound is not None:
-            return self.plan.encoding.decode(opened.total) / weight
-        return self.plan.encoding.decode(opened.total, divisor=weight)
+        encoding = self.plan.encoding
+        if isinstance(encoding, Integers):
+            return encoding.decode(opened.total) / weight
+        return encoding.decode(opened.total, divisor=weight, out=out)
 
     def _row(self, row: GroupId) -> RowSum:
         opened = self.rows.get(row)

@@ -90,7 +90,7 @@ def test_a_stack_of_vectors_splits_along_its_last_axis():
 
 
 def test_a_vector_of_another_length_is_refused():
-    with pytest.raises(ValueError, match="a vector of 649 for a model of 650"):
+    with pytest.raises(ValueError, match="a vector of 649 values for a model of 650"):
         unflatten(np.zeros(649, dtype=np.float32), make("linear"))
 
 
@@ -124,7 +124,7 @@ def test_the_next_character_comes_from_the_last_step():
     ("name", "shape"), [("cnn", (80,)), ("small-cnn", (1, 3, 3)), ("cnn", (3, 32)), ("lstm", (3, 32, 32))]
 )
 def test_inputs_that_a_model_cannot_read_are_refused(name: str, shape: tuple[int, ...]):
-    with pytest.raises(ValueError, match=r"reads (images|sequences)"):
+    with pytest.raises(ValueError, match=r"needs (images|sequences)"):
         build(name, shape, 10, seed=0)
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from fl import planner
 from fl.config.checks import experiment
+from fl.config.rules import rule_problem
 from fl.errors import ConfigError
 from fl.planner import Candidate, Question, as_text, plan, toml
-from fl.training import aggregation
 from robust import tolerance
 
 
@@ -91,7 +91,7 @@ def test_the_recommendation_is_a_configuration_that_is_accepted(question: Questi
     tables = tomllib.loads("\n".join(toml(answer)))
     tables["clusters"]["cell"] = question.cell
     e = experiment(tables, clients=question.clients, data={"validation": 0.05})
-    assert aggregation.why_not(e, answer.recommended.clusters) == ""
+    assert rule_problem(e, answer.recommended.clusters) == ""
     text = as_text(answer)
     assert f"Recommended: {answer.recommended.name}" in text
     assert "Ruled out" in text

@@ -14,10 +14,14 @@ from hypothesis import strategies as st
 from fl.config.checks import experiment
 from fl.config.schema import STAGES
 from fl.errors import ConfigError
-from fl.secure.layout import Layout, Opened, Population, capped, layout
+from fl.secure.layout import Layout
+from fl.secure.population import Population, capped_weights
+from fl.secure.results import CellResult
+from fl.training.randomness import stage_named
 from secagg import Stage
 from secagg.crypto.fixedpoint import FixedPoint
-from secagg.simulation import Cost
+from secagg.protocol import GroupId
+from secagg.simulation import Cost, Misbehaviour
 
 DEEDS = ("silence", "garbage", "wrong-shares", "broken-boxes")
 
@@ -33,23 +37,31 @@ def aggregated(
     sizes: list[int] | None = None,
     drop: dict[int, str] | None = None,
     misbehave: dict[int, str] | None = None,
-) -> list[Opened]:
-    e = experiment({"clients": len(updates), **tables})
-    population = Population(e, sizes or [20] * len(updates))
-    cells = population.cells(3, updates.shape[1], b"c" * 32)
+) -> list[CellResult]:
+    population = Population(experiment({"clients": len(updates), **tables}), sizes or [20] * len(updates))
     return [
-        population.aggregate(cell, lambda c: updates[c], drop=drop or {}, misbehave=misbehave or {})
-        for cell in cells
+        population.aggregate(
+            cell,
+            {client: updates[client] for client in cell.clustered},
+            drop={client: stage_named(stage) for client, stage in (drop or {}).items()},
+            misbehave={client: Misbehaviour(kind) for client, kind in (misbehave or {}).items()},
+        )
+        for cell in population.cells(3, updates.shape[1], b"c" * 32)
     ]
 
 
-def sums(opened: list[Opened]) -> dict[tuple[int, int, int], bytes]:
+def sums(results: list[CellResult]) -> dict[tuple[int, GroupId], bytes]:
     return {
-        (o.cell.index, c.grouping, c.index): o.mean(c).tobytes()
-        for o in opened
-        for c in o.clusters
-        if c.state == "opened"
+        (result.cell.index, cluster): result.mean(cluster).tobytes()
+        for result in results
+        for cluster in result.clusters()
+        if result.state(cluster)[0] == "opened"
     }
+
+
+def states(result: CellResult) -> dict[GroupId, tuple[tuple[int, ...], str]]:
+    """The survivors of every cluster, and what became of its sum."""
+    return {cluster: (members, result.state(cluster)[0]) for cluster, members in result.clusters().items()}
 
 
 @pytest.mark.parametrize("schedule", ["random", "fixed", "transversal", "atoms"])
@@ -67,7 +79,9 @@ def test_secure_and_clear_sums_have_the_same_bits_whoever_drops_out(schedule: st
     cleared = aggregated({"clusters": clusters, "secure": False}, updates, sizes=sizes, drop=drop)
     assert sums(secured) == sums(cleared)
     assert sums(secured)
-    assert [o.clusters for o in secured] == [o.clusters for o in cleared]
+    assert states(secured[0]) == states(cleared[0])
+    for cluster in secured[0].clusters():
+        assert secured[0].state(cluster) == cleared[0].state(cluster)
     assert set(secured[0].dropouts) == set(cleared[0].dropouts) >= {2, 11}
 
 
@@ -79,18 +93,17 @@ def test_a_cheat_in_the_protocol_changes_no_other_sum_and_is_named_or_gone(deed:
     cleared = aggregated({**clusters, "secure": False}, updates, misbehave={4: deed})
     honest = aggregated({**clusters, "secure": False}, updates)
     assert sums(secured) == sums(cleared)
-    assert [(c.members, c.state) for c in secured[0].clusters] == [
-        (c.members, c.state) for c in cleared[0].clusters
-    ]
-    without = {c.index for c in honest[0].clusters if 4 not in c.members}
-    assert {key: value for key, value in sums(secured).items() if key[2] in without} == {
-        key: value for key, value in sums(honest).items() if key[2] in without
+    assert states(secured[0]) == states(cleared[0])
+    others = {(0, cluster) for cluster, members in honest[0].clusters().items() if 4 not in members}
+    assert {key: value for key, value in sums(secured).items() if key in others} == {
+        key: value for key, value in sums(honest).items() if key in others
     }
+    assert secured[0].result is not None
     if deed in ("wrong-shares", "broken-boxes"):
-        assert set(secured[0].blamed) == {4}
+        assert set(secured[0].result.blamed) == {4}
     else:
         assert 4 in secured[0].dropouts
-        assert not secured[0].blamed
+        assert not secured[0].result.blamed
 
 
 def test_too_few_survivors_fail_the_cell_with_a_reason_and_no_sum() -> None:
@@ -99,7 +112,7 @@ def test_too_few_survivors_fail_the_cell_with_a_reason_and_no_sum() -> None:
         (opened,) = aggregated({"clusters": {"size": 4}, **tables}, vectors(12), drop=drop)
         assert "threshold" in opened.failed
         assert not sums([opened])
-        assert {c.state for c in opened.clusters} == {"lost"}
+        assert {state for _, state in states(opened).values()} == {"lost"}
         assert set(opened.dropouts) == set(drop)
 
 
@@ -146,10 +159,11 @@ def test_flat_fedavg_is_the_same_oracle_with_one_group() -> None:
 def test_a_cluster_mean_is_the_weighted_mean_of_its_survivors() -> None:
     updates, sizes = vectors(12), [10 + 3 * i for i in range(12)]
     (opened,) = aggregated({"clusters": {"size": 4}}, updates, sizes=sizes, drop={3: "inputs"})
-    for cluster in opened.of(0):
-        assert 3 not in cluster.members
-        weights = np.array([sizes[c] for c in cluster.members], dtype=np.float64)
-        expected = (updates[list(cluster.members)] * weights[:, None]).sum(0) / weights.sum()
+    for cluster in opened.opened(0):
+        members = opened.clusters()[cluster]
+        assert 3 not in members
+        weights = np.array([sizes[c] for c in members], dtype=np.float64)
+        expected = (updates[list(members)] * weights[:, None]).sum(0) / weights.sum()
         np.testing.assert_allclose(opened.mean(cluster), expected, atol=1e-6)
 
 
@@ -158,16 +172,16 @@ def test_without_share_every_update_is_seen_and_that_is_said() -> None:
     (opened,) = aggregated(
         {"method": "no-share", "privacy": {"expose_every_client": True}}, updates, drop={2: "keys"}
     )
-    assert opened.exposure is not None
-    assert opened.exposure.exposed == (0, 1, 3, 4, 5)
-    assert "NO SECURE AGGREGATION" in opened.exposure.sentences[0]
-    for cluster in opened.of(0):
-        np.testing.assert_allclose(opened.mean(cluster), updates[cluster.index], atol=1e-7)
+    assert opened.result is not None
+    assert opened.result.verdict.exposed == {0, 1, 3, 4, 5}
+    assert "NO SECURE AGGREGATION" in opened.result.verdict.sentences[0]
+    for cluster in opened.opened(0):
+        np.testing.assert_allclose(opened.mean(cluster), updates[cluster[1]], atol=1e-7)
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=2, max_size=30), st.floats(1, 100))
 def test_capped_weights_never_differ_by_more_than_the_ratio(sizes: list[int], ratio: float) -> None:
-    found = capped(sizes, ratio)
+    found = capped_weights(sizes, ratio)
     assert min(found) >= 1
     assert max(found) <= ratio * min(found)
     assert all(
@@ -178,8 +192,8 @@ def test_capped_weights_never_differ_by_more_than_the_ratio(sizes: list[int], ra
 
 
 def test_one_boaster_changes_nobody_elses_weight() -> None:
-    assert capped([100] * 9 + [10**6], 10)[:9] == (100,) * 9
-    assert capped([100] * 9 + [1], 10)[:9] == (100,) * 9
+    assert capped_weights([100] * 9 + [10**6], 10)[:9] == (100,) * 9
+    assert capped_weights([100] * 9 + [1], 10)[:9] == (100,) * 9
 
 
 @settings(deadline=None, max_examples=60)
@@ -198,13 +212,13 @@ def test_cells_are_small_enough_whole_and_leave_few_out(n: int, schedule: str, s
         "atom": size // 2 if schedule == "atoms" else 0,
     }
     with suppress(ConfigError):  # it may be impossible; what is accepted must be right
-        _check_layout(n, cell, size, layout(experiment(clients=n, clusters=clusters, secure=False)))
+        _check_layout(n, cell, size, Layout.of(experiment(clients=n, clusters=clusters, secure=False)))
 
 
 def _check_layout(n: int, cell: int, size: int, plan: Layout) -> None:
     assert max(plan.cells) <= max(cell, size)
-    assert plan.clusters * size == plan.seated <= n
-    assert n - plan.seated <= max(size, 0.1 * n)
+    assert plan.clusters * size == plan.clustered <= n
+    assert n - plan.clustered <= max(size, 0.1 * n)
 
 
 def test_every_client_is_in_at_most_one_cell_and_cells_are_drawn_anew_each_round() -> None:
@@ -253,13 +267,13 @@ def test_the_audit_of_a_round_is_in_the_record_of_it() -> None:
     (opened,) = aggregated(
         {"clusters": {"size": 3, "groupings": 8}, "privacy": {"audit": "report-even-if-exposed"}}, vectors(12)
     )
-    assert opened.exposure is not None
-    assert len(opened.exposure.exposed) == 12
-    assert opened.exposure.anonymity == 1
+    assert opened.result is not None
+    assert len(opened.result.verdict.exposed) == 12
+    assert opened.result.verdict.anonymity.lower == 1
     (safe,) = aggregated({"clusters": {"size": 3}}, vectors(12))
-    assert safe.exposure is not None
-    assert (safe.exposure.exposed, safe.exposure.anonymity) == ((), 3)
-    assert safe.exposure.leverage == pytest.approx(1 / 3)
+    assert safe.result is not None
+    assert (safe.result.verdict.exposed, safe.result.verdict.anonymity.lower) == (set(), 3)
+    assert safe.result.verdict.mean_leverage == pytest.approx(1 / 3)
 
 
 def test_bytes_and_seconds_are_counted_only_where_cryptography_ran() -> None:

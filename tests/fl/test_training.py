@@ -16,8 +16,8 @@ from fl.config.schema import STAGES
 from fl.errors import ConfigError
 from fl.reporting.progress import LineProgress
 from fl.reporting.records import Folder
-from fl.training.loop import Trained, attackers, run, why_stop
-from fl.training.round import absences
+from fl.training.loop import Trained, run, stop_reason
+from fl.training.randomness import absences, attackers
 from tests.fl.runs import tiny
 
 FLIP = {"byzantine": 2, "attack": {"name": "sign_flip", "options": {"scale": 10.0}}}
@@ -175,7 +175,7 @@ def test_dropouts_by_rate_come_at_about_that_rate_and_at_every_stage() -> None:
     )
     drawn = [absences(e, t) for t in range(20)]
     assert 0.17 < sum(map(len, drawn)) / 4000 < 0.23
-    assert {stage for gone in drawn for stage in gone.values()} == set(STAGES)
+    assert {stage.name.lower() for absent in drawn for stage in absent.values()} == set(STAGES)
     assert absences(e, 3) == drawn[3] != drawn[4]
 
 
@@ -279,7 +279,7 @@ def test_the_stopping_criterion(
     stop: dict[str, Any], history: list[tuple[float, float | None]], expected: str
 ) -> None:
     records = [{"round": i + 1, "accuracy": a, "loss": loss} for i, (a, loss) in enumerate(history)]
-    reason = why_stop(tiny(stop=stop), records)
+    reason = stop_reason(tiny(stop=stop), records)
     assert (expected in reason) if expected else reason == ""
 
 

@@ -18,7 +18,8 @@ import torch
 from fl.data import Examples, Federated, federate, flip_labels, from_clients, load
 from fl.errors import TrainingError, WorkerError
 from fl.training.learner import Learner, LocalTraining, Task
-from fl.training.workers import Pool, cores, open_trainer
+from fl.training.workers import Pool, open_trainer
+from secagg.simulation import cores
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers share open files")
 
@@ -110,15 +111,15 @@ def test_updates_belong_to_the_caller(task: Task, pool: Pool):
 
 def test_wrong_requests_are_refused_before_they_are_sent(task: Task, pool: Pool):
     x = pool.initial()
-    with pytest.raises(ValueError, match="no clients"):
+    with pytest.raises(ValueError, match="there are no clients"):
         pool.train(x, [], round_index=0)
     with pytest.raises(ValueError, match="for a model of 13706"):
         pool.train(x[:-1], [0], round_index=0)
-    with pytest.raises(ValueError, match="no client 12 among 12"):
+    with pytest.raises(ValueError, match="no client 12: the clients are 0 to 11"):
         pool.train(x, [0, 12], round_index=0)
     with pytest.raises(ValueError, match="float32"):
         pool.train(x.astype(np.float64), [0], round_index=0)
-    with pytest.raises(ValueError, match="no holdout examples"):
+    with pytest.raises(ValueError, match="has no holdout examples"):
         pool.evaluate(x, "holdout")
 
 
