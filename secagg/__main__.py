@@ -1,4 +1,4 @@
-"""`python -m secagg` is the `secagg` command."""
+"""`python -m secagg` runs the `secagg` command."""
 
 from secagg.cli.main import main
 

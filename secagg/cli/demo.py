@@ -1,11 +1,11 @@
-"""`secagg demo`: one real run before your eyes, and a check that its sum is exact."""
+"""`secagg demo`: one real run with a report of its cost, and a check that its sum is exact."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser, Namespace, _SubParsersAction
 from dataclasses import dataclass
 from hashlib import shake_256
 from typing import Any
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from secagg.compilation import announce_compilation
 from secagg.crypto import prg
 from secagg.errors import UsageError
 from secagg.exposure.schedules import Schedule
-from secagg.kernels.jit import announce
 from secagg.kernels.threads import cores
 from secagg.protocol.plan import Plan
 from secagg.protocol.result import Result, Stage
@@ -25,34 +25,43 @@ from secagg.simulation import Cost, clear, make_identities, make_roster, run
 DROP_STAGES = {stage.name.lower(): stage for stage in list(Stage)[:5]}
 
 
-def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--clients", type=int, default=10, metavar="N", help="how many clients (10)")
-    parser.add_argument("--length", type=int, default=100_000, metavar="D", help="numbers each (100000)")
-    parser.add_argument("--drop", type=int, default=0, metavar="K", help="how many of them drop out (0)")
-    parser.add_argument(
-        "--drop-at", choices=DROP_STAGES, default="inputs", help="the stage they stop answering at (inputs)"
-    )
-    parser.add_argument("--threshold", type=int, metavar="T", help="how many must stay (default: safe for N)")
-    parser.add_argument("--seed", type=int, default=0, help="fixes the vectors and who drops, never the keys")
-    parser.add_argument("--json", action="store_true", help="print the same as JSON")
+def add_parser(commands: _SubParsersAction[ArgumentParser]) -> None:
+    """Add `demo` to the commands of `secagg`."""
+    parser = commands.add_parser("demo", help="run one secure sum and show what it costs")
+    add = parser.add_argument
+    add("--clients", type=int, default=10, metavar="N", help="number of clients (10)")
+    add("--length", type=int, default=100_000, metavar="D", help="numbers per client (100000)")
+    add("--drop", type=int, default=0, metavar="K", help="number of clients that drop out (0)")
+    add("--drop-at", choices=DROP_STAGES, default="inputs", help="stage at which they stop (inputs)")
+    add("--threshold", type=int, metavar="T", help="clients that must stay (default: safe for N)")
+    add("--seed", type=int, default=0, help="fixes the vectors and the dropouts, but not the keys (0)")
+    add("--json", action="store_true", help="print the report as JSON")
+    parser.set_defaults(command=run_demo)
+
+
+def run_demo(options: Namespace) -> int:
+    """Run the demo and print its report."""
+    finished = demonstrate(options)
+    print(as_json(finished) if options.json else as_text(finished))
+    return 0 if finished.exact else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """A finished demonstration: the run, what it cost, and whether its sum is what it should be."""
+    """A finished demo: the result, its cost, and whether the sum is exact."""
 
     result: Result
     cost: Cost
     seconds: float
     exact: bool
-    error: float  # the largest distance from the sum in double precision: what fixed point costs
+    error: float  # the largest distance from the sum in double precision
 
 
 def demonstrate(options: Namespace) -> Demo:
-    """Run it. The vectors and the dropouts come from `--seed`; keys and masks always from the system."""
+    """Run it. Vectors and dropouts come from `--seed`, keys and masks from the operating system."""
     n, length = options.clients, options.length
     if not 0 <= options.drop <= n:
-        raise UsageError(f"--drop {options.drop}: there are {n} clients")
+        raise UsageError(f"--drop {options.drop} must be from 0 to the number of clients, {n}")
     identities = make_identities(range(n))
     plan = Plan(
         training_id=bytes(32),
@@ -68,7 +77,7 @@ def demonstrate(options: Namespace) -> Demo:
     drop = dict.fromkeys(order[: options.drop], DROP_STAGES[options.drop_at])
     vectors = {v: _vector(options.seed, v, length) for v in plan.ids}
     cost, progress = Cost(), _Progress(sys.stderr.isatty() and not options.json)
-    with announce(progress.compiling):
+    with announce_compilation(progress.compiling):
         prg.backend()
         start = time.perf_counter()
         result = run(
@@ -104,15 +113,15 @@ class _Progress:
             )
 
     def compiling(self, name: str) -> None:
-        print(f"compiling {name} (once; it is kept for the next time)", file=sys.stderr)
+        print(f"compiling {name} (only once on this machine)", file=sys.stderr)
 
     def clear(self) -> None:
         if self._live:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def rows(demo: Demo) -> list[dict[str, Any]]:
-    """One row per stage: seconds of one client and of the server, bytes of one client, who dropped."""
+def stages(demo: Demo) -> list[dict[str, Any]]:
+    """One entry per stage: seconds and bytes of one client, seconds of the server, and the dropouts."""
     n, cost = len(demo.result.plan.roster), demo.cost
     return [
         {
@@ -137,7 +146,7 @@ def as_json(demo: Demo) -> str:
             "colluders": plan.assumed_colluders,
             "backend": prg.backend(),
             "seconds": demo.seconds,
-            "stages": rows(demo),
+            "stages": stages(demo),
             "survivors": list(demo.result.survivors),
             "exact": demo.exact,
             "largest_rounding_error": demo.error,
@@ -150,11 +159,11 @@ def as_text(demo: Demo) -> str:
     plan, survivors = demo.result.plan, demo.result.survivors
     lines = [
         f"{len(plan.roster)} clients, {plan.length:,} numbers each, masks by {prg.backend()}",
-        f"threshold {plan.t}; safe with up to {plan.assumed_colluders} of them colluding with the server",
+        f"threshold {plan.t}; safe if at most {plan.assumed_colluders} of them collude with the server",
         "",
         f"{'stage':<14}{'one client':>12}{'server':>12}{'sent':>12}{'received':>12}  dropped",
     ]
-    for row in rows(demo):
+    for row in stages(demo):
         dropped = ", ".join(map(str, row["dropped"])) or "-"
         lines.append(
             f"{row['stage']:<14}{row['client_seconds'] * 1e3:>9.1f} ms{row['server_seconds'] * 1e3:>9.1f} ms"
@@ -163,8 +172,8 @@ def as_text(demo: Demo) -> str:
     verdict = "exact" if demo.exact else "WRONG"
     lines += [
         "",
-        f"The server learned the sum of {len(survivors)} vectors, and it is {verdict} "
-        f"(rounding to fixed point: at most {demo.error:.1e}). {demo.seconds:.2f} s for all together.",
+        f"The server learned the sum of {len(survivors)} vectors. The sum is {verdict} "
+        f"(fixed-point rounding: at most {demo.error:.1e}). Everything took {demo.seconds:.2f} s.",
     ]
     return "\n".join(lines)
 

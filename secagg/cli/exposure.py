@@ -1,7 +1,4 @@
-"""The `secagg exposure` command: what a schedule would reveal, before anyone uses it.
-
-secagg exposure --clients 60 --size 3 --groupings 10 --schedule random
-"""
+"""The `secagg exposure` command: what a schedule would reveal, before anyone uses it."""
 
 from __future__ import annotations
 
@@ -14,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from secagg.compilation import announce_compilation
 from secagg.errors import UsageError
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
 from secagg.exposure.schedules import SCHEDULES, Schedule, keep_whole_atoms, shuffled
@@ -23,38 +21,30 @@ from secagg.types import ClientId
 def add_parser(commands: _SubParsersAction[ArgumentParser]) -> None:
     """Add `exposure` to the commands of `secagg`."""
     parser = commands.add_parser(
-        "exposure", help="what the sums of a schedule would tell the server about single clients"
+        "exposure", help="show what the sums of a schedule would tell the server about single clients"
     )
-    parser.add_argument("--clients", type=int, required=True, metavar="N")
-    parser.add_argument("--size", type=int, required=True, metavar="M", help="clients in a group")
-    parser.add_argument(
-        "--groupings", type=int, default=1, metavar="R", help="partitions of the same updates"
-    )
-    parser.add_argument("--schedule", default="random", help=", ".join(SCHEDULES))
-    parser.add_argument("--atom", type=int, default=0, metavar="K", help="clients that always move together")
-    parser.add_argument(
-        "--drop", type=float, default=0.0, metavar="SHARE", help="share of clients that drop out"
-    )
-    parser.add_argument(
-        "--colluders", type=int, default=0, metavar="COUNT", help="clients that help the server"
-    )
-    defaults = Policy()
-    parser.add_argument("--anonymity", type=int, default=defaults.anonymity, metavar="T")
-    parser.add_argument("--max-leverage", type=float, default=defaults.max_leverage, metavar="L")
-    parser.add_argument("--min-survivors", type=int, default=defaults.min_survivors, metavar="S")
-    parser.add_argument(
-        "--seed", default="exposure", help="any text; draws groupings, dropouts and colluders"
-    )
-    parser.add_argument("--round", type=int, default=0)
-    parser.add_argument("--json", action="store_true", help="print the verdict as JSON")
-    parser.add_argument(
-        "--plot", type=Path, metavar="FILE.png", help="draw exposure and leverage against R instead"
-    )
+    policy, add = Policy(), parser.add_argument
+    help_t = "least number of clients in anything that the server learns (%(default)s)"
+    help_s = "least number of survivors in an opened group (%(default)s)"
+    add("--clients", type=int, required=True, metavar="N", help="number of clients")
+    add("--size", type=int, required=True, metavar="M", help="clients per group")
+    add("--groupings", type=int, default=1, metavar="R", help="groupings of the same updates (1)")
+    add("--schedule", default="random", help=f"{', '.join(SCHEDULES)} (random)")
+    add("--atom", type=int, default=0, metavar="K", help="clients per atom, for --schedule atoms")
+    add("--drop", type=float, default=0.0, metavar="SHARE", help="share of the clients that drop out (0)")
+    add("--colluders", type=int, default=0, metavar="COUNT", help="clients that collude with the server (0)")
+    add("--anonymity", type=int, default=policy.anonymity, metavar="T", help=help_t)
+    add("--max-leverage", type=float, default=policy.max_leverage, metavar="L", help="limit (%(default)s)")
+    add("--min-survivors", type=int, default=policy.min_survivors, metavar="S", help=help_s)
+    add("--seed", default="exposure", help="any text; draws groupings, dropouts and colluders")
+    add("--round", type=int, default=0, help="round to draw (0)")
+    add("--json", action="store_true", help="print the verdict as JSON")
+    add("--plot", type=Path, metavar="FILE.png", help="instead, plot exposure and leverage against R")
     parser.set_defaults(command=run)
 
 
 def run(options: Namespace) -> int:
-    """Print, or draw, the verdict."""
+    """Print or plot the verdict."""
     schedule = Schedule(
         name=options.schedule, size=options.size, groupings=options.groupings, atom=options.atom
     )
@@ -65,9 +55,7 @@ def run(options: Namespace) -> int:
         options.clients, hashlib.sha256(options.seed.encode()).digest(), options.round, options.drop,
         options.colluders, policy,
     )  # fmt: skip
-    from secagg.kernels.jit import announce
-
-    with announce(_Patience()):
+    with announce_compilation(_CompilationNotice()):
         if options.plot is not None:
             _plot(case, schedule, options.plot)
             return 0
@@ -77,20 +65,20 @@ def run(options: Namespace) -> int:
     return 0
 
 
-class _Patience:
-    """Says once, on standard error, why the first audit on a machine takes its time."""
+class _CompilationNotice:
+    """Says once, on standard error, why the first audit on a machine takes long."""
 
     said = False
 
     def __call__(self, name: str) -> None:
         if not self.said:
-            print("compiling for this machine, once ...", file=sys.stderr)
+            print("compiling for this machine (only once) ...", file=sys.stderr)
             self.said = True
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Who takes part: dropouts and colluders are drawn by lot from the seed."""
+    """Who takes part: dropouts and colluders are drawn at random from the seed."""
 
     clients: int
     seed: bytes
@@ -101,12 +89,12 @@ class Case:
 
     def __post_init__(self) -> None:
         if not 0 <= self.drop < 1:
-            raise UsageError(f"--drop is a share from 0 to below 1, not {self.drop:g}")
+            raise UsageError(f"--drop must be at least 0 and below 1, not {self.drop:g}")
         if not 0 <= self.colluders <= self.clients:
-            raise UsageError(f"--colluders {self.colluders} of {self.clients} clients makes no sense")
+            raise UsageError(f"--colluders must be from 0 to {self.clients}, not {self.colluders}")
 
     @property
-    def lot(self) -> list[ClientId]:
+    def order(self) -> list[ClientId]:
         return shuffled(range(self.clients), self.seed, self.round, b"exposure-command")
 
     @property
@@ -116,22 +104,22 @@ class Case:
     def audit(self, schedule: Schedule, *, enforce: bool = True) -> Verdict:
         roster = range(self.clients)
         atoms = schedule.atoms(roster, self.seed, self.round)
-        gone, helpers = self.lot[: self.dropped], self.lot[self.dropped :][: self.colluders]
-        survivors = frozenset(roster).difference(gone)
+        dropouts, colluders = self.order[: self.dropped], self.order[self.dropped :][: self.colluders]
+        survivors = frozenset(roster).difference(dropouts)
         if enforce and atoms:
             survivors = keep_whole_atoms(atoms, survivors, self.policy.anonymity)
         return audit(
             schedule.draw(roster, self.seed, self.round),
             survivors,
             self.policy if enforce else Policy(mode=REPORT_EVEN_IF_EXPOSED),
-            colluders=helpers,
+            colluders=colluders,
             plan_hash=b"exposure command",
             atoms=atoms,
             columns=schedule.columns(roster, self.seed, self.round),
         )
 
     def groupings_opened_whole(self, schedule: Schedule) -> int:
-        """How many groupings, counted from the first, may be opened without closing a row."""
+        """How many groupings, counted from the first, the policy opens without closing a group."""
         for groupings in range(1, schedule.groupings + 1):
             shorter = Schedule(
                 name=schedule.name, size=schedule.size, groupings=groupings, atom=schedule.atom
@@ -147,14 +135,14 @@ def _text(case: Case, schedule: Schedule, everything: Verdict, allowed: Verdict)
     lines = [
         f"{case.clients} clients, {schedule.groupings} {kind} into groups of {schedule.size}"
         + (f", atoms of {schedule.atom}" if schedule.atom else "")
-        + (f", {case.clients - seated} left out by lot" if seated < case.clients else "")
+        + (f", {case.clients - seated} left out at random" if seated < case.clients else "")
         + (f", {case.dropped} drop out" if case.dropped else "")
         + (f", {case.colluders} collude with the server" if case.colluders else ""),
         "",
-        f"If all {len(everything.rows)} rows were opened: " + _headline(everything),
+        f"If all {len(everything.opened)} group sums were opened: " + _headline(everything),
         *(f"  {line} (counted from 0)" for line in everything.sentences if line.startswith("opening")),
         f"  rank {everything.rank} of {everything.clients}, mean leverage {everything.mean_leverage:.2f}: "
-        f"a client hides as in one group of {1 / max(everything.mean_leverage, 1e-9):.1f}",
+        f"as little protection as one group of {1 / max(everything.mean_leverage, 1e-9):.1f}",
         "",
         f"Under the policy (anonymity {case.policy.anonymity}, leverage up to {case.policy.max_leverage:g}): "
         + allowed.sentences[0],
@@ -162,11 +150,11 @@ def _text(case: Case, schedule: Schedule, everything: Verdict, allowed: Verdict)
         f"highest {max(allowed.leverage.values(), default=0.0):.2f}",
     ]
     reasons = Counter(_kind(why) for why in allowed.closed.values())
-    lines += [f"  {count} row{'s' if count > 1 else ''} closed: {why}" for why, count in reasons.items()]
+    lines += [f"  {count} group{'s' if count > 1 else ''} closed: {why}" for why, count in reasons.items()]
     if allowed.closed:
         whole = case.groupings_opened_whole(schedule)
-        lines += ["", f"The first {whole} of these groupings could be opened whole." if whole else
-                  "Not even one of these groupings could be opened whole."]  # fmt: skip
+        lines += ["", f"The first {whole} of these groupings could be opened completely." if whole else
+                  "None of these groupings could be opened completely."]  # fmt: skip
     return "\n".join(lines)
 
 
@@ -179,14 +167,14 @@ def _headline(verdict: Verdict) -> str:
 
 
 def _kind(reason: str) -> str:
-    """A reason without its particulars, so that rows can be counted by it."""
+    """A reason without its details, for counting."""
     if "survive" in reason or "survivor" in reason:
         return "too few survivors"
     if "leverage" in reason:
-        return "a client's leverage would pass the limit"
+        return "a client's leverage would exceed the limit"
     if "expose" in reason or "combination" in reason:
-        return "with the others, it would reveal too few clients together"
-    return "the anonymity asked for is neither proven nor within reach"
+        return "with the other sums, it would reveal a combination of too few clients"
+    return "the required anonymity is not proven and too expensive to compute"
 
 
 def _as_json(case: Case, schedule: Schedule, everything: Verdict, allowed: Verdict) -> str:
@@ -226,7 +214,7 @@ def _as_json(case: Case, schedule: Schedule, everything: Verdict, allowed: Verdi
 
 
 def _schedules(case: Case, asked: Schedule) -> Iterator[tuple[str, list[Schedule]]]:
-    """Every schedule that can be drawn for these clients and this group size, for R up to what was asked."""
+    """Every schedule that can be drawn for these clients and this group size, up to the requested R."""
     atom = asked.atom or next(
         (k for k in range(asked.size // 2, 1, -1) if asked.size % k == 0 and k >= case.policy.anonymity), 0
     )
@@ -250,7 +238,7 @@ def _plot(case: Case, asked: Schedule, file: Path) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise UsageError("--plot needs matplotlib; install share-secagg[plot]") from None
+        raise UsageError("--plot needs matplotlib: pip install 'share-secagg[plot]'") from None
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     panels = figure.subplots(1, 3)
     for label, schedules in _schedules(case, asked):
@@ -259,11 +247,15 @@ def _plot(case: Case, asked: Schedule, file: Path) -> None:
         curves: Sequence[list[float]] = (
             [len(v.exposed) / max(1, v.clients) for v in opened],
             [v.mean_leverage for v in opened],
-            [len(v.rows) / (len(v.rows) + len(v.closed)) for v in allowed],
+            [len(v.opened) / (len(v.opened) + len(v.closed)) for v in allowed],
         )
         for panel, curve in zip(panels, curves, strict=True):
             panel.plot([s.groupings for s in schedules], curve, marker="o", markersize=3, label=label)
-    titles = ("clients exposed, all rows opened", "mean leverage, all rows opened", "rows the policy opens")
+    titles = (
+        "clients exposed, all sums opened",
+        "mean leverage, all sums opened",
+        "sums that the policy opens",
+    )
     for panel, title in zip(panels, titles, strict=True):
         panel.set(title=title, xlabel="groupings R", ylim=(-0.03, 1.03))
         panel.grid(alpha=0.3)

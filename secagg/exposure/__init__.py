@@ -22,7 +22,6 @@ from secagg.exposure.audit import (
     Verdict,
     audit,
     revealed,
-    solve,
 )
 from secagg.exposure.schedules import SCHEDULES, Schedule, keep_whole_atoms, shuffled
 from secagg.exposure.seed import Beacon, NotCommitted, NotRevealed, SeedCeremony, SeedRefused, WronglyRevealed
@@ -46,5 +45,4 @@ __all__ = [
     "keep_whole_atoms",
     "revealed",
     "shuffled",
-    "solve",
 ]

@@ -15,10 +15,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import TYPE_CHECKING, Literal
 
 from secagg.errors import UsageError
 from secagg.exposure.incidence import Incidence
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 ENFORCE: Literal["enforce"] = "enforce"
 REPORT_EVEN_IF_EXPOSED: Literal["report-even-if-exposed"] = "report-even-if-exposed"
 Mode = Literal["enforce", "report-even-if-exposed"]
-BLOCK = 1 << 16  # coordinates that `solve` handles at a time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +129,7 @@ class Verdict:
     sentences: tuple[str, ...]
 
     @property
-    def rows(self) -> frozenset[GroupId]:
+    def rows(self) -> frozenset[GroupId]:  # the old name, until nobody uses it
         return self.opened
 
     @property
@@ -205,37 +201,6 @@ def revealed(
     rows = Incidence(groupings, everyone, weights=weights, plan_hash=b"")
     space, exposed, leverage = _span(rows, list(rows.members))
     return Revealed(rows.clients, space.rank, exposed, leverage)
-
-
-def solve(
-    groups: Mapping[GroupId, Collection[ClientId]],
-    sums: Mapping[GroupId, npt.NDArray[Any]],
-    *,
-    weights: Mapping[ClientId, float] | None = None,
-) -> dict[ClientId, npt.NDArray[np.float64]]:
-    """The attack: every update that follows from group sums by least squares, to floating-point accuracy.
-
-    This is what an honest-but-curious server can do with the results of a run. It shares no code with the
-    audit, so a test can compare the two.
-
-    >>> solve({(0, 0): [0, 1], (1, 0): [0]}, {(0, 0): np.array([5.0]), (1, 0): np.array([2.0])})[1].round(6)
-    array([3.])
-    """
-    clients = sorted({client for members in groups.values() for client in members})
-    ordered = sorted(groups)
-    weight = {client: 1.0 if weights is None else weights[client] for client in clients}
-    matrix = np.zeros((len(ordered), len(clients)))
-    for row, group in zip(matrix, ordered, strict=True):
-        members = frozenset(groups[group])
-        row[:] = [weight[client] * (client in members) for client in clients]
-    inverse = np.linalg.pinv(matrix, rcond=1e-10)
-    known = np.flatnonzero(np.diag(inverse @ matrix) > 1 - 1e-6)
-    found = {clients[i]: np.empty(np.shape(sums[ordered[0]])) for i in known}
-    for start in range(0, len(sums[ordered[0]]) if ordered else 0, BLOCK):
-        block = np.array([sums[group][start : start + BLOCK] for group in ordered], np.float64)
-        for i in known:
-            found[clients[i]][start : start + BLOCK] = inverse[i] @ block
-    return found
 
 
 def _proven(rows: Incidence, atoms: Sequence[Group], columns: Sequence[Group]) -> Mapping[GroupId, int]:

@@ -433,7 +433,7 @@ class Server:
             self._drop(client, "too few of its atom survive to hide it")
             del self._inputs[client]
         self._go_on_with(len(self._inputs), "sent masked inputs")
-        self._rows = tuple(sorted(self.plan.audit(sorted(self._inputs)).rows))
+        self._rows = tuple(sorted(self.plan.audit(sorted(self._inputs)).opened))
         self._sums = {row: total for row in self._rows if (total := self._row_total(row)) is not None}
 
     def _row_total(self, row: GroupId) -> Ring32 | None:

@@ -1,25 +1,23 @@
-"""For the impatient: the sum or mean of a list of vectors, under real secure aggregation, in one call."""
+"""The sum or mean of a list of vectors, with real secure aggregation, in one call."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg.errors import TooFewSurvivors, UsageError
-from secagg.exposure.audit import Policy
-from secagg.exposure.schedules import Schedule
+from secagg.exposure import Policy, Schedule
 from secagg.protocol.plan import Plan
 from secagg.protocol.result import Result, Stage
 from secagg.simulation.run import make_identities, make_roster, run
 
 Array = npt.NDArray[Any]
 Value = npt.ArrayLike | Mapping[str, npt.ArrayLike]
-V = TypeVar("V", bound=Value)
 
 
 def secure_sum(
@@ -31,14 +29,17 @@ def secure_sum(
     drop: Collection[int] | Mapping[int, Stage] = (),
     clip: float | None = None,
 ) -> Any:
-    """The sum of the vectors of those who stay, as the server of a real run would learn it.
+    """The sum of the survivors' vectors, as the server of a real run would learn it.
 
-    Integers are summed exactly. Floats go through fixed point: `clip` (by default the largest magnitude,
+    Integers are summed exactly. Floats are encoded in fixed point: `clip` (by default the largest magnitude,
     rounded up to a power of two) sets range and resolution. A dict of arrays gives a dict of arrays. The sum
-    is opened only if at least `anonymity` clients are in it: a sum of two tells each of them the other's.
-    `drop` names vectors by position; their clients leave after sharing keys, or at the stage given.
+    is opened only if it has at least `anonymity` clients: from a sum of two, each learns the other's vector.
+    `drop` lists positions of vectors; their clients drop out after sharing keys, or at the given stage.
+
+    >>> secure_sum([{"w": [0.5, 1.0]}, {"w": [0.25, 2.0]}, {"w": [0.0, 1.0]}])["w"]
+    array([0.75, 4.  ], dtype=float32)
     """
-    return _aggregate(list(vectors), threshold, colluders, anonymity, drop, clip, Result.sum)
+    return _aggregate(vectors, Result.sum, anonymity, drop, clip, threshold=threshold, colluders=colluders)
 
 
 def secure_mean(
@@ -50,46 +51,43 @@ def secure_mean(
     drop: Collection[int] | Mapping[int, Stage] = (),
     clip: float | None = None,
 ) -> Any:
-    """As `secure_sum`, divided by the number of those who stay."""
-    return _aggregate(list(vectors), threshold, colluders, anonymity, drop, clip, Result.mean)
+    """The same as `secure_sum`, divided by the number of survivors.
+
+    >>> secure_mean([[1, 2], [3, 4], [5, 6]])
+    array([3., 4.])
+    """
+    return _aggregate(vectors, Result.mean, anonymity, drop, clip, threshold=threshold, colluders=colluders)
 
 
 def _aggregate(
     vectors: Sequence[Value],
-    threshold: int | None,
-    colluders: int | None,
+    outcome: Callable[[Result], Array],
     anonymity: int,
     drop: Collection[int] | Mapping[int, Stage],
     clip: float | None,
-    outcome: Any,
+    **limits: int | None,
 ) -> Any:
+    vectors = list(vectors)
     if len(vectors) < anonymity:
-        raise UsageError(
-            f"{len(vectors)} vectors cannot hide among {anonymity}; give more, or a lower anonymity"
-        )
+        raise UsageError(f"anonymity {anonymity} needs at least {anonymity} vectors, not {len(vectors)}")
     stages = drop if isinstance(drop, Mapping) else dict.fromkeys(drop, Stage.INPUTS)
     named = [v if isinstance(v, Mapping) else {"": v} for v in vectors]
     leaves = [{name: _array(value) for name, value in vector.items()} for vector in named]
     shapes = [{name: leaf.shape for name, leaf in vector.items()} for vector in leaves]
     for place, shape in enumerate(shapes):
         if shape != shapes[0]:
-            raise UsageError(f"vector {place} has shape {shape}, vector 0 has {shapes[0]}")
-    exact = {
-        name: all(np.issubdtype(vector[name].dtype, np.integer) for vector in leaves) for name in leaves[0]
-    }
+            raise UsageError(f"vector {place} has shape {shape}, but vector 0 has {shapes[0]}")
+    exact = {name: all(np.issubdtype(v[name].dtype, np.integer) for v in leaves) for name in leaves[0]}
     out: dict[str, Array] = {}
     for kind in sorted(set(exact.values())):
         names = [name for name in leaves[0] if exact[name] is kind]
         flat = [np.concatenate([vector[name].ravel() for name in names]) for vector in leaves]
         if flat[0].size == 0:
-            raise UsageError("there is nothing to sum: the vectors are empty")
-        result = _run_flat(flat, kind, threshold, colluders, anonymity, stages, clip)
-        total = outcome(result)
-        start = 0
-        for name in names:
-            size = leaves[0][name].size
-            out[name] = total[start : start + size].reshape(leaves[0][name].shape)
-            start += size
+            raise UsageError("the vectors are empty; give at least one number each")
+        total = outcome(_run_flat(flat, kind, anonymity, stages, clip, limits))
+        ends = np.cumsum([leaves[0][name].size for name in names])
+        for name, part in zip(names, np.split(total, ends[:-1]), strict=True):
+            out[name] = part.reshape(leaves[0][name].shape)
     return {name: out[name] for name in leaves[0]} if isinstance(vectors[0], Mapping) else out[""]
 
 
@@ -103,15 +101,14 @@ def _array(value: npt.ArrayLike) -> Array:
 def _run_flat(
     flat: Sequence[Array],
     exact: bool,
-    threshold: int | None,
-    colluders: int | None,
     anonymity: int,
     drop: Mapping[int, Stage],
     clip: float | None,
+    limits: Mapping[str, int | None],
 ) -> Result:
     largest = max(float(np.max(np.abs(vector.astype(np.float64)))) for vector in flat)
     if not math.isfinite(largest):
-        raise UsageError("a vector holds NaN or infinity")
+        raise UsageError("a vector contains NaN or infinity")
     identities = make_identities(range(len(flat)))
     plan = Plan(
         training_id=os.urandom(32),
@@ -120,8 +117,8 @@ def _run_flat(
         length=len(flat[0]),
         schedule=Schedule(name="random", size=len(flat)),
         training_seed=os.urandom(32),
-        threshold=threshold,
-        colluders=colluders,
+        threshold=limits["threshold"],
+        colluders=limits["colluders"],
         policy=Policy(anonymity=anonymity),
         bound=max(int(largest), 1) if exact else None,
         clip=None if exact else clip if clip is not None else 2.0 ** math.ceil(math.log2(largest or 1.0)),

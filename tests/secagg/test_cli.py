@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import secagg
 from secagg.cli.main import main
 from tests.vectors import __main__ as vectors
 
@@ -67,6 +68,12 @@ def test_mistakes_are_one_line_and_exit_code_2(
 def test_vectors_pass(capsys: pytest.CaptureFixture[str]) -> None:
     assert vectors.main([]) == 0
     assert vectors.main(["/nowhere"]) == 2
+
+
+def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"secagg {secagg.__version__}\n"
 
 
 def test_python_dash_m_is_the_same_command() -> None:

@@ -16,10 +16,10 @@ def test_the_papers_default_is_told_in_words(capsys):
     assert main(PAPER) == 0
     said = capsys.readouterr().out
     assert "60 clients, 10 random groupings into groups of 3" in said
-    assert "If all 200 rows were opened: the server learns the update of every client" in said
+    assert "If all 200 group sums were opened: the server learns the update of every client" in said
     assert "opening grouping 3 would expose clients 0, 1, 2, 3, 4, 5, 6, 7 and 52 others" in said
     assert "of 200 group sums are opened; T = 3 (exact)" in said
-    assert "The first 1 of these groupings could be opened whole." in said
+    assert "The first 1 of these groupings could be opened completely." in said
 
 
 def test_a_safe_schedule_is_told_in_words(capsys):
@@ -28,7 +28,7 @@ def test_a_safe_schedule_is_told_in_words(capsys):
     )
     assert main(arguments.split()) == 0
     said = capsys.readouterr().out
-    assert "2 left out by lot, 3 drop out, 1 collude with the server" in said
+    assert "2 left out at random, 3 drop out, 1 collude with the server" in said
     assert "nobody is exposed" in said
     assert "40 of 40 group sums are opened" in said
     assert "closed" not in said
@@ -38,8 +38,8 @@ def test_not_even_one_grouping_is_said_plainly(capsys):
     assert main(["exposure", "--clients", "20", "--size", "2", "--groupings", "3"]) == 0
     said = capsys.readouterr().out
     assert "0 of 30 group sums are opened; nothing is learned" in said
-    assert "30 rows closed: too few survivors" in said
-    assert "Not even one of these groupings could be opened whole." in said
+    assert "30 groups closed: too few survivors" in said
+    assert "None of these groupings could be opened completely." in said
 
 
 def test_json_holds_both_verdicts(capsys):
@@ -75,8 +75,8 @@ def test_atoms_below_the_anonymity_leave_whole(capsys):
     [
         ("--clients 60 --size 3 --schedule shuffled", "random, fixed, transversal, atoms"),
         ("--clients 2 --size 3", "too few for one group"),
-        ("--clients 60 --size 3 --drop 1.5", "share from 0 to below 1"),
-        ("--clients 60 --size 3 --colluders 61", "makes no sense"),
+        ("--clients 60 --size 3 --drop 1.5", "at least 0 and below 1"),
+        ("--clients 60 --size 3 --colluders 61", "--colluders must be from 0 to 60, not 61"),
         ("--clients 60 --size 3 --anonymity 1", "anonymity must be an int of at least 2"),
         ("--clients 60 --size 3 --groupings 5 --schedule transversal", "lower groupings or raise size"),
     ],

@@ -62,14 +62,14 @@ def test_flags_halves_and_generators_are_summed_too() -> None:
 @pytest.mark.parametrize(
     ("vectors", "options", "says"),
     [
-        ([[1]], {}, "cannot hide among 3"),
+        ([[1]], {}, "needs at least 3 vectors"),
         ([[1], [2, 3], [4]], {}, "vector 1 has shape"),
         ([[1.0], [np.nan], [2.0]], {}, "NaN"),
         ([[], [], []], {}, "empty"),
         ([[2**30]] * 4, {}, "2"),
         ([[1], [2], [3]], {"drop": [7]}, "client 7"),
         ([[1], [2], [3], [4]], {"threshold": 2}, "2t > n"),
-        ([[1], [2]], {}, "cannot hide among 3"),
+        ([[1], [2]], {}, "needs at least 3 vectors"),
     ],
 )
 def test_mistakes_are_told_plainly(vectors: list, options: dict, says: str) -> None:
