@@ -1,22 +1,47 @@
-"""The first run on a machine compiles the numeric loops; this is where to start that, or to hear of it."""
+"""The first run on a machine compiles the numeric loops: start that early, or be told of it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 
 def warm_up() -> None:
-    """Compile, or load from the cache, what a run needs: half a minute once per machine, then a second.
+    """Compile the numeric loops of secagg, or load them from the cache of an earlier process.
 
-    Call it before a process forks, so that each child need not do it again.
+    This takes half a minute once per machine, then a second. Without it, each loop is compiled or loaded at
+    its first use. Call it before a process forks, so that its children need not compile. The first
+    compilation is announced on stderr, unless `announce_compilation` is active. Where numba can write no
+    cache, a `NoCacheWarning` says so.
 
     >>> import secagg
     >>> secagg.warm_up()
     """
+    import numpy as np
+
+    from secagg.crypto import hashing, prg, shamir
+    from secagg.exposure.audit import Policy, audit
+    from secagg.exposure.schedules import Schedule
+    from secagg.kernels import jit
     from secagg.simulation.secure_sum import secure_sum
 
-    secure_sum([[0.0] * 8] * 4, clip=1.0, drop=[3])
+    said: list[str] = []
+
+    def say_once(name: str) -> None:
+        if not said:
+            print("secagg: compiling numeric loops for this machine, once", file=sys.stderr, flush=True)
+        said.append(name)
+
+    with nullcontext() if jit.announced() else jit.announce(say_once):
+        jit.load()
+        prg.backend()
+        hashing.has_kernel()
+        shamir.combine(shamir.split(bytes(32), 2, 3))
+        for dtype in (np.float32, np.float64):
+            secure_sum([np.zeros(8, dtype)] * 4, clip=1.0, drop=[3])
+        groupings = Schedule(name="random", size=4, groupings=3).draw(range(12), bytes(32), round=0)
+        audit(groupings, range(12), Policy(anonymity=3), plan_hash=b"")
 
 
 @contextmanager

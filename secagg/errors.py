@@ -36,3 +36,7 @@ class TooFewSurvivors(PeerError):  # noqa: N818 - it reads as the sentence it is
 
 class AlreadyUsed(SecAggError):  # noqa: N818 - as above
     """An exclusive record exists: this step, or another opening of this update, was taken before."""
+
+
+class NoCacheWarning(UserWarning):
+    """numba can write no cache, so every process compiles secagg's loops again: set NUMBA_CACHE_DIR."""

@@ -32,8 +32,11 @@ def test_links_lead_somewhere(page: str) -> None:
             assert ((ROOT / page).parent / target).exists(), f"{page}: {target}"
 
 
-def test_the_embedding_guide_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("page", ["embedding.md", "building-blocks.md"])
+def test_the_code_of_a_guide_runs_from_top_to_bottom(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    guide = (ROOT / "docs" / "embedding.md").read_text()
+    guide = (ROOT / "docs" / page).read_text()
     code = "\n".join(re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL))
-    exec(compile(code, "embedding.md", "exec"), {"__name__": "__main__"})
+    exec(compile(code, page, "exec"), {"__name__": "__main__"})

@@ -1,12 +1,13 @@
-"""How secagg compiles its numeric loops: once, without the GIL, kept on disk between processes.
+"""How secagg compiles its numeric loops: once, without the GIL, and kept on disk between processes.
 
-numba files compiled code under the processor's name and features, so code for one processor is never loaded
-on another that shares the directory. Import this module only where a loop is about to run: it imports numba,
-which takes longer than everything else in the package together.
+numba stores compiled code under the processor's name and features, so processors that share a directory never
+load each other's code. Import this module only where a loop is about to run: it imports numba, which takes
+longer than everything else in the package together.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar, cast
@@ -15,38 +16,46 @@ import numba
 from numba.core import event
 from numba.core.registry import cpu_target
 
+from secagg.errors import NoCacheWarning
+
 Function = TypeVar("Function", bound=Callable[..., Any])
+_active: list[object] = []  # announcements in progress
+_warned: list[bool] = []
 
 
 def kernel(function: Function) -> Function:
-    """Compile on first call for each set of argument types, or load what an earlier process compiled.
+    """Compile at the first call for each set of argument types, or load what an earlier process compiled.
 
-    Whatever a kernel calls stands in its own file: numba notices a changed file, not a changed callee.
+    A kernel may only call kernels of its own file: numba notices a changed file, not a changed callee.
     """
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
         compiled = numba.njit(cache=True, **options)(function)
     except (
         RuntimeError
-    ):  # neither beside the source, nor in NUMBA_CACHE_DIR, nor in the user's cache may we write
+    ):  # numba may write neither beside the source nor in NUMBA_CACHE_DIR or the user's cache
+        if not _warned:
+            _warned.append(True)
+            advice = "set NUMBA_CACHE_DIR to a writable directory"
+            warnings.warn(f"secagg compiles its loops in every process: {advice}", NoCacheWarning, 2)
         compiled = numba.njit(**options)(function)
     return cast(Function, compiled)
 
 
 def load() -> None:
-    """Let numba load now what it loads at the first kernel otherwise: a quarter of a second, as an import."""
+    """Load now what numba otherwise loads at the first kernel: a quarter of a second."""
     cpu_target.typing_context.refresh()
     cpu_target.target_context.refresh()
 
 
 def target_features() -> frozenset[str]:
-    """Instruction sets that compiled code may use: what the processor has, less what was switched off."""
+    """Instruction sets that compiled code may use: what the processor has, except those switched off."""
     _triple, _cpu, features = cpu_target.target_context.codegen().magic_tuple()
     return frozenset(f[1:] for f in features.split(",") if f.startswith("+"))
 
 
 class _Announcer(event.Listener):
-    """Hears of every compilation, and tells of those that are not part of another."""
+    """Reports each top-level compilation."""
 
     def __init__(self, on_compile: Callable[[str], None]) -> None:
         self._on_compile = on_compile
@@ -65,5 +74,15 @@ class _Announcer(event.Listener):
 @contextmanager
 def announce(on_compile: Callable[[str], None]) -> Iterator[None]:
     """Inside this context, call `on_compile` with a function's name whenever one has to be compiled."""
-    with event.install_listener("numba:compile", _Announcer(on_compile)):
-        yield
+    announcer = _Announcer(on_compile)
+    with event.install_listener("numba:compile", announcer):
+        _active.append(announcer)
+        try:
+            yield
+        finally:
+            _active.remove(announcer)
+
+
+def announced() -> bool:
+    """Whether an `announce` is in progress."""
+    return bool(_active)

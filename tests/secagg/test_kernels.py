@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -119,3 +122,47 @@ def test_only_kernels_of_secagg_are_announced() -> None:
     with jit.announce(announced.append):
         assert stranger(1) == 2
     assert announced == []
+
+
+def test_warm_up_loads_every_kernel_that_a_run_can_use() -> None:
+    code = """
+import secagg, sys
+secagg.warm_up()
+from numba.core.dispatcher import Dispatcher
+for name in ("kernels.field257", "kernels.montgomery", "kernels.sha", "exposure.leverage", "exposure.mincut"):
+    for function in vars(sys.modules["secagg." + name]).values():
+        if isinstance(function, Dispatcher) and not function.signatures:
+            print(function.py_func.__name__, end=" ")
+from secagg.kernels import vectors
+assert len(vectors.encode.signatures) == 2 and vectors.decode.signatures
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    # those that only other kernels call
+    inner = {"_unpack", "_ripple", "_pack", "_times_plus", "_pack_points", "_pair", "_parallel"}
+    assert set(done.stdout.split()) <= inner | {"mul", "sub", "inverse"}
+
+
+def test_the_first_compilation_is_announced_once_and_a_missing_cache_is_reported_once() -> None:
+    code = """
+from numba.core import caching
+def refuse(self): raise OSError("read-only")
+caching._CacheLocator.ensure_cache_path = refuse
+from secagg.kernels import jit, vectors
+import secagg, secagg.compilation
+import secagg.crypto.shamir, secagg.simulation.secure_sum, secagg.exposure.audit
+secagg.crypto.shamir.split = secagg.simulation.secure_sum.secure_sum = lambda *args, **kwargs: None
+secagg.crypto.shamir.combine = secagg.exposure.audit.audit = lambda *args, **kwargs: None
+secagg.warm_up()
+"""
+    environment = os.environ | {"SECAGG_BACKEND": "openssl", "PYTHONWARNINGS": "default"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("secagg: compiling numeric loops for this machine") == 1
+    assert done.stderr.count("NoCacheWarning: secagg compiles its loops in every process: set NUMBA") == 1
+    assert done.stdout == ""
+
+
+def test_warm_up_leaves_announcements_to_the_caller() -> None:
+    with jit.announce(lambda name: None):
+        assert jit.announced()
+    assert not jit.announced()
