@@ -328,7 +328,7 @@ def test_a_document_without_a_place_for_a_table_is_left_alone(tmp_path: Path) ->
 
 
 def test_the_document_of_this_project_has_a_place_for_every_table() -> None:
-    text = (Path(__file__).parents[2] / "docs" / "performance.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "performance.md").read_text()
     for name in (
         "machine",
         "masks",
