@@ -48,7 +48,7 @@ def _draw_accuracy(axis: Any, runs: Sequence[Recorded], references: Sequence[Lin
         points = accuracies(run)
         axis.plot(*zip(*points, strict=True), marker=".", color=PAINT[curve_colour(i)], label=run.name)
     for curve in references:
-        x, y = zip(*curve.points, strict=True)
+        x, y = [x for x, _ in curve.points], [y for _, y in curve.points]
         axis.plot(x, y, linestyle="--", color=PAINT[curve.colour], label=f"{curve.name} (published)")
     axis.set(title="Test accuracy", xlabel="round", ylim=(0, 1))
     axis.legend(fontsize=8, loc="best")
