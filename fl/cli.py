@@ -361,13 +361,14 @@ def _flower_local(options: argparse.Namespace) -> int:
 
     experiment = load(options.file, [*options.set, f"clients={options.nodes}"])
     _need("flwr")
-    from fl.flower.local import run_here
+    from fl.flower.federation import run_here
     from fl.reporting.measures import describe_summary
+    from fl.reporting.progress import display
     from fl.reporting.records import recorded
 
     out = options.out or Path("runs") / f"{experiment.name}-flower"
     seconds = [f"stage-seconds={options.stage_seconds}", f"training-seconds={options.training_seconds}"]
-    run_here(experiment, out, settings=seconds, tell=lambda text: print(text, file=sys.stderr, flush=True))
+    run_here(experiment, out, settings=seconds, show=display())
     print(describe_summary(experiment, recorded(out).summary))
     print(f"record: {out}\nreport: share report {out}")
     return 0
@@ -391,22 +392,22 @@ def _flower_identity(options: argparse.Namespace) -> int:
 
 def _flower_enrol(options: argparse.Namespace) -> int:
     from fl.config.checks import load
-    from fl.flower.enrolment import agree, read_hex, read_members, write_enrolment
+    from fl.flower.agreement import agree, read_hex, read_members, write_agreement
 
     members = read_members(options.members)
     experiment = load(options.file, [*options.set, f"clients={len(members)}"])
-    enrolment = agree(experiment, read_hex(options.seed, "--seed", 32), members)
+    agreement = agree(experiment, read_hex(options.seed, "--seed", 32), members)
     if options.out.exists():
         raise ConfigError(f"{options.out} already exists; choose another --out for another training")
-    options.out.write_text(write_enrolment(enrolment), "utf-8")
-    print(f"{options.out}: {len(members)} members, fingerprint {enrolment.training_id.hex()}")
+    options.out.write_text(write_agreement(agreement), "utf-8")
+    print(f"{options.out}: {len(members)} members, fingerprint {agreement.training_id.hex()}")
     return 0
 
 
 def _flower_show(options: argparse.Namespace) -> int:
-    from fl.flower.enrolment import read_enrolment
+    from fl.flower.agreement import read_agreement
 
-    found = read_enrolment(options.file)
+    found = read_agreement(options.file)
     for number, member in enumerate(found.members):
         print(f"client {number:<4} {member.name:<20} {member.identity.hex()}  {member.examples} examples")
     experiment, cohort = found.experiment, found.cohort

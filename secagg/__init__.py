@@ -11,7 +11,7 @@ More names are public in `secagg.crypto`, `secagg.exposure`, `secagg.protocol` a
 
 from __future__ import annotations
 
-from secagg.compilation import announce_compilation, warm_up
+from secagg.compilation import announce_compilation, load_compiler, warm_up
 from secagg.crypto.keys import Identity
 from secagg.errors import (
     AlreadyUsed,
@@ -62,6 +62,7 @@ __all__ = [
     "audit",
     "decode",
     "encode",
+    "load_compiler",
     "secure_mean",
     "secure_sum",
     "warm_up",

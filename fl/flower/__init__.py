@@ -1,10 +1,10 @@
-"""SHARE over real machines, on Flower (`pip install '.[flower]'`).
+"""SHARE over real machines, on Flower (`pip install 'share-secagg[flower]'`).
 
     app = client_app("my_app.task:data", classes=10)     # on every node
     app = server_app("my_app.task:test", classes=10)     # on the server
 
-docs/flower.md goes from nothing to three machines. The names below are loaded when they are first used: a
-stage that only does cryptography should not wait for anything else.
+docs/flower.md explains a setup of three machines. The names below are loaded on first use, because a node
+starts a process for every message and most of them need only one of the two.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How SHARE's bytes travel in Flower's messages: a round, a few words, and named byte strings.
+"""How the bytes of SHARE travel in Flower's messages: a round, a few values, and named byte strings.
 
-Byte strings go as Flower arrays of raw bytes, which Flower cuts into pieces on the wire, so a masked vector
-of any size passes. Nothing is unpickled and no array file is parsed: `secagg` decodes its own bytes.
+Byte strings travel as Flower arrays of raw bytes. Flower splits these on the wire, so a masked vector may
+have any size. Nothing is unpickled and no array file is parsed: `secagg` decodes its own bytes.
 """
 
 from __future__ import annotations
@@ -12,32 +12,40 @@ from typing import Final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from secagg import Stage
+
 HELLO: Final = "hello"
 DEAL: Final = "deal"
 MASK: Final = "mask"
 SIGN: Final = "sign"
 UNMASK: Final = "unmask"
-ACTIONS: Final = (HELLO, DEAL, MASK, SIGN, UNMASK)
-"""What a server asks for. The four exchanges of a round are the last four; `hello` opens a training."""
+STAGE_OF: Final = {
+    HELLO: Stage.KEYS,
+    DEAL: Stage.SHARES,
+    MASK: Stage.INPUTS,
+    SIGN: Stage.CONSISTENCY,
+    UNMASK: Stage.UNMASKING,
+}
+"""The stage of secure aggregation that each action of the server belongs to."""
 
 _STYPE: Final = "share.bytes"
 MOST_TEXT: Final = 300
-MOST_SECONDS: Final = 1e6  # sums of them stay finite
+MOST_SECONDS: Final = 1e6  # so that sums stay finite
 
 
 class MalformedError(Exception):
-    """A message that is not an envelope."""
+    """A message is not an envelope."""
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One message, either way. `refused` says why a node did not do what it was asked."""
+    """One message, in either direction. `refused` says why a node did not do what the server asked."""
 
     round: int
     parts: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    seconds: float = 0.0  # of computing that the answer took
+    seconds: float = 0.0  # CPU time that the answer took
     refused: str = ""
-    clock: float = 0.0  # seconds that went by meanwhile
+    clock: float = 0.0  # wall-clock time that the answer took
 
     @property
     def size(self) -> int:
@@ -46,7 +54,7 @@ class Envelope:
 
 def pack(envelope: Envelope) -> RecordDict:
     """An envelope as Flower carries it."""
-    told = ConfigRecord(
+    values = ConfigRecord(
         {
             "round": envelope.round,
             "seconds": envelope.seconds,
@@ -55,32 +63,32 @@ def pack(envelope: Envelope) -> RecordDict:
         }
     )
     arrays = {name: Array("uint8", (len(part),), _STYPE, part) for name, part in envelope.parts.items()}
-    return RecordDict({"share": told, "parts": ArrayRecord(arrays)})
+    return RecordDict({"share": values, "parts": ArrayRecord(arrays)})
 
 
 def unpack(content: RecordDict) -> Envelope:
-    """The envelope in a message; MalformedError for anything else, whatever a peer put there."""
+    """The envelope in a message. MalformedError if there is none, whatever the peer sent."""
     try:
-        told, arrays = content["share"], content["parts"]
-        if not isinstance(told, ConfigRecord) or not isinstance(arrays, ArrayRecord):
-            raise TypeError("records of other kinds")
-        round, seconds, clock = told["round"], told["seconds"], told["clock"]
-        refused = told["refused"]
+        values, arrays = content["share"], content["parts"]
+        if not isinstance(values, ConfigRecord) or not isinstance(arrays, ArrayRecord):
+            raise TypeError("wrong kinds of records")
+        round, seconds, clock = values["round"], values["seconds"], values["clock"]
+        refused = values["refused"]
         if type(round) is not int or type(seconds) is not float or type(clock) is not float:
-            raise TypeError("values of other types")
+            raise TypeError("wrong types of values")
         if type(refused) is not str:
-            raise TypeError("values of other types")
+            raise TypeError("wrong types of values")
         if not 0 <= round < 2**63:
-            raise ValueError("a round that does not exist")
+            raise ValueError("impossible round")
         parts = {str(name): bytes(array.data) for name, array in arrays.items()}
         if not 0 <= seconds < MOST_SECONDS or not 0 <= clock < MOST_SECONDS:
-            raise ValueError("a duration that does not exist")
+            raise ValueError("impossible duration")
         return Envelope(round, parts, seconds, _printable(refused), clock)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MalformedError(f"not a message of SHARE: {error}") from None
 
 
 def _printable(text: str) -> str:
-    """A peer's words end up in records and on terminals: no control characters, and not many bytes."""
+    """A peer's text appears in records and on terminals: no control characters, and a limited length."""
     short = text.encode("utf-8", "replace")[:MOST_TEXT].decode("utf-8", "ignore")
     return "".join(c if c.isprintable() else " " for c in short)

@@ -1,4 +1,4 @@
-"""Training and testing in the processes that Flower starts: the only part of the engine that needs torch."""
+"""Training and testing in the processes that Flower starts. Only this module of `fl.flower` needs torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fl.config.schema import LABEL_FLIP, Experiment, to_tables
 from fl.data import Examples, Federated, flip_labels
 from fl.errors import ConfigError
-from fl.flower.node import Node, Refused
+from fl.flower.node import Node, RefusedError
 from fl.training.learner import Learner, LocalTraining, Task
 from fl.training.loop import as_examples, prepare
 from fl.training.randomness import attackers
@@ -20,20 +20,20 @@ from fl.training.randomness import attackers
 Vector = NDArray[np.float32]
 
 
-def node_update(
+def local_update(
     node: Node, round: int, x: Vector, *, source: str | None = None, classes: int | None = None
 ) -> Vector:
-    """x_{i,K} - x^t of this node, the same bits as the local engine computes for this client."""
-    e = node.enrolment.experiment
-    data = _own_part(node, source, classes) if source else prepare(e)
-    claimed, held = node.enrolment.members[node.client].examples, len(data.clients[node.client])
-    if claimed != held:
-        raise ConfigError(f"this node has {held} examples, and is enrolled with {claimed}")
+    """x_{i,K} - x^t of this node: the same bits as a simulation computes for this client."""
+    e = node.agreement.experiment
+    data = _own_data(node, source, classes) if source else prepare(e)
+    agreed, held = node.agreement.members[node.client].examples, len(data.clients[node.client])
+    if agreed != held:
+        raise ConfigError(f"this node has {held} examples, but training.toml says {agreed}")
     if e.attack.name == LABEL_FLIP:
         data = flip_labels(data, {node.client} & attackers(e))
     with Learner(task_of(e, data)) as learner:
         if learner.dimension != len(x):
-            raise Refused(f"the model has {len(x)} parameters, this node's has {learner.dimension}")
+            raise RefusedError(f"the model has {len(x)} parameters, this node's has {learner.dimension}")
         update: Vector = learner.train(x, [node.client], round_index=round)[0]
         return update
 
@@ -42,9 +42,9 @@ def task_of(e: Experiment, data: Federated) -> Task:
     return Task(e.model, data, LocalTraining(**to_tables(e.local)), e.seed)
 
 
-def _own_part(node: Node, source: str, classes: int | None) -> Federated:
-    """This node's examples as a federation in which only its own seat is ever trained."""
-    own = as_examples(called(source, node.name), f"node {node.name}")
+def _own_data(node: Node, source: str, classes: int | None) -> Federated:
+    """This node's examples, as a federation in which only this client is ever trained."""
+    own = as_examples(call(source, node.name), f"node {node.name}")
     rows = np.arange(len(own), dtype=np.int64)
     count = classes or 1 + int(own.labels.max())
     return Federated(own, (rows,) * (node.client + 1), own.take(rows[:1]), count)
@@ -53,23 +53,20 @@ def _own_part(node: Node, source: str, classes: int | None) -> Federated:
 def server_data(
     e: Experiment, test: str | None, validation: str | None = None, classes: int | None = None
 ) -> Federated:
-    """What the server tests the model on; it holds no client's examples."""
+    """What the server tests the model on. It holds no client's examples."""
+    one_row: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
     if test is None:
         whole = prepare(e)
-        return replace(whole, train=whole.test.take(np.zeros(1, dtype=np.int64)), clients=_one_row())
-    tested = as_examples(called(test), "test")
-    held = None if validation is None else as_examples(called(validation), "validation")
+        return replace(whole, train=whole.test.take(one_row), clients=(one_row,))
+    tested = as_examples(call(test), "test")
+    held = None if validation is None else as_examples(call(validation), "validation")
     count = classes or 1 + int(tested.labels.max())
-    shape: Examples = tested.take(np.zeros(1, dtype=np.int64))
-    return Federated(shape, _one_row(), tested, count, held)
+    shape: Examples = tested.take(one_row)
+    return Federated(shape, (one_row,), tested, count, held)
 
 
-def _one_row() -> tuple[NDArray[np.int64], ...]:
-    return (np.zeros(1, dtype=np.int64),)
-
-
-def called(path: str, *arguments: Any) -> Any:
-    """What "module:function" returns."""
+def call(path: str, *arguments: Any) -> Any:
+    """The result of a function that is named as "module:function"."""
     module, colon, name = path.partition(":")
     if not colon:
         raise ConfigError(f'{path}: name a function as "module:function"')

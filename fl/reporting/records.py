@@ -1,16 +1,16 @@
-"""What a run leaves behind, and how it goes on after a crash.
+"""The folder of a run: what is recorded, and how a run continues after a crash.
 
-A run's folder holds
+The folder holds
 
-- `config.toml`: the whole configuration, defaults included, as it was run;
-- `run.json`: versions, machine, who attacked (only a simulation knows), the size of the model;
+- `config.toml`: the whole configuration, defaults included;
+- `run.json`: versions, machine, attackers (only a simulation knows them), the size of the model;
 - `rounds.jsonl`: one line of JSON per round;
-- `checkpoint.json` and the `checkpoint-*.safetensors` that it names: where to go on;
-- `model.safetensors` and `summary.json`, once it has ended.
+- `checkpoint.json` and the `checkpoint-*.safetensors` that it names: where the run continues;
+- `model.safetensors` and `summary.json`, after the run has ended.
 
-Every file but `rounds.jsonl` is written beside its place, synced and renamed, so it is there whole or not at
-all. `rounds.jsonl` only grows, and `checkpoint.json` says how many of its bytes count: what a killed process
-left behind that is cut off when the run resumes. Nothing is ever unpickled. This module needs no torch.
+Every file but `rounds.jsonl` is written under another name, synced and renamed, so it is complete or absent.
+`rounds.jsonl` only grows. `checkpoint.json` says how many of its bytes are valid, and the rest, which a
+killed process left, is cut off when the run resumes. Nothing is ever unpickled. This module needs no torch.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fl.errors import ConfigError, RecordError
 
 Vector = NDArray[np.float32]
 FORMAT = 1
-PATIENCE = 3.0  # seconds to wait for a folder's lock
+PATIENCE = 3.0  # seconds to wait for the lock of a folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A run as it was recorded, for reports. `summary` is empty while it runs or if it was killed."""
+    """A run as it was recorded. `summary` is empty if the run has not ended or was killed."""
 
     folder: Path
     experiment: Experiment
@@ -67,7 +67,7 @@ class Recorded:
 
 
 class Folder:
-    """The folder of a run while it is written. One process at a time."""
+    """The folder of a run, open for writing by one process at a time."""
 
     def __init__(self, path: Path, experiment: Experiment, lock: IO[bytes]) -> None:
         self.path = path
@@ -76,11 +76,11 @@ class Folder:
 
     @classmethod
     def create(cls, path: Path | str, e: Experiment) -> Folder:
-        """A new folder. One that holds a run already is refused, because nothing is ever overwritten."""
+        """Make a new folder. One that holds a run is refused, because nothing is ever overwritten."""
         place = Path(path)
         if (place / "config.toml").exists():
             raise RecordError(
-                f"{place} holds a run already: go on with --resume {place}, or choose another --out"
+                f"{place} holds a run already: continue it with --resume {place}, or choose another --out"
             )
         try:
             place.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class Folder:
 
     @classmethod
     def resume(cls, path: Path | str, settings: Sequence[str] = ()) -> Folder:
-        """An existing folder. `settings` may make the run longer or move it to another machine, no more."""
+        """Open an existing folder. `settings` may only make the run longer or change the machine."""
         place = Path(path)
         if not (place / "config.toml").is_file():
             raise RecordError(f"there is no run in {place}")
@@ -114,22 +114,22 @@ class Folder:
         self.close()
 
     def close(self) -> None:
-        """Let another process have the folder."""
+        """Release the folder for other processes."""
         self._lock.close()
 
     def describe(self, info: Mapping[str, Any]) -> None:
-        """run.json: what is known before the first round."""
+        """Write run.json: what is known before the first round."""
         write_json(self.path / "run.json", {"format": FORMAT, **info})
 
     def append(self, record: Mapping[str, Any]) -> None:
-        """One more line of rounds.jsonl, on the disk when this returns."""
+        """Add a line to rounds.jsonl. It is on the disk when this returns."""
         with (self.path / "rounds.jsonl").open("ab") as file:
             file.write(_json(record) + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
     def checkpoint(self, rounds: int, x: Vector, last: Vector) -> None:
-        """First the vectors, then the small file that names them: a crash in between costs one round."""
+        """Write the vectors, then the small file that names them. A crash in between costs one round."""
         from safetensors.numpy import save
 
         content = save({"x": x, "last": last})
@@ -152,7 +152,7 @@ class Folder:
                 old.unlink(missing_ok=True)
 
     def load(self) -> Checkpoint | None:
-        """The last checkpoint, with the records up to it; None where none was reached. Cuts off the rest."""
+        """The last checkpoint with the records up to it, or None. Later records are cut off."""
         place = self.path / "checkpoint.json"
         if not place.exists():
             self._cut(0)
@@ -160,13 +160,13 @@ class Folder:
         found = _read_json(place)
         try:
             name, rounds, size = str(found["file"]), int(found["rounds"]), int(found["records"])
-            expected, whose = str(found["sha256"]), str(found["experiment"])
+            expected, fingerprint = str(found["sha256"]), str(found["experiment"])
+            if found["format"] != FORMAT or Path(name).name != name:
+                raise ValueError
         except (KeyError, TypeError, ValueError):
             raise RecordError(f"{place} is not a checkpoint of this version") from None
-        if found.get("format") != FORMAT or Path(name).name != name:
-            raise RecordError(f"{place} is not a checkpoint of this version")
-        if whose != self.experiment.fingerprint.hex():
-            raise RecordError(f"{place} belongs to another configuration than config.toml beside it")
+        if fingerprint != self.experiment.fingerprint.hex():
+            raise RecordError(f"{place} belongs to another configuration than the config.toml beside it")
         arrays = read_tensors(self.path / name, expected)
         self._cut(size)
         history = _lines(self.path / "rounds.jsonl")
@@ -177,13 +177,13 @@ class Folder:
         if not records.exists():
             return
         if records.stat().st_size < size:
-            raise RecordError(f"{records} is shorter than the checkpoint says; it was changed by hand")
+            raise RecordError(f"{records} is shorter than checkpoint.json says: it was changed by hand")
         with records.open("r+b") as file:
             file.truncate(size)
             os.fsync(file.fileno())
 
     def finish(self, parameters: Mapping[str, NDArray[Any]], summary: Mapping[str, Any]) -> None:
-        """The trained model, by the names of its parameters, and the summary."""
+        """Write the trained model, by the names of its parameters, and the summary."""
         from safetensors.numpy import save
 
         write(self.path / "model.safetensors", save(dict(parameters)))
@@ -191,7 +191,7 @@ class Folder:
 
 
 def recorded(path: Path | str) -> Recorded:
-    """A run for reporting, whole or not. Reads only; a half-written last line is left out."""
+    """Read a run, finished or not. An incomplete last line is left out."""
     place = Path(path)
     if not (place / "config.toml").is_file():
         raise RecordError(f"there is no run in {place}")
@@ -202,7 +202,7 @@ def recorded(path: Path | str) -> Recorded:
 
 
 def read_tensors(path: Path, sha256: str | None = None) -> dict[str, NDArray[Any]]:
-    """The arrays of a safetensors file; a pickle, or anything else, is refused and never run."""
+    """The arrays of a safetensors file. Any other file, such as a pickle, is refused and never run."""
     from safetensors import SafetensorError
     from safetensors.numpy import load
 
@@ -211,7 +211,7 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, NDArray[Any
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror}") from None
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
-        raise RecordError(f"{path} is damaged: its SHA-256 is not the one that checkpoint.json names")
+        raise RecordError(f"{path} is damaged: checkpoint.json has another SHA-256")
     try:
         arrays: dict[str, NDArray[Any]] = load(content)
     except (SafetensorError, ValueError, KeyError) as error:
@@ -220,7 +220,7 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, NDArray[Any
 
 
 def versions() -> dict[str, str]:
-    """What the run was made with."""
+    """The versions of Python, the platform and the packages."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
     for package in ("share-secagg", "numpy", "numba", "torch", "cryptography", "pynacl", "safetensors"):
         try:
@@ -235,7 +235,7 @@ def now() -> str:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write, sync, rename, sync the folder: whole or not there."""
+    """Write a file so that it is complete or absent: write, sync, rename, sync the folder."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with draft.open("wb") as file:
@@ -263,7 +263,7 @@ def _json(record: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Python values only; JSON has no NaN and no infinity, so they become null."""
+    """The value in types that JSON has. NaN and infinity become null."""
     if isinstance(value, Mapping):
         return {str(name): _plain(entry) for name, entry in value.items()}
     if isinstance(value, np.ndarray | Sequence | set | frozenset) and not isinstance(value, str | bytes):
@@ -282,7 +282,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise RecordError(f"{path} cannot be read: {error}") from None
     if not isinstance(found, dict):
-        raise RecordError(f"{path} is not a table")
+        raise RecordError(f"{path}: expected a JSON object")
     return found
 
 
@@ -298,15 +298,15 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _locked(place: Path) -> IO[bytes]:
-    """The folder's lock, given back by the system when the process ends, however it ends.
+    """Lock the folder. The system releases the lock when the process ends.
 
-    Simulated clients in forked processes hold it as well, and notice the end of a killed parent a moment
-    later than the user who resumes; so a lock that is taken is tried again for a while.
+    Forked simulation workers inherit the lock and end a moment after a killed parent. A user may resume in
+    that moment, so this tries again for a while.
     """
     file = (place / "lock").open("ab")
     try:
         import fcntl
-    except ImportError:  # no such locks on Windows; a second process there is the user's own lookout
+    except ImportError:  # Windows has no such locks
         return file
     deadline = time.monotonic() + PATIENCE
     while True:

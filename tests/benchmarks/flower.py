@@ -31,7 +31,8 @@ def main(options: Namespace) -> int:
     """Run and print; 1 if a stage is too slow."""
     os.environ["PYTHONPATH"] = str(ROOT)  # where the nodes find the model
     from fl.config.checks import experiment
-    from fl.flower.local import run_here
+    from fl.flower.federation import run_here
+    from fl.reporting.progress import LineProgress
 
     e = experiment(
         name="bench-flower",
@@ -45,7 +46,7 @@ def main(options: Namespace) -> int:
     )
     with tempfile.TemporaryDirectory() as place:
         out = Path(place) / "run"
-        run_here(e, out, tell=lambda text: print(text, file=sys.stderr, flush=True))
+        run_here(e, out, show=LineProgress())
         records = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
         info = json.loads((out / "run.json").read_text())
     print(f"{options.nodes} nodes, {info['parameters']:,} parameters, mean of {len(records)} rounds\n")

@@ -1,4 +1,4 @@
-"""A certificate authority for loopback, made with `cryptography`."""
+"""A certificate authority for this machine, made with `cryptography`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.x509.oid import NameOID
 
 
 def make_certificates(place: Path) -> Path:
-    """ca.crt, server.pem and server.key, good for 127.0.0.1 and localhost for a day."""
+    """Write ca.crt, server.pem and server.key, valid for 127.0.0.1 and localhost for a day."""
     place.mkdir(parents=True)
     now = datetime.datetime.now(datetime.UTC)
     authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))

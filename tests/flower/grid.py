@@ -1,7 +1,7 @@
 """Flower's grid without its processes: every message runs the real client app here, in the order sent.
 
-What a test may do to a node: kill it (its context is gone; back it is another node), have it answer with
-something else, or keep it silent. Each reply goes through Flower's own serialisation, as on the wire.
+A test may kill a node (it loses its context and returns under a new id), replace its answer, or keep it
+silent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class InProcessGrid:
             self.start(client)
 
     def start(self, client: int) -> int:
-        """A SuperNode for this client; a new one, which knows nothing of an earlier one."""
+        """Start a new SuperNode for this client, which knows nothing of an earlier one."""
         self._next_node += 1
         node = self._next_node
         config = {FOLDER: str(self.folders[client]), SIMULATE: self.simulate}
@@ -50,13 +50,13 @@ class InProcessGrid:
         return node
 
     def kill(self, client: int) -> None:
-        for node in [node for node, seated in self.client_of.items() if seated == client]:
+        for node in [node for node, number in self.client_of.items() if number == client]:
             del self.contexts[node], self.client_of[node]
 
     def node_of(self, client: int) -> int:
-        return next(node for node, seated in self.client_of.items() if seated == client)
+        return next(node for node, number in self.client_of.items() if number == client)
 
-    # --- what the server uses ------------------------------------------------------------------------
+    # --- the part of Flower's Grid that the server uses ---
 
     def get_node_ids(self) -> list[int]:
         return sorted(self.contexts)
@@ -88,5 +88,5 @@ class InProcessGrid:
 
 
 def broken(message: Message) -> Message:
-    """What Flower sends where an app raised."""
+    """What Flower sends if an app raised an exception."""
     return Message(Error(code=2, reason="something"), reply_to=message)

@@ -8,8 +8,8 @@ from typing import Any
 
 from fl.config.checks import experiment
 from fl.config.schema import Experiment
-from fl.flower.enrolment import Enrolment
-from fl.flower.local import enrol_here
+from fl.flower.agreement import Agreement
+from fl.flower.federation import agree_here
 from fl.flower.network import Network
 from fl.flower.server import Deadlines, serve
 from fl.reporting.records import read_tensors
@@ -21,7 +21,7 @@ FAST = Deadlines(join=2.0, stage=1.0, training=1.0)
 
 
 def small(**more: Any) -> Experiment:
-    """Two clusters of four; two of eight may drop out."""
+    """Two clusters of four clients; two of the eight may drop out."""
     tables: dict[str, Any] = {
         "name": "small",
         "rounds": 2,
@@ -35,27 +35,27 @@ def small(**more: Any) -> Experiment:
     return experiment({**tables, **more})
 
 
-def enrolled(e: Experiment, place: Path) -> tuple[Enrolment, list[Path]]:
-    return enrol_here(e, [int(size) for size in prepare(e).sizes], place)
+def agreed(e: Experiment, place: Path) -> tuple[Agreement, list[Path]]:
+    return agree_here(e, [int(size) for size in prepare(e).sizes], place)
 
 
-def network_of(grid: InProcessGrid, enrolment: Enrolment) -> Network:
-    return Network(grid, enrolment, RUN_ID)  # type: ignore[arg-type]
+def network_of(grid: InProcessGrid, agreement: Agreement) -> Network:
+    return Network(grid, agreement, RUN_ID)  # type: ignore[arg-type]
 
 
-def trained(grid: InProcessGrid, enrolment: Enrolment, out: Path, deadlines: Deadlines = FAST) -> Network:
-    """The whole training over the grid, recorded in `out`."""
-    network = network_of(grid, enrolment)
+def trained(grid: InProcessGrid, agreement: Agreement, out: Path, deadlines: Deadlines = FAST) -> Network:
+    """Run the whole training over the grid and record it in `out`."""
+    network = network_of(grid, agreement)
     serve(network, deadlines, out)
     return network
 
 
 def actions(grid: InProcessGrid, client: int) -> Sequence[str]:
-    return [action for seated, action in grid.log if seated == client]
+    return [action for number, action in grid.log if number == client]
 
 
 def assert_same_model(folder: Path, e: Experiment) -> None:
-    """What was trained over Flower is what the local engine trains, to the last bit."""
+    """The model that was trained over Flower equals the one of a simulation, bit for bit."""
     here = {name: part.numpy().tobytes() for name, part in run(e).model.state_dict().items()}
     there = {name: part.tobytes() for name, part in read_tensors(folder / "model.safetensors").items()}
     assert there == here

@@ -1,4 +1,4 @@
-"""Whole trainings with the real apps on both sides, in one process: the same model, whoever drops out."""
+"""Whole trainings in one process, with the real apps on both sides and all kinds of dropouts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fl.config.schema import Experiment
+from fl.errors import ConfigError
 from fl.flower import envelope
 from fl.flower.client import ANSWERED
 from fl.flower.envelope import Envelope
@@ -23,8 +24,8 @@ from tests.flower.runs import (
     FAST,
     NODES,
     actions,
+    agreed,
     assert_same_model,
-    enrolled,
     network_of,
     small,
     trained,
@@ -35,25 +36,29 @@ def rounds_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
-def flower(e: Experiment, tmp_path: Path, **hooks: Any) -> tuple[InProcessGrid, Path]:
-    enrolment, folders = enrolled(e, tmp_path / "parties")
+def train_over_flower(e: Experiment, tmp_path: Path, **hooks: Any) -> tuple[InProcessGrid, Path]:
+    agreement, folders = agreed(e, tmp_path / "nodes")
     grid = InProcessGrid(folders, **hooks)
-    trained(grid, enrolment, tmp_path / "run")
+    trained(grid, agreement, tmp_path / "run")
     return grid, tmp_path / "run"
 
 
-def test_the_same_model_as_the_local_engine_in_four_exchanges_a_round(tmp_path: Path) -> None:
+def test_flower_gives_the_model_of_a_simulation_in_four_exchanges_per_round(tmp_path: Path) -> None:
     e = small(rounds=3)
-    grid, out = flower(e, tmp_path)
+    grid, out = train_over_flower(e, tmp_path)
     assert_same_model(out, e)
     records = rounds_in(out)
-    assert [record["exchanges"] for record in records] == [5, 4, 4]  # the first: everybody introduces itself
+    assert [record["exchanges"] for record in records] == [
+        5,
+        4,
+        4,
+    ]  # the first round collects keys
     expected = ["hello", *["deal", "mask", "sign", "unmask"] * 3]
     assert all(actions(grid, client) == expected for client in range(NODES))
     for folder, context in zip(grid.folders, grid.contexts.values(), strict=True):
         kept = context.state["share"]
         assert isinstance(kept, ConfigRecord)
-        for key, sealed in kept.items():  # no secret is left: only answers that the server has
+        for key, sealed in kept.items():  # no secret is left: only answers that the server already has
             content = Node.open(folder).unseal(int(key), sealed)  # type: ignore[arg-type]
             assert content is not None
             assert content.startswith(ANSWERED)
@@ -62,16 +67,18 @@ def test_the_same_model_as_the_local_engine_in_four_exchanges_a_round(tmp_path: 
 
 
 @pytest.mark.parametrize("stage", ["keys", "shares", "inputs", "consistency", "unmasking"])
-def test_the_same_model_with_the_same_dropouts(tmp_path: Path, stage: str) -> None:
+def test_flower_gives_the_model_of_a_simulation_with_dropouts(tmp_path: Path, stage: str) -> None:
     e = small(dropout={"schedule": [{"round": 1, "clients": [1, 6], "stage": stage}]})
-    _, out = flower(e, tmp_path)
+    _, out = train_over_flower(e, tmp_path)
     assert_same_model(out, e)
     gone = {entry["client"] for entry in rounds_in(out)[0]["dropouts"]}
     assert gone == {1, 6}
     assert rounds_in(out)[1]["dropouts"] == []
 
 
-def test_the_same_model_with_weights_groupings_and_a_label_flip(tmp_path: Path) -> None:
+def test_flower_gives_the_model_of_a_simulation_with_weights_and_a_label_flip(
+    tmp_path: Path,
+) -> None:
     e = small(
         clients=9,
         byzantine=2,
@@ -87,37 +94,37 @@ def test_the_same_model_with_weights_groupings_and_a_label_flip(tmp_path: Path) 
         privacy={"weight_ratio": 4.0},
         aggregation={"rule": "median"},
     )
-    _, out = flower(e, tmp_path)
+    _, out = train_over_flower(e, tmp_path)
     assert_same_model(out, e)
 
 
-def test_cells_and_samples(tmp_path: Path) -> None:
+def test_flower_gives_the_model_of_a_simulation_with_cells_and_samples(tmp_path: Path) -> None:
     e = small(
         clients=16,
         participation=0.75,
         clusters={"size": 3, "cell": 6},
         data={"name": "digits", "examples": 320, "test_examples": 50},
     )
-    _, out = flower(e, tmp_path)
+    _, out = train_over_flower(e, tmp_path)
     assert_same_model(out, e)
     assert len({cluster["cell"] for cluster in rounds_in(out)[0]["clusters"]}) == 2
 
 
 @pytest.mark.parametrize("deed", ["garbage", "wrong-shares", "broken-boxes", "silence"])
-def test_nodes_that_misbehave_are_named_and_stop_nobody(tmp_path: Path, deed: str) -> None:
+def test_a_misbehaving_node_is_named_and_does_not_stop_the_others(tmp_path: Path, deed: str) -> None:
     e = small(byzantine=1, attack={"protocol": deed})
-    _, out = flower(e, tmp_path)
+    _, out = train_over_flower(e, tmp_path)
     assert_same_model(out, e)
     (record, _) = rounds_in(out)
     named = {str(entry["client"]) for entry in record["dropouts"]} | set(record["blamed"])
     assert len(named) == 1
 
 
-def test_a_killed_node_is_a_dropout_and_back_in_the_next_round(tmp_path: Path) -> None:
+def test_a_killed_node_is_a_dropout_and_takes_part_in_the_next_round(tmp_path: Path) -> None:
     for stage in ("deal", "mask", "sign", "unmask"):
         place = tmp_path / stage
         e = small(rounds=2)
-        enrolment, folders = enrolled(e, place / "parties")
+        agreement, folders = agreed(e, place / "nodes")
         grid = InProcessGrid(folders)
         killed: list[int] = []
 
@@ -132,12 +139,12 @@ def test_a_killed_node_is_a_dropout_and_back_in_the_next_round(tmp_path: Path) -
             if action == stage and client in (2, 5) and client not in killed:
                 killed.append(client)
                 grid.kill(client)
-                grid.start(client)  # back at once, with nothing in memory
+                grid.start(client)  # returns at once, without its state
                 return None
             return message
 
         grid.before = before
-        trained(grid, enrolment, place / "run")
+        trained(grid, agreement, place / "run")
         first, second = rounds_in(place / "run")
         assert sorted(killed) == [2, 5]
         assert {entry["client"] for entry in first["dropouts"]} == {2, 5}, stage
@@ -146,7 +153,7 @@ def test_a_killed_node_is_a_dropout_and_back_in_the_next_round(tmp_path: Path) -
         assert all(actions(grid, client)[-4:] == ["deal", "mask", "sign", "unmask"] for client in (2, 5))
 
 
-def test_replies_that_are_no_answers_become_dropouts_with_a_reason(tmp_path: Path) -> None:
+def test_a_malformed_reply_makes_a_dropout_with_a_reason(tmp_path: Path) -> None:
     def after(client: int, action: str, reply: Message) -> Message | None:
         if action != "mask":
             return reply
@@ -156,7 +163,7 @@ def test_replies_that_are_no_answers_become_dropouts_with_a_reason(tmp_path: Pat
             return Message(RecordDict({"other": ConfigRecord({"x": 1})}), reply_to=reply)
         return reply
 
-    _, out = flower(small(rounds=1), tmp_path, after=after)
+    _, out = train_over_flower(small(rounds=1), tmp_path, after=after)
     (record,) = rounds_in(out)
     why = {entry["client"]: entry["why"] for entry in record["dropouts"]}
     assert "Flower reports error" in why[0]
@@ -164,17 +171,17 @@ def test_replies_that_are_no_answers_become_dropouts_with_a_reason(tmp_path: Pat
     assert not record["skipped"]
 
 
-def test_a_silent_node_costs_a_deadline_and_no_more(tmp_path: Path) -> None:
+def test_a_silent_node_is_a_dropout_after_the_deadline(tmp_path: Path) -> None:
     def before(client: int, action: str, message: Message) -> Message | None:
         return None if (client, action) == (4, "sign") else message
 
-    _, out = flower(small(rounds=1), tmp_path, before=before)
+    _, out = train_over_flower(small(rounds=1), tmp_path, before=before)
     (record,) = rounds_in(out)
     assert [entry["client"] for entry in record["dropouts"]] == [4]
     assert not record["skipped"]
 
 
-def test_a_failure_before_anybody_signed_is_repeated_with_the_same_plan(tmp_path: Path) -> None:
+def test_a_run_that_fails_before_anybody_signed_is_repeated_with_the_same_plan(tmp_path: Path) -> None:
     failed: list[int] = []
 
     def before(client: int, action: str, message: Message) -> Message | None:
@@ -184,7 +191,7 @@ def test_a_failure_before_anybody_signed_is_repeated_with_the_same_plan(tmp_path
         return message
 
     e = small(rounds=1)
-    grid, out = flower(e, tmp_path, before=before)
+    grid, out = train_over_flower(e, tmp_path, before=before)
     assert_same_model(out, e)
     assert not rounds_in(out)[0]["skipped"]
     assert actions(grid, 7) == ["hello", "deal", "mask", "hello", "deal", "mask", "sign", "unmask"]
@@ -200,13 +207,13 @@ def test_a_run_that_reached_signatures_is_resumed_and_never_repeated(tmp_path: P
         return message
 
     e = small(rounds=1)
-    grid, out = flower(e, tmp_path, before=before)
+    grid, out = train_over_flower(e, tmp_path, before=before)
     assert_same_model(out, e)
     assert [actions(grid, client).count("mask") for client in range(NODES)] == [1] * NODES
 
 
 @pytest.mark.parametrize("stage", ["deal", "mask", "sign", "unmask"])
-def test_a_round_that_cannot_end_is_skipped_and_training_goes_on(tmp_path: Path, stage: str) -> None:
+def test_a_round_that_cannot_finish_is_skipped_and_training_continues(tmp_path: Path, stage: str) -> None:
     seen: dict[int, int] = {}
 
     def before(client: int, action: str, message: Message) -> Message | None:
@@ -215,17 +222,17 @@ def test_a_round_that_cannot_end_is_skipped_and_training_goes_on(tmp_path: Path,
             return None
         return message
 
-    grid, out = flower(small(rounds=2), tmp_path, before=before)
+    grid, out = train_over_flower(small(rounds=2), tmp_path, before=before)
     first, second = rounds_in(out)
     assert "round skipped" in first["skipped"]
     assert not second["skipped"]
     openings = [actions(grid, client).count("unmask") for client in range(NODES)]
-    assert max(openings) <= 3  # asked again at most, never a second opening: the journal would refuse it
+    assert max(openings) <= 3  # the request may be repeated, but the journal refuses a second opening
 
 
-def test_a_restarted_server_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+def test_a_restarted_server_continues_from_its_checkpoint(tmp_path: Path) -> None:
     e = small(rounds=3)
-    enrolment, folders = enrolled(e, tmp_path / "parties")
+    agreement, folders = agreed(e, tmp_path / "nodes")
 
     class PowerCutError(Exception):
         pass
@@ -236,15 +243,15 @@ def test_a_restarted_server_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         return message
 
     with pytest.raises(PowerCutError):
-        trained(InProcessGrid(folders, before=before), enrolment, tmp_path / "run")
+        trained(InProcessGrid(folders, before=before), agreement, tmp_path / "run")
     assert len(rounds_in(tmp_path / "run")) == 1
-    trained(InProcessGrid(folders), enrolment, tmp_path / "run")  # nodes too begin with nothing in memory
+    trained(InProcessGrid(folders), agreement, tmp_path / "run")  # the nodes have lost their state as well
     assert_same_model(tmp_path / "run", e)
 
 
-def test_a_restarted_server_resumes_what_reached_the_signatures(tmp_path: Path) -> None:
+def test_a_restarted_server_resumes_a_run_that_reached_signatures(tmp_path: Path) -> None:
     e = small(rounds=2)
-    enrolment, folders = enrolled(e, tmp_path / "parties")
+    agreement, folders = agreed(e, tmp_path / "nodes")
     grid = InProcessGrid(folders)
 
     class PowerCutError(Exception):
@@ -257,61 +264,59 @@ def test_a_restarted_server_resumes_what_reached_the_signatures(tmp_path: Path) 
 
     grid.before = before
     with pytest.raises(PowerCutError):
-        trained(grid, enrolment, tmp_path / "run")
+        trained(grid, agreement, tmp_path / "run")
     grid.before = lambda client, action, message: message
-    trained(grid, enrolment, tmp_path / "run")  # the nodes have kept their memory
+    trained(grid, agreement, tmp_path / "run")  # the nodes have kept their state
     assert_same_model(tmp_path / "run", e)
     assert [actions(grid, client).count("mask") for client in range(NODES)] == [2] * NODES
 
-    # And where the nodes have lost it too, the round is skipped: nobody opens it a second time.
+    # If the nodes have lost it as well, the round is skipped: no node opens it a second time.
     other = tmp_path / "other"
-    enrolment, folders = enrolled(e, other / "parties")
+    agreement, folders = agreed(e, other / "nodes")
     with pytest.raises(PowerCutError):
-        trained(InProcessGrid(folders, before=before), enrolment, other / "run")
-    trained(InProcessGrid(folders), enrolment, other / "run")
+        trained(InProcessGrid(folders, before=before), agreement, other / "run")
+    trained(InProcessGrid(folders), agreement, other / "run")
     first, second = rounds_in(other / "run")
     assert "resumed" in first["skipped"]
     assert not second["skipped"]
 
 
-def test_an_unknown_node_is_turned_away_and_a_missing_one_is_not_waited_for(tmp_path: Path) -> None:
+def test_an_unknown_node_is_rejected_and_a_missing_one_is_a_dropout(tmp_path: Path) -> None:
     e = small(rounds=1)
-    enrolment, folders = enrolled(e, tmp_path / "parties")
-    others, strangers = enrolled(e, tmp_path / "others")
+    agreement, folders = agreed(e, tmp_path / "nodes")
+    others, strangers = agreed(e, tmp_path / "others")
     grid = InProcessGrid([*folders[:7], strangers[7]])
-    network = trained(grid, enrolment, tmp_path / "run")
-    assert list(network.seats) == list(range(7))
+    network = trained(grid, agreement, tmp_path / "run")
+    assert list(network.nodes) == list(range(7))
     assert list(network.strangers) == [grid.node_of(7)]
     (record,) = rounds_in(tmp_path / "run")
     assert [entry["client"] for entry in record["dropouts"]] == [7]
     assert not record["skipped"]
-    assert others.training_id != enrolment.training_id
+    assert others.training_id != agreement.training_id
 
 
-def test_a_copied_advert_does_not_steal_a_seat(tmp_path: Path) -> None:
+def test_a_copied_advert_does_not_move_a_client_to_another_node(tmp_path: Path) -> None:
     e = small(rounds=1)
-    enrolment, folders = enrolled(e, tmp_path / "parties")
+    agreement, folders = agreed(e, tmp_path / "nodes")
     grid = InProcessGrid(folders)
     stolen: list[Message] = []
 
     def after(client: int, action: str, reply: Message) -> Message | None:
         if action == "hello" and client == 0:
             stolen.append(reply)
-        if action == "hello" and client == 7:  # a member, but it says that it is client 0
+        if action == "hello" and client == 7:  # client 7 claims to be client 0
             copy = envelope.unpack(stolen[0].content)
             return Message(envelope.pack(copy), reply_to=reply)
         return reply
 
     grid.after = after
-    network = network_of(grid, enrolment)
+    network = network_of(grid, agreement)
     network.assemble(0, [(range(NODES), NODES)], seconds=1.0, patience=1.0)
-    assert network.seats[0] == grid.node_of(0)
-    assert 7 not in network.seats
+    assert network.nodes[0] == grid.node_of(0)
+    assert 7 not in network.nodes
 
 
 def test_deadlines_are_positive() -> None:
-    from fl.errors import ConfigError
-
     with pytest.raises(ConfigError):
         Deadlines(stage=0.0)
     assert FAST.tries == 2
@@ -339,7 +344,7 @@ def test_an_envelope_arrives_as_it_was_packed() -> None:
         ("refused", 7),
     ],
 )
-def test_an_envelope_is_checked(name: str, value: Any) -> None:
+def test_an_envelope_with_a_wrong_value_is_refused(name: str, value: Any) -> None:
     content = envelope.pack(GOOD)
     content["share"][name] = value  # type: ignore[index, call-overload]
     with pytest.raises(envelope.MalformedError):
@@ -347,7 +352,7 @@ def test_an_envelope_is_checked(name: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize("missing", ["share", "parts"])
-def test_an_envelope_is_whole(missing: str) -> None:
+def test_an_envelope_needs_all_its_records(missing: str) -> None:
     content = envelope.pack(GOOD)
     del content[missing]
     with pytest.raises(envelope.MalformedError):
@@ -357,18 +362,18 @@ def test_an_envelope_is_whole(missing: str) -> None:
 
 
 def test_a_peer_cannot_write_control_characters_into_records() -> None:
-    told = envelope.unpack(envelope.pack(Envelope(0, refused="\x1b[31mred\nline")))
-    assert told.refused.isprintable()
+    received = envelope.unpack(envelope.pack(Envelope(0, refused="\x1b[31mred\nline")))
+    assert received.refused.isprintable()
 
 
-def test_cryptography_alone_does_not_import_torch() -> None:
-    code = "import sys, fl.flower.local_client; print('torch' in sys.modules)"
+def test_the_client_app_does_not_import_torch() -> None:
+    code = "import sys, fl.flower.simulation_client; print('torch' in sys.modules)"
     done = run_process([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("words", ["\U0001f600" * 300, "no " * 500])
-def test_a_long_refusal_stops_nobody(tmp_path: Path, words: str) -> None:
+def test_a_long_refusal_makes_a_dropout(tmp_path: Path, words: str) -> None:
     def after(client: int, action: str, reply: Message) -> Message | None:
         if (client, action) != (2, "mask"):
             return reply
@@ -376,27 +381,27 @@ def test_a_long_refusal_stops_nobody(tmp_path: Path, words: str) -> None:
         content["share"]["refused"] = words  # type: ignore[index, call-overload]
         return Message(content, reply_to=reply)
 
-    _, out = flower(small(rounds=1), tmp_path, after=after)
+    _, out = train_over_flower(small(rounds=1), tmp_path, after=after)
     (record,) = rounds_in(out)
     assert [entry["client"] for entry in record["dropouts"]] == [2]
     assert not record["skipped"]
 
 
 @pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0])
-def test_a_duration_that_is_none_makes_a_dropout(tmp_path: Path, seconds: float) -> None:
+def test_an_impossible_duration_makes_a_dropout(tmp_path: Path, seconds: float) -> None:
     def after(client: int, action: str, reply: Message) -> Message | None:
         if (client, action) == (2, "deal"):
             reply.content["share"]["seconds"] = seconds  # type: ignore[index, call-overload]
         return reply
 
-    _, out = flower(small(rounds=1), tmp_path, after=after)
+    _, out = train_over_flower(small(rounds=1), tmp_path, after=after)
     (record,) = rounds_in(out)
     assert {entry["client"]: entry["why"] for entry in record["dropouts"]}.keys() == {2}
 
 
-def test_an_answer_that_flower_cannot_decode_costs_its_sender_alone(tmp_path: Path) -> None:
+def test_an_answer_that_flower_cannot_decode_affects_only_its_sender(tmp_path: Path) -> None:
     e = small(rounds=1)
-    enrolment, folders = enrolled(e, tmp_path / "parties")
+    agreement, folders = agreed(e, tmp_path / "nodes")
     poisoned: set[str] = set()
 
     class Poisoned(InProcessGrid):
@@ -410,7 +415,7 @@ def test_an_answer_that_flower_cannot_decode_costs_its_sender_alone(tmp_path: Pa
             poisoned.add(reply.metadata.reply_to_message_id)
         return reply
 
-    trained(Poisoned(folders, after=after), enrolment, tmp_path / "run")
+    trained(Poisoned(folders, after=after), agreement, tmp_path / "run")
     (record,) = rounds_in(tmp_path / "run")
     assert [(entry["client"], entry["why"]) for entry in record["dropouts"]] == [
         (5, "Flower cannot decode its answer")
@@ -419,7 +424,7 @@ def test_an_answer_that_flower_cannot_decode_costs_its_sender_alone(tmp_path: Pa
 
 def test_a_message_that_could_not_be_sent_makes_a_dropout(tmp_path: Path) -> None:
     e = small(rounds=1)
-    enrolment, folders = enrolled(e, tmp_path / "parties")
+    agreement, folders = agreed(e, tmp_path / "nodes")
 
     class Full(InProcessGrid):
         def push_messages(self, messages: Any) -> list[str]:
@@ -428,14 +433,14 @@ def test_a_message_that_could_not_be_sent_makes_a_dropout(tmp_path: Path) -> Non
                 message.metadata.message_type == "query.deal"
                 and self.client_of[message.metadata.dst_node_id] == 1
             ):
-                return [""]  # what Flower returns then
+                return [""]  # as Flower returns in this case
             return super().push_messages([message])
 
-    trained(Full(folders), enrolment, tmp_path / "run")
+    trained(Full(folders), agreement, tmp_path / "run")
     assert [entry["client"] for entry in rounds_in(tmp_path / "run")[0]["dropouts"]] == [1]
 
 
-def test_shares_that_were_lost_on_the_way_are_sent_again(tmp_path: Path) -> None:
+def test_shares_that_were_lost_in_transit_are_sent_again(tmp_path: Path) -> None:
     lost: dict[int, bytes] = {}
     again: dict[int, bytes] = {}
 
@@ -449,45 +454,43 @@ def test_shares_that_were_lost_on_the_way_are_sent_again(tmp_path: Path) -> None
         return reply
 
     e = small(rounds=2)
-    _, out = flower(e, tmp_path, after=after)
+    _, out = train_over_flower(e, tmp_path, after=after)
     assert_same_model(out, e)
     assert {client: again[client] for client in range(4)} == lost
     assert [record["skipped"] for record in rounds_in(out)] == ["", ""]
 
 
-def test_a_late_reason_is_recorded_as_it_was(tmp_path: Path) -> None:
+def test_the_reason_of_a_late_dropout_is_recorded(tmp_path: Path) -> None:
     def after(client: int, action: str, reply: Message) -> Message | None:
         return broken(reply) if (client, action) == (3, "sign") else reply
 
-    _, out = flower(small(rounds=1), tmp_path, after=after)
+    _, out = train_over_flower(small(rounds=1), tmp_path, after=after)
     (entry,) = rounds_in(out)[0]["dropouts"]
     assert (entry["client"], entry["stage"]) == (3, "consistency")
     assert "Flower reports error" in entry["why"]
 
 
-def test_a_member_whose_papers_came_late_joins_in_the_next_round(tmp_path: Path) -> None:
+def test_a_node_whose_agreement_came_late_joins_in_the_next_round(tmp_path: Path) -> None:
     e = small(rounds=2)
-    enrolment, folders = enrolled(e, tmp_path / "parties")
-    papers = (folders[3] / "training.toml").read_bytes()
+    agreement, folders = agreed(e, tmp_path / "nodes")
+    content = (folders[3] / "training.toml").read_bytes()
     (folders[3] / "training.toml").unlink()
 
     def before(client: int, action: str, message: Message) -> Message | None:
         if action == "deal":
-            (folders[3] / "training.toml").write_bytes(papers)
+            (folders[3] / "training.toml").write_bytes(content)
         return message
 
-    trained(InProcessGrid(folders, before=before), enrolment, tmp_path / "run")
+    trained(InProcessGrid(folders, before=before), agreement, tmp_path / "run")
     first, second = rounds_in(tmp_path / "run")
     assert [entry["client"] for entry in first["dropouts"]] == [3]
     assert second["dropouts"] == []
 
 
-def test_a_record_of_another_training_is_not_continued(tmp_path: Path) -> None:
-    from fl.errors import ConfigError
-
+def test_the_record_of_another_training_is_not_continued(tmp_path: Path) -> None:
     e = small(rounds=1)
-    enrolment, folders = enrolled(e, tmp_path / "parties")
-    trained(InProcessGrid(folders), enrolment, tmp_path / "run")
-    other, others = enrolled(e, tmp_path / "others")  # the same experiment, other members
+    agreement, folders = agreed(e, tmp_path / "nodes")
+    trained(InProcessGrid(folders), agreement, tmp_path / "run")
+    other, others = agreed(e, tmp_path / "others")  # the same experiment, other members
     with pytest.raises(ConfigError, match="another training"):
         trained(InProcessGrid(others), other, tmp_path / "run")

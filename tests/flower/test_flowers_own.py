@@ -1,4 +1,4 @@
-"""What docs/flower.md says of Flower's own SecAgg+, shown on Flower's own code; a reader can rerun it."""
+"""The claims of docs/flower.md about Flower's own SecAgg+, tested on Flower's own code."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ utils = pytest.importorskip("flwr.common.secure_aggregation.secaggplus_utils")
 mod = pytest.importorskip("flwr.client.mod.secure_aggregation.secaggplus_mod")
 
 
-def test_its_masks_depend_on_32_bits_of_their_seed() -> None:
-    """The 32 bytes of a seed are folded to 4 by xor: another seed with the same fold, the same mask."""
+def test_masks_depend_on_32_bits_of_their_seed() -> None:
+    """The 32 bytes of a seed are folded to 4 by xor. Seeds with the same fold give the same mask."""
     seed = os.urandom(32)
     other = seed[4:8] + seed[:4] + seed[8:]
     first, second = (utils.pseudo_rand_gen(s, 1 << 24, [(1000,)])[0] for s in (seed, other))
     assert (first == second).all()
 
 
-def test_its_masks_come_from_a_generator_that_is_not_for_secrets() -> None:
-    """Its stream is numpy's Mersenne twister, whose outputs tell its state."""
+def test_masks_come_from_a_generator_that_is_not_made_for_secrets() -> None:
+    """The masks are numpy's Mersenne twister, whose outputs reveal its state."""
     seed = (123456789).to_bytes(4, "little") + bytes(28)
     mask = utils.pseudo_rand_gen(seed, 1 << 24, [(100,)])[0]
     twister = np.random.RandomState(123456789).randint(0, (1 << 24) - 1, (100,), dtype=np.int64)
     assert (mask == twister).all()
 
 
-def test_a_client_gives_both_kinds_of_share_if_the_server_lists_a_peer_twice() -> None:
-    """Both the seed and the key of one peer unmask that peer's own update."""
+def test_a_client_sends_both_kinds_of_share_if_the_server_lists_a_peer_twice() -> None:
+    """The seed and the key of a peer together unmask that peer's update."""
     state = mod.SecAggPlusState()
     state.nid, state.threshold = 1, 2
     state.rd_seed_share_dict = {2: b"seed of 2", 3: b"seed of 3"}

@@ -1,4 +1,4 @@
-"""A server that lies, driven through the real client app: it gets refusals, and no second opening."""
+"""A lying server against the real client app: it gets refusals, and never a second opening."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Message, RecordDict
 
 from fl.flower import envelope
-from fl.flower.enrolment import Enrolment
+from fl.flower.agreement import Agreement
 from fl.flower.envelope import Envelope
 from fl.training.randomness import context
 from secagg.exposure.schedules import Schedule
@@ -21,7 +21,7 @@ from secagg.protocol.plan import Plan
 from secagg.protocol.server import Server
 from secagg.protocol.wire import encode
 from tests.flower.grid import InProcessGrid
-from tests.flower.runs import NODES, enrolled, small
+from tests.flower.runs import NODES, agreed, small
 
 LENGTH = 650  # of the linear model on digits
 MODEL = np.zeros(LENGTH, dtype="<f4").tobytes()
@@ -29,11 +29,11 @@ MODEL_HASH = hashlib.sha256(MODEL).digest()
 
 
 class Liar:
-    """A server that speaks to every node by hand."""
+    """A server that a test drives message by message."""
 
     def __init__(self, tmp_path: Path) -> None:
-        self.enrolment: Enrolment
-        self.enrolment, self.folders = enrolled(small(rounds=2), tmp_path)
+        self.agreement: Agreement
+        self.agreement, self.folders = agreed(small(rounds=2), tmp_path)
         self.grid = InProcessGrid(self.folders)
 
     def ask(self, client: int, action: str, parts: dict[str, bytes], round: int = 0) -> Envelope:
@@ -44,8 +44,8 @@ class Liar:
         return envelope.unpack(reply.content)
 
     def plan(self, **changes: Any) -> Plan:
-        bound = context(self.enrolment.experiment, MODEL_HASH)
-        plan = self.enrolment.plan_of(0, 0, LENGTH, bound)
+        bound = context(self.agreement.experiment, MODEL_HASH)
+        plan = self.agreement.plan_of(0, 0, LENGTH, bound)
         assert plan is not None
         return replace(plan, **changes)
 
@@ -90,7 +90,7 @@ def liar(tmp_path: Path) -> Liar:
         ({"context": b"another model"}, "context"),
     ],
 )
-def test_a_plan_that_was_not_enrolled_is_refused(liar: Liar, change: dict[str, Any], word: str) -> None:
+def test_a_plan_that_was_not_agreed_is_refused(liar: Liar, change: dict[str, Any], word: str) -> None:
     if "schedule" in change and change["schedule"].size == 2:
         change = {**change, "policy": replace(liar.plan().policy, anonymity=2)}
     adverts = [liar.ask(client, "hello", {}).parts["advert"] for client in range(NODES)]
@@ -105,7 +105,7 @@ def test_a_plan_that_was_not_enrolled_is_refused(liar: Liar, change: dict[str, A
     assert not answer.parts
 
 
-def test_one_client_is_not_given_another_model_than_the_others(liar: Liar) -> None:
+def test_a_client_refuses_another_model_than_the_others_got(liar: Liar) -> None:
     server, answers = liar.dealt(liar.plan())
     for client, answer in answers.items():
         server.receive(client, answer.parts["message"])
@@ -115,11 +115,11 @@ def test_one_client_is_not_given_another_model_than_the_others(liar: Liar) -> No
     assert not answer.parts
 
 
-def test_a_model_of_another_length_is_refused_where_the_node_trains(tmp_path: Path) -> None:
+def test_a_model_of_another_length_is_refused_before_training(tmp_path: Path) -> None:
     liar = Liar(tmp_path)
     model = np.zeros(12, dtype="<f4").tobytes()
     model_hash = hashlib.sha256(model).digest()
-    plan = liar.enrolment.plan_of(0, 0, 12, context(liar.enrolment.experiment, model_hash))
+    plan = liar.agreement.plan_of(0, 0, 12, context(liar.agreement.experiment, model_hash))
     assert plan is not None
     server = Server(plan)
     for client in range(NODES):
@@ -133,8 +133,8 @@ def test_a_model_of_another_length_is_refused_where_the_node_trains(tmp_path: Pa
     assert not answer.parts
 
 
-def test_both_kinds_of_share_are_never_given(liar: Liar) -> None:
-    """U3 without a client asks for its mask key, U3 with it for its seeds: one or the other, never both."""
+def test_a_client_never_sends_both_kinds_of_share(liar: Liar) -> None:
+    """A U3 without a client asks for its mask key, a U3 with it for its seeds. Never both are sent."""
     server = liar.masked()
     honest = server.advance()[0]
     assert isinstance(honest, Survivors)
@@ -166,14 +166,14 @@ def test_two_handlers_from_the_same_state_cannot_both_answer(liar: Liar) -> None
     held = dict(liar.grid.contexts[node].state.items())
     parts = {"message": encode(outbox[0]), "model": MODEL}
     first = liar.ask(0, "mask", parts)
-    liar.grid.contexts[node].state = RecordDict(held)  # what a second process would have been given
+    liar.grid.contexts[node].state = RecordDict(held)  # the state that a second process would start from
     second = liar.ask(0, "mask", parts)
     assert not first.refused
     assert "already taken" in second.refused
     assert not second.parts
 
 
-def test_a_state_that_was_tampered_with_is_not_used(liar: Liar) -> None:
+def test_the_saved_state_of_another_node_is_refused(liar: Liar) -> None:
     liar.ask(0, "hello", {})
     liar.ask(1, "hello", {})
     mine, other = (liar.grid.contexts[liar.grid.node_of(client)].state for client in (0, 1))
@@ -184,19 +184,19 @@ def test_a_state_that_was_tampered_with_is_not_used(liar: Liar) -> None:
 
 
 def test_an_update_is_opened_once_even_if_the_round_is_run_again(liar: Liar) -> None:
-    """After the signatures, another run of the same round finds nobody who signs."""
+    """After the signatures, no client signs in another run of the same round."""
     server = liar.masked()
     outbox = server.advance()
     for client in outbox:
         assert not liar.ask(client, "sign", {"message": encode(outbox[client])}).refused
-    again = liar.masked()  # fresh keys, the same plan: dealing and masking are allowed
+    again = liar.masked()  # with fresh keys and the same plan, dealing and masking are allowed
     outbox = again.advance()
     answers = [liar.ask(client, "sign", {"message": encode(outbox[client])}) for client in outbox]
     assert all("opened before" in answer.refused for answer in answers)
 
 
 @pytest.mark.parametrize("action", ["deal", "mask", "sign", "unmask"])
-def test_garbage_is_refused_in_words(liar: Liar, action: str) -> None:
+def test_garbage_is_refused_without_a_traceback(liar: Liar, action: str) -> None:
     liar.ask(0, "hello", {})
     for parts in ({}, {"message": b"\x00" * 40}, {"message": b"x", "model-hash": b"y", "model": b"z"}):
         answer = liar.ask(0, action, parts)
@@ -205,46 +205,46 @@ def test_garbage_is_refused_in_words(liar: Liar, action: str) -> None:
         assert "Traceback" not in answer.refused
 
 
-def test_simulated_faults_need_the_nodes_own_consent(tmp_path: Path) -> None:
-    enrolment, folders = enrolled(small(byzantine=1, attack={"protocol": "garbage"}), tmp_path)
+def test_simulated_faults_need_the_consent_of_the_operator(tmp_path: Path) -> None:
+    agreement, folders = agreed(small(byzantine=1, attack={"protocol": "garbage"}), tmp_path)
     grid = InProcessGrid(folders, simulate=False)
     message = Message(envelope.pack(Envelope(0)), grid.node_of(0), "query.hello")
     (number,) = grid.push_messages([message])
     (reply,) = grid.pull_messages([number])
     assert "not set up" in envelope.unpack(reply.content).refused
-    assert enrolment.experiment.byzantine == 1
+    assert agreement.experiment.byzantine == 1
 
 
-def test_what_is_kept_between_messages_tells_nothing(liar: Liar) -> None:
-    """The context holds ciphertext: no key, no seed, and nothing of another size for another secret."""
+def test_the_state_between_messages_is_encrypted(liar: Liar) -> None:
+    """The context holds ciphertext: no key and no seed."""
     liar.dealt(liar.plan())
     for client in range(NODES):
         state = liar.grid.contexts[liar.grid.node_of(client)].state["share"]
         kept = b"".join(value for value in state.values() if isinstance(value, bytes))
         assert b"secagg client" not in kept
-        assert liar.enrolment.members[client].identity not in kept
+        assert liar.agreement.members[client].identity not in kept
         key = bytes.fromhex((liar.folders[client] / "identity.key").read_text())
         assert key not in kept
 
 
 @pytest.mark.parametrize("round", [2, 10**12, 2**63 - 1])
-def test_there_are_no_rounds_but_the_enrolled_ones(liar: Liar, round: int) -> None:
-    """A server that may name any round would look for one whose clusters suit it."""
+def test_only_the_agreed_rounds_exist(liar: Liar, round: int) -> None:
+    """If a server could name any round, it would search for one whose clusters suit it."""
     answer = liar.ask(0, "hello", {}, round)
     assert "advert" not in answer.parts
-    assert liar.enrolment.plan_of(0, round) is None
+    assert liar.agreement.plan_of(0, round) is None
     for action in ("deal", "mask", "sign", "unmask"):
         refused = liar.ask(0, action, {"message": b"x", "model-hash": MODEL_HASH, "model": MODEL}, round)
         assert refused.refused
         assert not refused.parts
 
 
-def test_the_number_of_rounds_is_agreed_on(liar: Liar) -> None:
-    longer = replace(liar.enrolment, experiment=liar.enrolment.experiment.replace(rounds=3))
-    assert longer.training_id != liar.enrolment.training_id
+def test_the_number_of_rounds_is_part_of_the_agreement(liar: Liar) -> None:
+    longer = replace(liar.agreement, experiment=liar.agreement.experiment.replace(rounds=3))
+    assert longer.training_id != liar.agreement.training_id
 
 
-def test_a_refused_request_is_not_tried_again_with_a_better_lie(liar: Liar) -> None:
+def test_a_refusal_ends_the_round_for_the_server(liar: Liar) -> None:
     server = liar.masked()
     honest = server.advance()[0]
     assert isinstance(honest, Survivors)
@@ -253,14 +253,14 @@ def test_a_refused_request_is_not_tried_again_with_a_better_lie(liar: Liar) -> N
     assert "no keys" in liar.ask(0, "sign", {"message": encode(honest)}).refused
 
 
-def test_a_refusal_tells_nothing_of_the_nodes_own_files(tmp_path: Path) -> None:
-    _, folders = enrolled(small(), tmp_path)
+def test_a_refusal_does_not_name_files_of_the_node(tmp_path: Path) -> None:
+    _, folders = agreed(small(), tmp_path)
     (folders[0] / "identity.key").chmod(0o644)
     grid = InProcessGrid(folders)
     message = Message(envelope.pack(Envelope(0)), grid.node_of(0), "query.hello")
     (number,) = grid.push_messages([message])
     (reply,) = grid.pull_messages([number])
-    told = envelope.unpack(reply.content).refused
-    assert told
-    assert str(tmp_path) not in told
-    assert "identity" not in told
+    refused = envelope.unpack(reply.content).refused
+    assert refused
+    assert str(tmp_path) not in refused
+    assert "identity" not in refused

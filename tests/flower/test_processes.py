@@ -1,4 +1,4 @@
-"""Real SuperLink and SuperNode processes on loopback. One training always runs; `-m long` has the rest."""
+"""Real SuperLink and SuperNode processes on this machine. `-m long` runs more than one short training."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from typing import Any
 
 import pytest
 
+from fl.config.checks import experiment
 from fl.config.read import to_toml
-from fl.config.schema import Experiment
-from fl.flower.local import Federation, enrol_here, followed, run_here, write_app
+from fl.config.schema import Experiment, to_tables
+from fl.flower.federation import Federation, agree_here, run_here, server_lines, write_app
 from fl.training.loop import prepare, run
 from tests.flower.certificates import make_certificates
 from tests.flower.runs import assert_same_model, small
@@ -33,8 +34,8 @@ SETTINGS = ("stage-seconds=60.0", "training-seconds=120.0", "join-seconds=120.0"
 
 
 @dataclass
-class Party:
-    """A federation with its node folders, and a training that can be watched."""
+class Running:
+    """A federation with its node folders, and a training whose output is collected."""
 
     federation: Federation
     folders: list[Path]
@@ -45,14 +46,14 @@ class Party:
     _thread: threading.Thread | None = None
 
     def begin(self, settings: Sequence[str] = SETTINGS) -> None:
-        told = [
+        files = [
             f"training={json.dumps(str(self.place / 'training.toml'))}",
             f"out={json.dumps(str(self.out))}",
         ]
-        process = self.federation.run(self.place / "app", [*told, *settings])
+        process = self.federation.run(self.place / "app", [*files, *settings])
 
         def follow() -> None:
-            for line in followed(self.federation, process):
+            for line in server_lines(self.federation, process):
                 self.lines.append(line)
 
         self._thread = threading.Thread(target=follow, daemon=True)
@@ -70,18 +71,18 @@ class Party:
 
 
 @contextmanager
-def party(e: Experiment, tmp_path: Path, certificates: Path | None = None) -> Iterator[Party]:
-    place = tmp_path / "parties"
-    _, folders = enrol_here(e, [int(size) for size in prepare(e).sizes], place)
+def federation_of(e: Experiment, tmp_path: Path, certificates: Path | None = None) -> Iterator[Running]:
+    place = tmp_path / "nodes"
+    _, folders = agree_here(e, [int(size) for size in prepare(e).sizes], place)
     write_app(place / "app")
     with Federation(place, certificates=certificates) as federation:
         federation.start_link(*(["--enable-supernode-auth"] if certificates else []))
-        yield Party(federation, folders, place, tmp_path / "run")
+        yield Running(federation, folders, place, tmp_path / "run")
     assert processes_of(place) == []
 
 
 def processes_of(place: Path) -> list[str]:
-    """Processes that were started with this Flower home, by their command lines."""
+    """The command lines of the processes that were started with this Flower home."""
     return [command for _, command in started(place)]
 
 
@@ -98,10 +99,10 @@ def started(place: Path) -> list[tuple[int, str]]:
     return found
 
 
-def test_a_training_over_real_processes_gives_the_local_model_bit_for_bit(tmp_path: Path) -> None:
-    """Five members and a node that is none of them."""
+def test_a_training_over_real_processes_gives_the_model_of_a_simulation(tmp_path: Path) -> None:
+    """Five members, and a node that is not a member."""
     e = small(clients=5, rounds=2, clusters={"size": 5}, privacy={"colluders": 1})
-    with party(e, tmp_path) as here:
+    with federation_of(e, tmp_path) as here:
         shutil.copytree(here.folders[4], here.place / "stranger")
         (here.place / "stranger" / "identity.key").write_text("11" * 32)
         for number, folder in enumerate(here.folders):
@@ -115,7 +116,7 @@ def test_a_training_over_real_processes_gives_the_local_model_bit_for_bit(tmp_pa
     assert [record["dropouts"] for record in here.rounds()] == [[], []]
 
 
-def test_the_command_as_a_user_types_it_fails_in_one_line(tmp_path: Path) -> None:
+def test_a_wrong_command_fails_with_one_line(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(to_toml(small()))
     command = [sys.executable, "-m", "fl", "flower", "local", "--nodes", "8", str(file)]
@@ -128,7 +129,7 @@ def test_the_command_as_a_user_types_it_fails_in_one_line(tmp_path: Path) -> Non
 
 @pytest.mark.long
 def test_share_flower_local_with_eight_nodes(tmp_path: Path) -> None:
-    """The bar: the digits task, the same final model, and every process gone afterwards."""
+    """The final model is that of a simulation, and no process is left afterwards."""
     e = small(rounds=3)
     place = tmp_path / "kept"
     run_here(e, tmp_path / "run", keep=place)
@@ -158,10 +159,10 @@ def test_ctrl_c_stops_everything_that_was_started(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_node_killed_in_each_stage_is_a_dropout_and_comes_back(tmp_path: Path) -> None:
-    """SIGKILL to one node in the first four rounds, each time in another stage; the fifth is undisturbed."""
+def test_a_node_killed_in_each_stage_is_a_dropout_and_returns(tmp_path: Path) -> None:
+    """SIGKILL to one node in each of the first four rounds, each time in another stage."""
     e = small(rounds=6)
-    with party(e, tmp_path) as here:
+    with federation_of(e, tmp_path) as here:
         for number, folder in enumerate(here.folders):
             here.federation.start_node(number, folder, simulate=True)
         here.begin()
@@ -180,8 +181,8 @@ def test_a_node_killed_in_each_stage_is_a_dropout_and_comes_back(tmp_path: Path)
     replay(e, records, here.out)
 
 
-def wait_for_stage(here: Party, t: int, stage: str, seconds: float, node: int | None = None) -> None:
-    """Until this node, or any, is asked for this stage of round t."""
+def wait_for_stage(here: Running, t: int, stage: str, seconds: float, node: int | None = None) -> None:
+    """Wait until this node, or any, is asked for this stage of round t."""
     asked = re.compile(rf"ROUND {t + 1}\](?s:(?:(?!ROUND \d).)*)query.{stage} message")
     numbers = range(len(here.folders)) if node is None else (node,)
     end = time.monotonic() + seconds
@@ -192,20 +193,20 @@ def wait_for_stage(here: Party, t: int, stage: str, seconds: float, node: int | 
 
 @pytest.mark.long
 def test_two_of_eight_killed_at_random_moments_in_each_of_five_rounds(tmp_path: Path) -> None:
-    """The bar: right sums, a resumed run or a skipped round; accuracy within 2 points of the quiet run."""
+    """Every round has the right sums or is skipped; accuracy stays within 2 points of the undisturbed run."""
     e = small(rounds=5, data={"name": "digits"}, local={"epochs": 5, "batch_size": 8, "lr": 0.1})
-    dice = random.Random(7)
+    generator = random.Random(7)
     killed: list[dict[int, str]] = [{} for _ in range(5)]
-    with party(e, tmp_path) as here:
+    with federation_of(e, tmp_path) as here:
         for number, folder in enumerate(here.folders):
             here.federation.start_node(number, folder, simulate=True)
         here.begin()
         for t in range(5):
             for moment, node in zip(
-                sorted(dice.choices(range(4), k=2)), dice.sample(range(8), 2), strict=True
+                sorted(generator.choices(range(4), k=2)), generator.sample(range(8), 2), strict=True
             ):
                 wait_for_stage(here, t, STAGES[moment], 600)
-                time.sleep(dice.uniform(0, 3))
+                time.sleep(generator.uniform(0, 3))
                 assert len(here.rounds()) == t, "too late for this round"
                 here.federation.kill_node(node)
                 killed[t][node] = STAGES[moment]
@@ -226,12 +227,12 @@ def test_two_of_eight_killed_at_random_moments_in_each_of_five_rounds(tmp_path: 
 
 @pytest.mark.long
 @pytest.mark.parametrize(("stage", "lost"), [("deal", False), ("sign", True)])
-def test_a_server_that_is_killed_and_started_again_goes_on_from_its_checkpoint(
+def test_a_server_that_is_killed_and_restarted_continues_from_its_checkpoint(
     stage: str, lost: bool, tmp_path: Path
 ) -> None:
-    """SIGKILL in the third round of four. Nodes forget with the run: what reached signatures is lost."""
+    """SIGKILL in the third round of four. A new run has new contexts, so a signed round is lost."""
     e = small(rounds=4)
-    with party(e, tmp_path) as here:
+    with federation_of(e, tmp_path) as here:
         for number, folder in enumerate(here.folders):
             here.federation.start_node(number, folder, simulate=True)
         here.begin()
@@ -254,10 +255,7 @@ def test_a_server_that_is_killed_and_started_again_goes_on_from_its_checkpoint(
 
 
 def replay(e: Experiment, records: list[dict[str, Any]], out: Path) -> None:
-    """The same survivors in the clear give the same accuracies and the same model: the sums were right."""
-    from fl.config.checks import experiment
-    from fl.config.schema import to_tables
-
+    """Check the sums: the same survivors in the clear give the same accuracies and the same model."""
     schedule: list[dict[str, Any]] = []
     for record in records:
         late = ("consistency", "unmasking")
@@ -286,7 +284,7 @@ def test_the_papers_vector_in_three_groupings_passes(tmp_path: Path, monkeypatch
         data={"name": "digits", "examples": 60, "test_examples": 50},
         local={"epochs": 1, "batch_size": 4, "lr": 0.01},
     )
-    with party(e, tmp_path) as here:
+    with federation_of(e, tmp_path) as here:
         for number, folder in enumerate(here.folders):
             here.federation.start_node(number, folder, simulate=True)
         here.begin()
@@ -300,10 +298,10 @@ def test_the_papers_vector_in_three_groupings_passes(tmp_path: Path, monkeypatch
 
 @pytest.mark.long
 def test_tls_and_node_authentication(tmp_path: Path) -> None:
-    """Nodes prove who they are to the SuperLink as well; one that is not registered is turned away."""
+    """Nodes also authenticate to the SuperLink, which rejects one that is not registered."""
     certificates = make_certificates(tmp_path / "tls")
     e = small(clients=5, rounds=1, clusters={"size": 5}, privacy={"colluders": 1})
-    with party(e, tmp_path, certificates) as here:
+    with federation_of(e, tmp_path, certificates) as here:
         keys = [tmp_path / "tls" / f"node-{number}" for number in range(6)]
         for key in keys:
             subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", key], check=True)
@@ -323,12 +321,12 @@ def test_tls_and_node_authentication(tmp_path: Path) -> None:
         )
         here.begin()
         here.end(300)
-        assert here.federation.nodes[99].poll() is not None  # turned away
+        assert here.federation.nodes[99].poll() is not None  # rejected
     assert_same_model(here.out, e)
 
 
 @pytest.mark.long
-def test_the_example_app_runs_as_it_stands(tmp_path: Path) -> None:
+def test_the_example_app_runs_unchanged(tmp_path: Path) -> None:
     """What `share flower new` writes: its own model and data, eight nodes."""
     subprocess.run([sys.executable, "-m", "fl", "flower", "new", "app"], cwd=tmp_path, check=True)
     done = subprocess.run(

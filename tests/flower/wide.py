@@ -1,4 +1,4 @@
-"""A model with exactly as many parameters as the paper's network, quick to train."""
+"""A model that has as many parameters as the paper's network and trains quickly."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PARAMETERS = 2_156_490
 
 
 class Wide(nn.Module):
-    """A linear model, and parameters that ride along."""
+    """A linear model with extra parameters."""
 
     def __init__(self, inputs: int, classes: int, parameters: int) -> None:
         super().__init__()
