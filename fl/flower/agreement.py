@@ -23,7 +23,7 @@ from fl.config.schema import Experiment, to_tables
 from fl.errors import ConfigError
 from fl.secure.population import Cohort
 from secagg import Member, Plan
-from secagg.crypto.keys import KEY_BYTES
+from secagg.crypto import KEY_BYTES
 
 TRAINING: Final = "training.toml"
 SEED_BYTES: Final = 32

@@ -21,7 +21,7 @@ from fl.flower.agreement import Agreement
 from fl.flower.client import location_statement
 from fl.flower.envelope import Envelope, MalformedError
 from secagg import PeerError, decode
-from secagg.crypto.keys import verify
+from secagg.crypto import verify
 from secagg.protocol import KeyAdvert, check_advert
 
 POLL: Final = 0.25  # seconds between two looks for responses
