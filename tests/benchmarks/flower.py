@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
