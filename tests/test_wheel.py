@@ -1,0 +1,129 @@
+"""The wheel works where only what it declares is installed: without an extra, with `fl`, with `flower`.
+
+Each environment is a folder that holds the unpacked wheel and links to exactly the distributions that its
+metadata asks for. Python runs without its own site-packages, so nothing else can be imported.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parent.parent
+NAME = "share-secagg"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    names = listed.stdout.split() if listed.returncode == 0 else []
+    kept = names or [str(p.relative_to(ROOT)) for p in ROOT.rglob("*") if p.is_file() and _belongs(p)]
+    for name in kept:
+        if (ROOT / name).is_file() and not name.startswith("tests/"):
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            (source / name).write_bytes((ROOT / name).read_bytes())
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "-q",
+        "--no-deps",
+        "--no-build-isolation",
+        "-w",
+        str(folder),
+    ]
+    subprocess.run([*command, str(source)], check=True)
+    return next(folder.glob("*.whl"))
+
+
+def _belongs(path: Path) -> bool:
+    top = path.relative_to(ROOT).parts[0]
+    return "__pycache__" not in path.parts and (top in ("secagg", "robust", "fl") or path.parent == ROOT)
+
+
+def needed(
+    here: Distribution, extras: frozenset[str], found: dict[str, Distribution]
+) -> dict[str, Distribution]:
+    """Every installed distribution that this one asks for, and what those ask for in turn."""
+    found[here.name.lower()] = here
+    for text in here.requires or ():
+        requirement = Requirement(text)
+        wanted = (
+            any(requirement.marker.evaluate({"extra": e}) for e in extras | {""})
+            if requirement.marker
+            else True
+        )
+        if not wanted or (requirement.name.lower() in found and not requirement.extras):
+            continue
+        itself = requirement.name == NAME  # one extra that includes another
+        try:
+            needed(here if itself else distribution(requirement.name), frozenset(requirement.extras), found)
+        except PackageNotFoundError:
+            pytest.fail(f"{here.name} asks for {requirement}, which is not installed")
+    return found
+
+
+def environment(folder: Path, wheel: Path, extra: str) -> Path:
+    """A folder to import from: the wheel, and links to what the wheel declares."""
+    site = folder / (extra or "base")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
+    itself = Distribution.at(next(site.glob("*.dist-info")))
+    found = needed(itself, frozenset({extra} if extra else ()), {})
+    del found[NAME]
+    for one in found.values():
+        for top in {path.parts[0] for path in one.files or () if path.parts[0] not in ("..", "__pycache__")}:
+            if not (site / top).exists():
+                (site / top).symlink_to(Path(str(one.locate_file(top))))
+    return site
+
+
+def run(site: Path, code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(site)!r})\n{code}"]
+    return subprocess.run(command, capture_output=True, text=True, cwd=site, check=False)
+
+
+SECAGG = """
+import numpy as np, secagg
+assert secagg.secure_sum([[1, 2], [3, 4], [5, 6]]).tolist() == [9, 12]
+assert secagg.__version__
+import robust
+assert robust.median(np.eye(3)).tolist() == [0, 0, 0]
+"""
+FL = """
+import sys
+from fl.cli import main
+sys.exit(main(["plan", "--clients", "30", "--byzantine", "3", "--json"]))
+"""
+FLOWER = "from fl.flower import client_app, server_app; import fl.cli; fl.cli.main(['--help'])"
+
+
+@pytest.mark.parametrize(("extra", "code"), [("", SECAGG), ("fl", SECAGG + FL), ("flower", FLOWER)])
+def test_the_wheel_works_with_what_it_declares(wheel: Path, tmp_path: Path, extra: str, code: str) -> None:
+    done = run(environment(tmp_path, wheel, extra), code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_the_extra_the_command_names_it(wheel: Path, tmp_path: Path) -> None:
+    done = run(
+        environment(tmp_path, wheel, ""),
+        "import sys; from fl.cli import main; sys.exit(main(['quickstart']))",
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "pip install '.[fl]'" in done.stderr or "share-secagg[fl]" in done.stderr
+
+
+def test_the_wheel_holds_the_packages_and_no_tests(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        tops = {name.partition("/")[0] for name in archive.namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"secagg", "robust", "fl"}
