@@ -1,9 +1,12 @@
-"""Which clusters? Every sensible (schedule, m, R) weighed for privacy and robustness, and one recommended.
+"""Recommend clusters for given numbers of clients and attackers (`share plan`).
 
-Small clusters hide less; large ones let few attackers spoil more of them. Privacy is what the exposure audit
-says of the sums that would be opened. Robustness is the chance that no grouping of a round has more spoiled
-clusters than the rule withstands, over attackers and dropouts placed at random; where even the worst
-placement is withstood it is certain. Everything is drawn from a seed: the same question, the same answer.
+The planner compares combinations of schedule, cluster size m and number of reclusterings R. Smaller clusters
+hide a client among fewer others. With larger clusters, the same attackers spoil a larger fraction of them.
+
+Privacy is the verdict of the exposure audit on the sums that would be opened. Robustness is the probability
+that no grouping of a round has more spoiled clusters than the rule withstands, with attackers and dropouts
+placed at random. It is certain if the rule withstands even the worst placement. All draws come from a seed,
+so the same question always has the same answer.
 """
 
 from __future__ import annotations
@@ -23,14 +26,17 @@ from fl.errors import ConfigError
 from fl.secure import layout as secure
 from robust import AGGREGATORS, tolerance
 
-DRAWS = 8  # rounds audited for each candidate
-PLACEMENTS = 200  # of attackers, for each of those rounds
+DROPOUT_ROUNDS = 8  # simulated rounds per candidate if clients drop out
+ROUNDS = 3  # simulated rounds per candidate otherwise
+PLACEMENTS = 200  # random placements of the attackers in each simulated round
 GROUPINGS = (1, 2, 3, 5, 10)
+MOST_SHOWN = 12  # candidates in the table for a terminal
+MOST_RULED_OUT_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is to be planned for."""
+    """What to plan for: the clients, the attackers, and the required privacy and robustness."""
 
     clients: int
     byzantine: int
@@ -43,25 +49,22 @@ class Question:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for wrong, message in (
-            (self.clients < 4, f"--clients: at least 4, not {self.clients}"),
-            (
-                not 0 <= self.byzantine < self.clients,
-                f"--byzantine: 0 to {self.clients - 1}, not {self.byzantine}",
-            ),
-            (not 0 <= self.dropout < 1, f"--dropout: a part from 0 to below 1, not {self.dropout}"),
-            (self.anonymity < 2, f"--anonymity: at least 2, not {self.anonymity}"),
-            (not 0 < self.max_leverage <= 1, f"--max-leverage: above 0, at most 1, not {self.max_leverage}"),
-            (not 0 < self.holds <= 1, f"--holds: a probability, not {self.holds}"),
-            (self.rule not in AGGREGATORS, f"--rule: one of {', '.join(AGGREGATORS)}, not {self.rule!r}"),
+        for option, value, fits, expected in (
+            ("clients", self.clients, self.clients >= 4, "at least 4"),
+            ("byzantine", self.byzantine, 0 <= self.byzantine < self.clients, f"0 to {self.clients - 1}"),
+            ("dropout", self.dropout, 0 <= self.dropout < 1, "a fraction, at least 0 and less than 1"),
+            ("anonymity", self.anonymity, self.anonymity >= 2, "at least 2"),
+            ("max-leverage", self.max_leverage, 0 < self.max_leverage <= 1, "more than 0 and at most 1"),
+            ("holds", self.holds, 0 < self.holds <= 1, "a probability, more than 0 and at most 1"),
+            ("rule", repr(self.rule), self.rule in AGGREGATORS, f"one of {', '.join(AGGREGATORS)}"),
         ):
-            if wrong:
-                raise ConfigError(message)
+            if not fits:
+                raise ConfigError(f"--{option}: expected {expected}, got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One choice and what it would give. `ruled_out` is empty for those that meet every target."""
+    """One choice of clusters and its properties. `ruled_out` is empty if it meets all requirements."""
 
     schedule: str
     size: int
@@ -83,13 +86,14 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        return (
-            f"{self.schedule}{f' of {self.atom}' if self.atom else ''}, m = {self.size}, R = {self.groupings}"
-        )
+        atoms = f" of {self.atom}" if self.atom else ""
+        return f"{self.schedule}{atoms}, m = {self.size}, R = {self.groupings}"
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """All candidates, best first, and the recommended one if any meets the requirements."""
+
     question: Question
     candidates: tuple[Candidate, ...]
     recommended: Candidate | None
@@ -103,15 +107,15 @@ class Answer:
 
 
 def plan(question: Question) -> Answer:
-    """All candidates, weighed; those that meet the targets first, the best of them on top."""
-    found = [_weigh(question, clusters) for clusters in _choices(question)]
-    found.sort(key=_order)
+    """Evaluate all candidates and recommend the best one that meets the requirements."""
+    found = [_evaluate(question, clusters) for clusters in _choices(question)]
+    found.sort(key=_rank)
     best = found[0] if found and not found[0].ruled_out else None
     return Answer(question, tuple(found), best)
 
 
-def _order(candidate: Candidate) -> tuple[Any, ...]:
-    """Meets the targets, holds for certain, hides best; then more reclusterings, fewer clients left out."""
+def _rank(candidate: Candidate) -> tuple[Any, ...]:
+    """Requirements first, then robustness, leverage, more reclusterings, fewer clients left out."""
     return (
         bool(candidate.ruled_out),
         candidate.clusters == 0,
@@ -123,309 +127,304 @@ def _order(candidate: Candidate) -> tuple[Any, ...]:
     )
 
 
-def _choices(q: Question) -> Iterator[Clusters]:
-    most = max(q.anonymity, min(20, q.clients // 3))
-    for size in range(2, most + 1):
+def _choices(question: Question) -> Iterator[Clusters]:
+    anonymity, cell = question.anonymity, question.cell
+    largest = max(anonymity, min(20, question.clients // 3))
+    for size in range(2, largest + 1):
         for groupings in GROUPINGS:
-            yield Clusters(size=size, groupings=groupings, schedule="random", cell=q.cell)
-            if 1 < groupings <= min(size, q.clients // size):
-                yield Clusters(size=size, groupings=groupings, schedule="transversal", cell=q.cell)
-            for atom in {q.anonymity, q.anonymity + 1}:
+            yield Clusters(size=size, groupings=groupings, schedule="random", cell=cell)
+            if 1 < groupings <= min(size, question.clients // size):
+                yield Clusters(size=size, groupings=groupings, schedule="transversal", cell=cell)
+            for atom in {anonymity, anonymity + 1}:
                 if size % atom == 0 and size > atom and groupings > 1:
-                    yield Clusters(size=size, groupings=groupings, schedule="atoms", atom=atom, cell=q.cell)
+                    yield Clusters(size=size, groupings=groupings, schedule="atoms", atom=atom, cell=cell)
 
 
-def _weigh(q: Question, clusters: Clusters) -> Candidate:
-    known = Candidate(
+def _evaluate(question: Question, clusters: Clusters) -> Candidate:
+    """Evaluate one choice. Cheap checks come first: the exposure audit is expensive."""
+    candidate = Candidate(
         schedule=clusters.schedule, size=clusters.size, groupings=clusters.groupings, atom=clusters.atom
     )
-    privacy = Privacy(anonymity=q.anonymity, max_leverage=q.max_leverage)
-    e = Experiment(clients=q.clients, byzantine=q.byzantine, clusters=clusters, privacy=privacy)
-    if clusters.size < q.anonymity:
-        return replace(
-            known, ruled_out=f"clusters of {clusters.size} cannot hide a client among {q.anonymity}"
-        )
+    if clusters.size < question.anonymity:
+        reason = f"clusters of {clusters.size} cannot hide a client among {question.anonymity}"
+        return replace(candidate, ruled_out=reason)
+    experiment = Experiment(
+        clients=question.clients,
+        byzantine=question.byzantine,
+        clusters=clusters,
+        privacy=Privacy(anonymity=question.anonymity, max_leverage=question.max_leverage),
+    )
     try:
-        layout = secure.Layout.of(e)
+        layout = secure.Layout.of(experiment)
     except ConfigError as error:
-        return replace(known, ruled_out=str(error).removeprefix("clusters: "))
+        return replace(candidate, ruled_out=str(error).removeprefix("clusters: "))
     cell = layout.cells[0]
     _, threshold = secure.thresholds(cell)
-    known = replace(
-        known,
+    candidate = replace(
+        candidate,
         clusters=layout.clusters,
-        left_out=q.clients - layout.clustered,
+        left_out=question.clients - layout.clustered,
         threshold=threshold,
-        completes=1 - _binomial_below(cell, 1 - q.dropout, threshold),
-        withstands=max(0, rules.tolerated(q.rule, layout.clusters)),
+        completes=1 - _binomial_below(cell, 1 - question.dropout, threshold),
+        withstands=max(0, rules.tolerated(question.rule, layout.clusters)),
     )
-    if known.withstands < 1 and q.byzantine:
-        return replace(known, ruled_out=f"{q.rule} withstands no bad cluster among {known.clusters}")
-    once = _exactly(q, known)
-    if once.holds < q.holds:  # all groupings must hold, and one of them alone does not; no need for an audit
-        rank = min(cell, known.groupings * (known.clusters // len(layout.cells) - 1) + 1)
-        return replace(once, leverage=rank / cell, ruled_out=_why_not(q, once))
-    _, verdict = secure.preview(cell, layout.schedules[0], secure.policy(e), seed=q.seed)
-    known = replace(known, anonymity=verdict.anonymity.lower, leverage=verdict.mean_leverage)
-    if verdict.closed:
-        whom = len(verdict.would_expose)
-        why = (
-            f"would expose {whom} of {cell} clients"
-            if whom
-            else "would break the anonymity or leverage asked for"
-        )
-        return replace(
-            known, hides=False, ruled_out=f"{clusters.groupings} groupings of {clusters.size} {why}"
-        )
-    alone = _robustness(replace(q, dropout=0.0), known, e, layout)
-    if q.dropout and not _why_not(q, alone):  # dropouts only make it worse, and cost an audit each
-        alone = _robustness(q, known, e, layout)
-    return replace(alone, ruled_out=_why_not(q, alone))
+    if candidate.withstands < 1 and question.byzantine:
+        reason = f"{question.rule} does not withstand any bad cluster among {candidate.clusters}"
+        return replace(candidate, ruled_out=reason)
+    single = _exact_robustness(question, candidate)
+    if single.holds < question.holds:  # all groupings must hold, and a single one already does not
+        rank = min(cell, candidate.groupings * (candidate.clusters // len(layout.cells) - 1) + 1)
+        return replace(single, leverage=rank / cell, ruled_out=_unmet(question, single))
+    return _audited(question, candidate, experiment, layout)
 
 
-def _robustness(q: Question, known: Candidate, e: Experiment, layout: secure.Layout) -> Candidate:
-    """Rounds drawn with dropouts, audited for real, with attackers placed at random in each."""
-    if not q.dropout and known.groupings == 1 and len(layout.cells) == 1:
-        return _exactly(q, known)
-    lot = np.random.default_rng([q.seed, q.clients, known.size, known.groupings, known.atom])
+def _audited(
+    question: Question, candidate: Candidate, experiment: Experiment, layout: secure.Layout
+) -> Candidate:
+    """Evaluate a choice with the exposure audit and with simulated rounds."""
     cell, schedule = layout.cells[0], layout.schedules[0]
-    cells = len(layout.cells)
-    draws = DRAWS if q.dropout else 3
-    held = spoiled = opened = 0.0
-    anonymity, leverage = known.anonymity, 0.0
-    for round_ in range(draws):
-        gone = np.flatnonzero(lot.random(cell) < q.dropout).tolist() if q.dropout else []
-        rows, verdict = secure.preview(
-            cell, schedule, secure.policy(e), seed=q.seed, round=round_, dropouts=gone
+    _, verdict = secure.preview(cell, schedule, secure.policy(experiment), seed=question.seed)
+    candidate = replace(candidate, anonymity=verdict.anonymity.lower, leverage=verdict.mean_leverage)
+    if verdict.closed:
+        exposed = len(verdict.would_expose)
+        problem = (
+            f"would expose {exposed} of {cell} clients"
+            if exposed
+            else "would violate the required anonymity or leverage"
         )
-        opened += sum(map(len, rows)) / (known.groupings * known.clusters / cells) / draws
-        leverage += verdict.mean_leverage / draws
+        reason = f"{candidate.groupings} groupings of {candidate.size} {problem}"
+        return replace(candidate, hides=False, ruled_out=reason)
+    found = _robustness(replace(question, dropout=0.0), candidate, experiment, layout)
+    if question.dropout and not _unmet(question, found):  # dropouts cannot improve it
+        found = _robustness(question, candidate, experiment, layout)
+    return replace(found, ruled_out=_unmet(question, found))
+
+
+def _robustness(
+    question: Question, candidate: Candidate, experiment: Experiment, layout: secure.Layout
+) -> Candidate:
+    """Simulate rounds with dropouts, audit them, and place attackers at random in each."""
+    if not question.dropout and candidate.groupings == 1 and len(layout.cells) == 1:
+        return _exact_robustness(question, candidate)
+    rng = np.random.default_rng(
+        [question.seed, question.clients, candidate.size, candidate.groupings, candidate.atom]
+    )
+    cell, schedule, cells = layout.cells[0], layout.schedules[0], len(layout.cells)
+    rounds = DROPOUT_ROUNDS if question.dropout else ROUNDS
+    held = spoiled = opened = leverage = 0.0
+    anonymity = candidate.anonymity
+    for number in range(rounds):
+        dropouts = np.flatnonzero(rng.random(cell) < question.dropout).tolist() if question.dropout else []
+        groupings, verdict = secure.preview(
+            cell, schedule, secure.policy(experiment), seed=question.seed, round=number, dropouts=dropouts
+        )
+        opened += sum(map(len, groupings)) / (candidate.groupings * candidate.clusters / cells) / rounds
+        leverage += verdict.mean_leverage / rounds
         if verdict.anonymity.upper is not None:
             anonymity = min(anonymity, verdict.anonymity.lower)
-        fine, bad = _placements(q, rows, cell, cells, lot)
-        held += fine / draws
-        spoiled += bad / draws
-    fewest = math.floor(known.clusters * opened)
-    certain = q.byzantine <= rules.tolerated(q.rule, fewest) and not (q.dropout and opened < 0.5)
+        fine, bad = _place_attackers(question, groupings, cell, cells, rng)
+        held += fine / rounds
+        spoiled += bad / rounds
+    fewest = math.floor(candidate.clusters * opened)
+    worst = question.byzantine <= rules.tolerated(question.rule, fewest)
+    certain = worst and not (question.dropout and opened < 0.5) and held > 0.999
     return replace(
-        known,
+        candidate,
         anonymity=anonymity,
         leverage=leverage,
         opened=opened,
         spoiled=spoiled,
-        holds=1.0 if certain and held > 0.999 else held,
-        certain=certain and held > 0.999,
+        holds=1.0 if certain else held,
+        certain=certain,
     )
 
 
-def _exactly(q: Question, known: Candidate) -> Candidate:
-    """One grouping in which nobody drops out: the distribution of spoiled clusters in closed form."""
-    clean = tolerance.clean_clusters(q.clients, q.byzantine, known.size)
-    holds = sum(clean[known.clusters - known.withstands :], start=Fraction(0))
-    spoiled = sum((known.clusters - k) * p for k, p in enumerate(clean))
-    certain = q.byzantine <= known.withstands
-    return replace(known, opened=1.0, spoiled=float(spoiled), holds=float(holds), certain=certain)
+def _exact_robustness(question: Question, candidate: Candidate) -> Candidate:
+    """One grouping without dropouts: the distribution of the spoiled clusters has a closed form."""
+    clean = tolerance.clean_clusters(question.clients, question.byzantine, candidate.size)
+    holds = sum(clean[candidate.clusters - candidate.withstands :], start=Fraction(0))
+    spoiled = sum((candidate.clusters - k) * p for k, p in enumerate(clean))
+    certain = question.byzantine <= candidate.withstands
+    return replace(candidate, opened=1.0, spoiled=float(spoiled), holds=float(holds), certain=certain)
 
 
-def _placements(
-    q: Question, rows: Sequence[Sequence[Sequence[int]]], cell: int, cells: int, lot: np.random.Generator
+def _place_attackers(
+    question: Question,
+    groupings: Sequence[Sequence[Sequence[int]]],
+    cell: int,
+    cells: int,
+    rng: np.random.Generator,
 ) -> tuple[float, float]:
-    """(chance that every grouping holds, mean number of spoiled clusters per grouping)."""
-    if not all(rows):
+    """(probability that all groupings hold, mean number of spoiled clusters per grouping)."""
+    if not all(groupings):
         return 0.0, 0.0
     masks = []
-    for grouping in rows:
+    for grouping in groupings:
         mask = np.zeros((len(grouping), cell), dtype=np.float32)
         for i, members in enumerate(grouping):
             mask[i, list(members)] = 1.0
         masks.append(mask)
+    limits = [rules.tolerated(question.rule, len(mask) * cells) for mask in masks]
     fine, bad = 0, 0.0
     for _ in range(PLACEMENTS):
-        # Attackers fall into the cells by lot; every cell is drawn like the first.
-        counts = lot.multivariate_hypergeometric([cell] * cells, q.byzantine) if cells > 1 else [q.byzantine]
+        # Attackers fall into cells at random. All cells have the same clusters as the first one.
+        counts = [question.byzantine]
+        if cells > 1:
+            counts = rng.multivariate_hypergeometric([cell] * cells, question.byzantine).tolist()
         places = []
         for count in counts:
             place = np.zeros(cell, dtype=np.float32)
-            place[lot.permutation(cell)[:count]] = 1.0
+            place[rng.permutation(cell)[:count]] = 1.0
             places.append(place)
         spoiled = [sum(int(np.count_nonzero(mask @ place)) for place in places) for mask in masks]
-        limits = [rules.tolerated(q.rule, len(mask) * cells) for mask in masks]
         fine += all(count <= limit for count, limit in zip(spoiled, limits, strict=True))
         bad += sum(spoiled) / len(spoiled)
     return fine / PLACEMENTS, bad / PLACEMENTS
 
 
-def _why_not(q: Question, c: Candidate) -> str:
-    if c.completes < q.holds:
-        return f"{c.threshold} clients must stay to the end, which happens in {c.completes:.0%} of rounds"
-    if c.holds < q.holds:
+def _unmet(question: Question, candidate: Candidate) -> str:
+    """The requirement that a candidate does not meet, or an empty text."""
+    if candidate.completes < question.holds:
         return (
-            f"{q.rule} withstands {c.withstands} of {c.clusters} clusters, attackers spoil {c.spoiled:.1f}: "
-            f"holds in {c.holds:.0%} of rounds"
+            f"{candidate.threshold} clients must stay until the end, which happens in "
+            f"{candidate.completes:.0%} of rounds"
         )
-    if c.opened < 0.5:
-        return f"dropouts leave only {c.opened:.0%} of the sums open"
+    if candidate.holds < question.holds:
+        return (
+            f"{question.rule} withstands {candidate.withstands} of {candidate.clusters} clusters, attackers "
+            f"spoil {candidate.spoiled:.1f}: holds in {candidate.holds:.0%} of rounds"
+        )
+    if candidate.opened < 0.5:
+        return f"after dropouts only {candidate.opened:.0%} of the sums can be opened"
     return ""
 
 
 def _binomial_below(n: int, p: float, k: int) -> float:
-    """P(X < k) for X binomial."""
+    """P(X < k) for a binomial X."""
     if p >= 1:
         return 0.0 if k <= n else 1.0
     return sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k)) if p > 0 else 1.0
 
 
-# --- telling it ---------------------------------------------------------------------------------------------
-
-
-def as_text(answer: Answer, *, most: int = 12) -> str:
-    """The answer for a terminal: the best candidates, the reasons against others, and what to write."""
-    q = answer.question
-    fitting = [c for c in answer.candidates if not c.ruled_out]
+def as_text(answer: Answer) -> str:
+    """The answer for a terminal: the best candidates, examples of rejected ones, and a configuration."""
+    question = answer.question
+    fitting = [candidate for candidate in answer.candidates if not candidate.ruled_out]
+    rejected = [candidate for candidate in answer.candidates if candidate.ruled_out]
     lines = [
-        f"{q.clients} clients, {q.byzantine} of them Byzantine, {q.dropout:.0%} dropouts, rule {q.rule}; "
-        f"wanted: anonymity {q.anonymity}, leverage {q.max_leverage:g}, holds in {q.holds:.0%} of rounds",
+        f"{question.clients} clients, {question.byzantine} of them Byzantine, {question.dropout:.0%} dropouts"
+        f", rule {question.rule}; required: anonymity {question.anonymity}, leverage at most "
+        f"{question.max_leverage:g}, holds in {question.holds:.0%} of rounds",
         "",
     ]
-    if fitting:
-        heads = (
-            "clusters",
-            "c",
-            "T",
-            "leverage",
-            "opened",
-            "spoiled",
-            "withstands",
-            "holds",
-            "t",
-            "completes",
-        )
-        rows = [
-            (
-                c.name,
-                str(c.clusters),
-                str(c.anonymity),
-                f"{c.leverage:.2f}",
-                f"{c.opened:.0%}",
-                f"{c.spoiled:.1f}",
-                str(c.withstands),
-                "always" if c.certain else f"{c.holds:.0%}",
-                str(c.threshold),
-                f"{c.completes:.2%}",
-            )
-            for c in fitting[:most]
-        ]
-        lines += _aligned(heads, rows)
-        if len(fitting) > most:
-            lines.append(f"... and {len(fitting) - most} more (--json lists all)")
-    else:
-        lines.append("Nothing meets these targets.")
+    lines += _table(fitting[:MOST_SHOWN]) if fitting else ["Nothing meets these requirements."]
+    if len(fitting) > MOST_SHOWN:
+        lines.append(f"... and {len(fitting) - MOST_SHOWN} more (--json lists all)")
     lines += ["", "Ruled out, for example:"]
-    lines += [f"  {c.name}: {c.ruled_out}" for c in _telling([c for c in answer.candidates if c.ruled_out])]
+    lines += [f"  {candidate.name}: {candidate.ruled_out}" for candidate in _examples(rejected)]
     if answer.recommended:
-        lines += ["", f"Recommended: {answer.recommended.name}. {_because(answer)}", "", *toml(answer)]
+        lines += ["", f"Recommended: {answer.recommended.name}. {_justification(answer)}", "", *toml(answer)]
     else:
-        lines += ["", _way_out(answer)]
+        lines += ["", _advice(answer)]
     return "\n".join(lines)
 
 
-def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
+def _table(candidates: Sequence[Candidate]) -> list[str]:
+    rows = ["clusters|c|T|leverage|opened|spoiled|withstands|holds|t|completes"]
+    rows += [
+        f"{c.name}|{c.clusters}|{c.anonymity}|{c.leverage:.2f}|{c.opened:.0%}|{c.spoiled:.1f}|{c.withstands}|"
+        f"{'always' if c.certain else f'{c.holds:.0%}'}|{c.threshold}|{c.completes:.2%}"
+        for c in candidates
+    ]
+    return aligned([row.split("|") for row in rows])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of a table as lines: the first column to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
         "  ".join(
-            cell.ljust(w) if i == 0 else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+            [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
         )
-        for row in (heads, *rows)
+        for row in rows
     ]
 
 
-def _telling(out: Sequence[Candidate], most: int = 6) -> list[Candidate]:
-    """A few candidates for each kind of reason: the nearest misses, then the smallest clusters."""
+def _examples(rejected: Sequence[Candidate]) -> list[Candidate]:
+    """A few candidates for each kind of reason: first those that hold best, then the smallest clusters."""
     kinds: dict[str, list[Candidate]] = {}
-    for candidate in sorted(out, key=lambda c: (-round(c.holds, 2), c.size, c.groupings)):
-        words = "".join(c for c in candidate.ruled_out if c.isalpha())
+    for candidate in sorted(rejected, key=lambda c: (-round(c.holds, 2), c.size, c.groupings)):
+        words = "".join(letter for letter in candidate.ruled_out if letter.isalpha())
         kinds.setdefault(words.replace("spoil", "")[:40], []).append(candidate)
-    each = max(1, most // max(len(kinds), 1))
-    return [candidate for some in kinds.values() for candidate in some[:each]][:most]
+    each = max(1, MOST_RULED_OUT_SHOWN // max(len(kinds), 1))
+    return [candidate for kind in kinds.values() for candidate in kind[:each]][:MOST_RULED_OUT_SHOWN]
 
 
-def _because(answer: Answer) -> str:
-    c, q = answer.recommended, answer.question
-    assert c is not None
+def _justification(answer: Answer) -> str:
+    best, question = answer.recommended, answer.question
+    assert best is not None
     holds = (
-        f"even if every attacker spoils a cluster of its own, {q.rule} withstands them"
-        if c.certain
-        else f"{q.rule} holds in {c.holds:.0%} of rounds"
+        f"{question.rule} withstands the attackers even if each spoils a different cluster"
+        if best.certain
+        else f"{question.rule} holds in {best.holds:.0%} of rounds"
     )
     return (
-        f"Among those that hold best it hides best: a round's sums explain {c.leverage:.0%} of an update and "
-        f"any combination of them involves at least {c.anonymity} clients; {holds}."
+        "It has the lowest leverage among the most robust candidates: the sums of a round explain "
+        f"{best.leverage:.0%} of an update, and any combination of them involves at least {best.anonymity} "
+        f"clients; {holds}."
     )
 
 
-def _way_out(answer: Answer) -> str:
-    q = answer.question
+def _advice(answer: Answer) -> str:
     private = [c for c in answer.candidates if c.clusters and c.hides]
     if not private:
-        return (
-            "No clusters are private enough: lower --anonymity, raise --max-leverage, or bring more clients."
-        )
+        return "No clusters are private enough: lower --anonymity, raise --max-leverage, or use more clients."
     best = max(private, key=lambda c: c.holds)
     accept = f"; --holds {math.floor(best.holds * 100) / 100:g} would accept it" if best.holds >= 0.5 else ""
     return (
-        f"Closest: {best.name} holds in {best.holds:.0%} of rounds with {q.rule}. More clients, fewer "
-        f"attackers or a rule that validates (--rule zeno) would help{accept}."
+        f"Closest: {best.name} holds in {best.holds:.0%} of rounds with {answer.question.rule}. More "
+        f"clients, fewer attackers or a rule that validates (--rule zeno) would help{accept}."
     )
 
 
 def toml(answer: Answer) -> list[str]:
-    """What to write into the configuration."""
-    c = answer.recommended
-    assert c is not None
-    lines = ["[clusters]", f"size = {c.size}", f"groupings = {c.groupings}", f'schedule = "{c.schedule}"']
-    if c.atom:
-        lines.append(f"atom = {c.atom}")
+    """The recommendation as lines of a configuration file."""
+    best = answer.recommended
+    assert best is not None
+    lines = ["[clusters]", f"size = {best.size}", f"groupings = {best.groupings}"]
+    lines += [f'schedule = "{best.schedule}"', *([f"atom = {best.atom}"] if best.atom else [])]
     lines += ["", "[privacy]", f"anonymity = {answer.question.anonymity}", "", "[aggregation]"]
     return [*lines, f'rule = "{answer.question.rule}"']
 
 
 def draw(answer: Answer, path: Path) -> None:
-    """The trade-off as a picture: how much a round's sums explain, against how often the rule holds."""
+    """Draw the trade-off: the leverage of a round's sums against the probability that the rule holds."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     colours = {"random": "#2563eb", "transversal": "#0d9268", "atoms": "#e2680c"}
-    q = answer.question
+    question, best = answer.question, answer.recommended
     figure = Figure(figsize=(9, 5.6), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     axis = figure.subplots()
-    axis.axhspan(q.holds, 1.02, xmin=0, color="#e8f6f0", zorder=0)
-    axis.axhline(q.holds, color="#0d9268", linewidth=0.8, linestyle="--")
-    for schedule, colour in colours.items():
-        some = [c for c in answer.candidates if c.schedule == schedule and c.opened]
-        for fits in (True, False):
-            chosen = [c for c in some if bool(c.ruled_out) != fits]
+    axis.axhspan(question.holds, 1.02, xmin=0, color="#e8f6f0", zorder=0)
+    axis.axhline(question.holds, color="#0d9268", linewidth=0.8, linestyle="--")
+    for c in answer.candidates:
+        if c.opened:
+            colour, fits = colours[c.schedule], not c.ruled_out
             axis.scatter(
-                [c.leverage for c in chosen],
-                [c.holds for c in chosen],
-                s=[40 + 25 * c.groupings for c in chosen],
+                c.leverage,
+                c.holds,
+                s=40 + 25 * c.groupings,
                 c=colour if fits else "none",
                 edgecolors=colour,
                 alpha=0.85 if fits else 0.5,
             )
+        if c.holds > 0.02 and c is not best:
+            style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": "#5b6776"}
+            axis.annotate(f"{c.size}/{c.groupings}", (c.leverage, c.holds), xytext=(7, 5), **style)
+    for schedule, colour in colours.items():
         axis.scatter([], [], s=90, c=colour, label=schedule)
-    for c in answer.candidates:
-        if c.holds > 0.02 and c is not answer.recommended:
-            axis.annotate(
-                f"{c.size}/{c.groupings}",
-                (c.leverage, c.holds),
-                xytext=(7, 5),
-                textcoords="offset points",
-                fontsize=8,
-                color="#5b6776",
-            )
-    best = answer.recommended
     if best:
         axis.annotate(
             f"recommended:\n{best.name}",
@@ -437,10 +436,11 @@ def draw(answer: Answer, path: Path) -> None:
             fontweight="bold",
         )
     axis.set(
-        xlabel="leverage: part of an update that a round's sums explain (less is more private)",
-        ylabel=f"chance that {q.rule} holds in a round",
+        xlabel="leverage: fraction of an update that a round's sums explain (lower is more private)",
+        ylabel=f"probability that {question.rule} holds in a round",
         ylim=(-0.03, 1.04),
-        title=f"{q.clients} clients, {q.byzantine} Byzantine, {q.dropout:.0%} dropouts; points are m/R",
+        title=f"{question.clients} clients, {question.byzantine} Byzantine, {question.dropout:.0%} dropouts; "
+        "points are m/R",
     )
     axis.legend(loc="center right", fontsize=9, title="schedule (hollow: ruled out)")
     axis.spines[["top", "right"]].set_visible(False)

@@ -64,13 +64,13 @@ def test_dropouts_cost_open_sums_and_never_make_it_more_robust() -> None:
 def test_a_threshold_that_dropouts_miss_rules_out() -> None:
     c = found(Question(clients=20, byzantine=1, rule="median", dropout=0.4), "random", 5, 1)
     assert c.completes < 0.5
-    assert "must stay to the end" in c.ruled_out
+    assert "must stay until the end" in c.ruled_out
 
 
 def test_small_clusters_cannot_hide_and_large_ones_cannot_defend() -> None:
     question = Question(clients=60, byzantine=6, rule="krum", anonymity=4)
     assert "cannot hide" in found(question, "random", 3, 1).ruled_out
-    assert "withstands no bad cluster" in found(question, "random", 20, 1).ruled_out
+    assert "does not withstand any bad cluster" in found(question, "random", 20, 1).ruled_out
 
 
 @pytest.mark.parametrize(
@@ -90,8 +90,8 @@ def test_the_recommendation_is_a_configuration_that_is_accepted(question: Questi
     assert answer.recommended.anonymity >= question.anonymity
     tables = tomllib.loads("\n".join(toml(answer)))
     tables["clusters"]["cell"] = question.cell
-    e = experiment(tables, clients=question.clients, data={"validation": 0.05})
-    assert rule_problem(e, answer.recommended.clusters) == ""
+    checked = experiment(tables, clients=question.clients, data={"validation": 0.05})
+    assert rule_problem(checked, answer.recommended.clusters) == ""
     text = as_text(answer)
     assert f"Recommended: {answer.recommended.name}" in text
     assert "Ruled out" in text
@@ -100,7 +100,7 @@ def test_the_recommendation_is_a_configuration_that_is_accepted(question: Questi
 def test_when_nothing_fits_it_says_what_would_help() -> None:
     answer = plan(Question(clients=30, byzantine=12, rule="krum"))
     assert answer.recommended is None
-    assert "Nothing meets these targets" in as_text(answer)
+    assert "Nothing meets these requirements" in as_text(answer)
     assert "fewer attackers" in as_text(answer)
     hopeless = plan(Question(clients=6, byzantine=1, rule="krum", anonymity=6))
     assert hopeless.recommended is None

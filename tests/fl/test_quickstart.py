@@ -29,7 +29,7 @@ def test_quickstart_shows_share_holding_and_fedavg_falling(
         assert found.experiment.privacy.audit == "enforce"
         assert f"{found.summary['accuracy']:.1%}" in said
     assert share.summary["least_anonymity"] >= 3
-    assert "of them cryptography" in said
+    assert "for cryptography" in said
     assert "per client and round" in said
     for name in ("report.html", "report.png"):
         assert (out / name).exists()
