@@ -142,7 +142,7 @@ def _text(case: Case, schedule: Schedule, everything: Verdict, allowed: Verdict)
         f"If all {len(everything.opened)} group sums were opened: " + _headline(everything),
         *(f"  {line} (counted from 0)" for line in everything.sentences if line.startswith("opening")),
         f"  rank {everything.rank} of {everything.clients}, mean leverage {everything.mean_leverage:.2f}: "
-        f"as little protection as one group of {1 / max(everything.mean_leverage, 1e-9):.1f}",
+        f"the same protection as one group of {1 / max(everything.mean_leverage, 1e-9):.1f}",
         "",
         f"Under the policy (anonymity {case.policy.anonymity}, leverage up to {case.policy.max_leverage:g}): "
         + allowed.sentences[0],

@@ -1,8 +1,8 @@
-"""The clients of a local run: in this process, or spread over forked ones.
+"""The clients of a simulated run: in this process, or in forked worker processes.
 
-Much of what a client does holds Python's global lock, so many are simulated faster in several processes. A
-worker process owns its clients from beginning to end. Messages cross as the bytes of `wire.py`, masked
-vectors through shared memory, and nothing is pickled.
+Much of what a client does holds Python's global lock, so several processes simulate many clients faster. Each
+client stays in one worker for the whole run. Messages cross as the bytes of `wire.py`, masked vectors through
+shared memory. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Requests = Iterator[tuple[ClientId, ToClient | None]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What one client said to one message, and what that took."""
+    """One client's reply to one message, and its cost."""
 
     client: ClientId
     reply: Reply
@@ -68,26 +68,26 @@ class Scenario:
     tamper: Mapping[ClientId, Tamper]
 
     def answer(
-        self, machine: Client, stage: Stage, message: ToClient | None, out: Ring32 | None = None
+        self, client: Client, stage: Stage, message: ToClient | None, out: Ring32 | None = None
     ) -> Reply:
-        """One client's answer to one message; None when it refuses, which is a dropout to the others.
+        """One client's reply to one message; None if it refuses, which makes it a dropout.
 
-        Masked vectors are made in `out`, if it is given.
+        If `out` is given, masked vectors are written there.
         """
         try:
             if message is None:
-                reply: ToServer = machine.hello()
+                reply: ToServer = client.hello()
             elif stage is Stage.SHARES:
-                reply = machine.receive(message, context=self.plan.context)
+                reply = client.receive(message, context=self.plan.context)
             elif stage is Stage.INPUTS:
-                reply = machine.receive(message, update=self.inputs[machine.me], out=out)
+                reply = client.receive(message, update=self.inputs[client.me], out=out)
             else:
-                reply = machine.receive(message)
+                reply = client.receive(message)
         except UsageError:
             raise
         except SecAggError:
             return None
-        tamper = self.tamper.get(machine.me)
+        tamper = self.tamper.get(client.me)
         return tamper(stage, reply) if tamper else reply
 
 
@@ -108,14 +108,14 @@ class InProcessClients:
                 self._clients[client] = self._scenario.make(client)
             reply = self._scenario.answer(self._clients[client], stage, message)
             yield Answer(client, reply, time.process_time() - start, size)
-            del reply  # the server is done with it: one client's vectors are alive at a time
+            del reply  # keep only one client's vectors in memory
 
     def close(self) -> None:
         self._clients.clear()
 
 
 class ForkedClients:
-    """Clients dealt out to forked processes; at most two clients' vectors per process are alive."""
+    """Clients in forked processes; each process keeps at most two clients' vectors in memory."""
 
     def __init__(self, scenario: Scenario, processes: int) -> None:
         self._plan = scenario.plan
@@ -134,7 +134,7 @@ class ForkedClients:
         busy: dict[Connection, _Worker] = {}
 
         def feed(which: int) -> None:
-            """Give a worker its next client. Each client always goes to the same worker."""
+            """Send a worker its next request. A client always has the same worker."""
             queue, worker = queues[which], self._workers[which]
             while not queue:
                 item = next(requests, None)
@@ -150,7 +150,7 @@ class ForkedClients:
             for pipe in wait(list(busy)):
                 worker = busy.pop(pipe)  # type: ignore[call-overload]
                 answer = worker.take()
-                feed(self._workers.index(worker))  # it goes on while the server digests this answer
+                feed(self._workers.index(worker))  # the worker continues while the server handles this answer
                 yield answer
 
     def close(self) -> None:
@@ -158,14 +158,14 @@ class ForkedClients:
             self._workers.pop().close()
 
 
-_ASK = struct.Struct("<BIBB")  # stage, client, slot, and what follows:
-_HELLO, _NEW, _SAME = range(3)  # nothing; a message; nothing, because it is the message before this one
-_TELL = struct.Struct("<BIBId")  # kind, client, slot, rows in the slot, seconds of CPU time
-_NOTHING, _RAW, _MESSAGE, _MISTAKE, _FAILURE = range(5)
+_REQUEST = struct.Struct("<BIBB")  # stage, client, slot, and one of:
+_HELLO, _NEW, _SAME = range(3)  # no message; a message follows; the same message as before
+_ANSWER = struct.Struct("<BIBId")  # kind, client, slot, vectors in the slot, seconds of CPU time
+_NO_REPLY, _RAW, _MESSAGE, _USAGE_ERROR, _FAILURE = range(5)
 
 
 class _Worker:
-    """One forked process and this side of its pipe."""
+    """One forked process and the parent's end of its pipe."""
 
     _SLOTS = 2  # one being filled, one being read
 
@@ -180,10 +180,10 @@ class _Worker:
         if self._child == 0:
             try:
                 for worker in (*older, self):
-                    worker.pipe.close()  # or the older ones would never see the end of their input
+                    worker.pipe.close()  # otherwise the older workers never see the end of their input
                 _serve(scenario, theirs, self._vectors)
             finally:
-                os._exit(0)  # never run the parent's clean-up in the child
+                os._exit(0)  # skip the parent's clean-up in the child
         theirs.close()
 
     def _vectors(self, slot: int) -> Ring32:
@@ -191,22 +191,22 @@ class _Worker:
         return np.frombuffer(self._memory, np.uint32, size, slot * 4 * size).reshape(self._shape)
 
     def ask(self, stage: Stage, client: ClientId, message: ToClient | None) -> None:
-        """Let a client answer a message. One answer at a time: it is taken before the next is asked for."""
+        """Request a client's answer to a message. Take the answer before the next request."""
         self._slot = (self._slot + 1) % self._SLOTS
         body, follows = b"", _HELLO if message is None else _SAME
         if message is not self._last:
             self._last, body = message, b"" if message is None else wire.encode(message)
             self._size, follows = len(body), _HELLO if message is None else _NEW
-        self.pipe.send_bytes(_ASK.pack(stage, client, self._slot, follows) + body)
+        self.pipe.send_bytes(_REQUEST.pack(stage, client, self._slot, follows) + body)
 
     def take(self) -> Answer:
         try:
             frame = self.pipe.recv_bytes()
         except EOFError:
             raise RuntimeError("a worker process died") from None
-        kind, client, slot, rows, seconds = _TELL.unpack_from(frame)
-        body = frame[_TELL.size :]
-        if kind == _MISTAKE:
+        kind, client, slot, count, seconds = _ANSWER.unpack_from(frame)
+        body = frame[_ANSWER.size :]
+        if kind == _USAGE_ERROR:
             raise UsageError(body.decode())
         if kind == _FAILURE:
             raise RuntimeError(f"client {client} failed in a worker process:\n{body.decode()}")
@@ -215,21 +215,21 @@ class _Worker:
             reply = body
         elif kind == _MESSAGE:
             reply = wire.decode(body)
-            if isinstance(reply, MaskedInput) and rows:
-                reply = replace(reply, vectors=self._vectors(slot)[:rows])
+            if isinstance(reply, MaskedInput) and count:
+                reply = replace(reply, vectors=self._vectors(slot)[:count])
         return Answer(client, reply, seconds, self._size)
 
     def close(self) -> None:
-        self.pipe.close()  # the worker sees the end of its input, and ends
+        self.pipe.close()  # the worker sees the end of its input and exits
         os.waitpid(self._child, 0)
 
 
 def _fork() -> int:
-    """os.fork without the warning, from Python 3.12 on, that this process has other threads.
+    """os.fork without the warning of Python 3.12 and later that this process has other threads.
 
-    A lock that such a thread holds at that moment stays locked in the child for ever. So fork while no other
-    thread is inside secagg, numba or an import; helpers of `parallel` only wait between its calls. Where that
-    cannot be promised, do not ask for several processes: one is the default.
+    A lock that another thread holds during the fork stays locked in the child. So fork while no other thread
+    is inside secagg, numba or an import. The threads of `secagg.kernels.threads` only wait between its calls.
+    If you cannot guarantee this, use one process, which is the default.
     """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*fork.*", category=DeprecationWarning)
@@ -237,7 +237,7 @@ def _fork() -> int:
 
 
 def _serve(scenario: Scenario, pipe: Connection, vectors: Callable[[int], Ring32]) -> None:
-    """The life of a worker: answer for its clients until the pipe closes."""
+    """The main loop of a worker: answer for its clients until the pipe closes."""
     clients: dict[ClientId, Client] = {}
     message: Any = None
     while True:
@@ -245,36 +245,34 @@ def _serve(scenario: Scenario, pipe: Connection, vectors: Callable[[int], Ring32
             frame = pipe.recv_bytes()
         except EOFError:
             return
-        stage, client, slot, follows = _ASK.unpack_from(frame)
+        stage, client, slot, follows = _REQUEST.unpack_from(frame)
         start = time.process_time()
-        rows, body, seconds = 0, b"", 0.0
+        count, body, seconds = 0, b"", 0.0
         try:
-            if follows != _SAME:  # a message to all is read once per process, not once per client
-                message = wire.decode(memoryview(frame)[_ASK.size :]) if follows == _NEW else None
+            if follows != _SAME:  # a message to all clients is decoded once per process
+                message = wire.decode(memoryview(frame)[_REQUEST.size :]) if follows == _NEW else None
             if client not in clients:
                 clients[client] = scenario.make(client)
             memory = vectors(slot)
             reply = scenario.answer(clients[client], Stage(stage), message, memory)
             seconds = time.process_time() - start
-            kind = _NOTHING if reply is None else _RAW if isinstance(reply, bytes) else _MESSAGE
+            kind = _NO_REPLY if reply is None else _RAW if isinstance(reply, bytes) else _MESSAGE
             if isinstance(reply, MaskedInput) and reply.vectors.shape[1:] == (scenario.plan.length,):
-                rows = len(reply.vectors)
-                if client in scenario.tamper:  # who knows what these are
-                    memory[:rows] = np.array(reply.vectors)
+                count = len(reply.vectors)
+                if client in scenario.tamper:  # tampered vectors may not be in shared memory: copy
+                    memory[:count] = np.array(reply.vectors)
                 reply = replace(reply, vectors=np.empty((0, 0), np.uint32))
             if reply is not None:
                 body = reply if isinstance(reply, bytes) else wire.encode(reply)
-        except UsageError as mistake:
-            kind, body = _MISTAKE, str(mistake).encode()
-        except (
-            Exception
-        ):  # of the caller's own functions, or a bug: it is raised in the parent, with the trace
+        except UsageError as error:
+            kind, body = _USAGE_ERROR, str(error).encode()
+        except Exception:  # of the caller's functions, or a bug: the parent raises it with the traceback
             kind, body = _FAILURE, traceback.format_exc().encode()
-        pipe.send_bytes(_TELL.pack(kind, client, slot, rows, seconds) + body)
+        pipe.send_bytes(_ANSWER.pack(kind, client, slot, count, seconds) + body)
 
 
 def start_clients(scenario: Scenario, processes: int) -> ForkedClients | InProcessClients:
-    """Clients in so many processes, or here if one is enough or this system cannot fork."""
+    """Clients in forked processes, or in this one if `processes` is 1 or the system cannot fork."""
     if processes > 1 and hasattr(os, "fork"):
         return ForkedClients(scenario, processes)
     return InProcessClients(scenario)

@@ -99,7 +99,7 @@ def tables(results: list[tuple[str, int, int, list[Cell] | str]]) -> str:
     """Markdown: one table per schedule; for atoms, also the share of survivors that still count."""
     lines = []
     for name in SCHEDULES:
-        title = f"`{name}`, % of rows opened"
+        title = f"`{name}`, % of group sums opened"
         if name == "atoms":
             title += " (and % of the survivors that still count)"
         lines += ["", f"**{title}**", "", "| m | R | " + " | ".join(f"{rate:.0%}" for rate in RATES) + " |"]
@@ -139,7 +139,7 @@ def picture(results: list[tuple[str, int, int, list[Cell] | str]], file: Path) -
         panel.set_ylim(-3, 103)
     panels[0, 3].legend(fontsize=7, loc="lower left")
     for row in panels:
-        row[0].set_ylabel("rows opened, %")
+        row[0].set_ylabel("group sums opened, %")
         for panel in row:
             if not panel.lines:
                 panel.text(15, 50, "cannot be drawn", ha="center", fontsize=8)
@@ -186,7 +186,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 def main(options: Namespace) -> int:
     results = list(everything(options.runs))
     runs = sum(cell.runs for *_, cells in results if not isinstance(cells, str) for cell in cells)
-    said = f"{runs} runs; in none of them did an opened row expose anyone."
+    said = f"{runs} runs; in none of them did the opened sums expose anyone."
     print(tables(results), said, timings(), sep="\n\n")
     if options.write:
         insert(options.write / "exposure.md", "rows opened", tables(results) + "\n\n" + said)
