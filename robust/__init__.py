@@ -11,39 +11,15 @@
 The package depends on numpy and numba. It does not import torch, `secagg` or `fl`.
 """
 
-from robust import tolerance
+from robust import tolerance  # noqa: I001
 from robust.aggregators import (
-    bulyan,
-    caf,
-    centered_clipping,
-    geometric_median,
-    krum,
-    mda,
-    meamed,
-    mean,
-    median,
-    monna,
-    multi_krum,
-    norm_bounded_mean,
-    smea,
-    trimmed_mean,
-)
+    bulyan, caf, centered_clipping, geometric_median, krum, mda, meamed, mean, median, monna, multi_krum,
+    norm_bounded_mean, smea, trimmed_mean,
+)  # fmt: skip
 from robust.attacks import (
-    ATTACKS,
-    Attack,
-    AttackInput,
-    a_little_is_enough,
-    attack,
-    fall_of_empires,
-    gaussian,
-    label_flip,
-    mimic,
-    min_max,
-    min_sum,
-    non_finite,
-    sign_flip,
-    zero,
-)
+    ATTACKS, Attack, AttackInput, a_little_is_enough, attack, fall_of_empires, gaussian, label_flip, mimic,
+    min_max, min_sum, non_finite, sign_flip, zero,
+)  # fmt: skip
 from robust.kernels import Indices, Matrix, Vector
 from robust.kernels.jit import on_compile
 from robust.kernels.threads import set_threads
@@ -51,17 +27,9 @@ from robust.parameters import Parameter, Registry, UnknownNameError
 from robust.pre_aggregators import arc, bucketing, clipping, nnm
 from robust.rows import Outcome, Rows, Weights
 from robust.rule import (
-    AGGREGATORS,
-    PRE_AGGREGATORS,
-    Aggregate,
-    Aggregator,
-    Mixed,
-    PreAggregator,
-    Prepared,
-    aggregate,
-    aggregator,
-    pre_aggregator,
-)
+    AGGREGATORS, PRE_AGGREGATORS, Aggregate, Aggregator, Mixed, PreAggregator, Prepared, aggregate,
+    aggregator, pre_aggregator,
+)  # fmt: skip
 from robust.zeno import zeno, zeno_plus_plus
 
 __all__ = [

@@ -1,8 +1,7 @@
 """The rules. Each docstring has the formula, the paper, and the number of bad rows that the rule withstands.
 
 x_1..x_n are the rows, and at most f of them are bad. Sums are added up in double precision and rounded once.
-So equal rows come back exactly, and the order of the rows changes a result by at most that rounding (and by
-ties, where a docstring says how they are broken).
+So equal rows come back exactly, and the order of the rows affects only that rounding and the ties.
 
 `kappa` is the constant of (f, kappa)-robustness (Allouah et al. 2023a): for every set S of n - f rows,
 |result - mean_S|^2 <= kappa / |S| * sum_{i in S} |x_i - mean_S|^2. docs/robust.md derives the constants that
@@ -35,24 +34,12 @@ def _minority(n: int) -> int:
     return (n - 1) // 2
 
 
-def _below_half_by_two(n: int) -> int:
-    return (n - 3) // 2
-
-
 def _median_kappa(n: int, f: int) -> float:
     return 4 * (1 + f / (n - 2 * f)) ** 2
 
 
-def _trimmed_kappa(n: int, f: int) -> float:
-    return 6 * f / (n - 2 * f) * (1 + f / (n - 2 * f))
-
-
 def _krum_kappa(n: int, f: int) -> float:
     return 6 * (n - f) / (n - 2 * f - 1)
-
-
-def _meamed_kappa(n: int, f: int) -> float:
-    return 4 * (math.sqrt(f / (n - f)) + 2 * f / (n - 2 * f)) ** 2
 
 
 def _diameter_kappa(n: int, f: int) -> float:
@@ -65,10 +52,6 @@ def _caf_kappa(n: int, f: int) -> float:
     return min(always, 2 * f / (n - 3 * f) * (1 + root) ** 2) if n > 3 * f else always
 
 
-def _smea_kappa(n: int, f: int) -> float:
-    return 4 * f / (n - 2 * f)
-
-
 def _check_fraction(n: int, *, f: int | None = None, fraction: float | None = None) -> None:
     if (f is None) == (fraction is None):
         raise ValueError("trimmed_mean takes either f or fraction")
@@ -78,9 +61,7 @@ def _check_fraction(n: int, *, f: int | None = None, fraction: float | None = No
 
 def _check_iteration(n: int, *, smoothing: float = 1.0, tolerance: float = 1.0, steps: int = 1) -> None:
     if smoothing <= 0 or tolerance <= 0:
-        raise ValueError(
-            f"smoothing and tolerance must be above 0, got smoothing={smoothing}, tolerance={tolerance}"
-        )
+        raise ValueError(f"both must be above 0: got smoothing={smoothing}, tolerance={tolerance}")
     _check_steps(steps)
 
 
@@ -89,17 +70,9 @@ def _check_m(n: int, *, f: int, m: int | None = None) -> None:
         raise ValueError(f"multi_krum needs 1 <= m <= n - f: got m={m}, n={n}, f={f}")
 
 
-def _check_trusted(n: int, *, f: int, trusted: int) -> None:
-    must_be_among(n, trusted)
-
-
 def _check_clipping(n: int, *, centre: object = None, radius: float | None = None, steps: int = 1) -> None:
     must_not_be_negative(radius)
     _check_steps(steps)
-
-
-def _check_bound(n: int, *, bound: float | None = None) -> None:
-    must_not_be_negative(bound)
 
 
 def _check_steps(steps: int) -> None:
@@ -141,7 +114,7 @@ def median(rows: Rows, *, middle: Literal["mean", "lower"] = "mean") -> Outcome:
     paper="Yin et al. 2018, Def. 2",
     needs="n > 2f",
     withstands=_minority,
-    kappa=_trimmed_kappa,
+    kappa=lambda n, f: 6 * f / (n - 2 * f) * (1 + f / (n - 2 * f)),
     refuse=_check_fraction,
 )
 def trimmed_mean(rows: Rows, *, f: int | None = None, fraction: float | None = None) -> Outcome:
@@ -149,8 +122,7 @@ def trimmed_mean(rows: Rows, *, f: int | None = None, fraction: float | None = N
 
     sum_{f < i <= n-f} x_(i) / (n - 2f), where x_(1) <= ... <= x_(n) are the values of a coordinate in order.
     Yin et al. 2018, Def. 2. Withstands f bad rows, a minority. Instead of f, a fraction below 1/2 to cut on
-    each side may be given; it is rounded down to rows (the SHARE paper ran fraction 0.4). The kept values are
-    added up; nothing is subtracted from a sum that contains the extremes.
+    each side may be given; it is rounded down to rows (the SHARE paper ran fraction 0.4).
 
     >>> import robust
     >>> robust.trimmed_mean([[1], [2], [3], [4], [900]], f=1)
@@ -165,15 +137,19 @@ def trimmed_mean(rows: Rows, *, f: int | None = None, fraction: float | None = N
 def rows_in_fraction(n: int, fraction: float) -> int:
     """How many rows a fraction per side is, rounded down.
 
-    The product is rounded to nine digits first, so that 0.29 * 100 is 29. A fraction below 1/2 never removes
-    all rows.
+    The product is first rounded to nine digits: 0.29 * 100 is 29. A fraction below 1/2 leaves at least a row.
     """
     if not 0 <= fraction < 0.5:
         raise ValueError(f"the fraction per side must be at least 0 and below 1/2, got {fraction}")
     return min(math.floor(round(fraction * n, 9)), _minority(n))
 
 
-@aggregator(paper="Xie et al. 2018", needs="n > 2f", withstands=_minority, kappa=_meamed_kappa)
+@aggregator(
+    paper="Xie et al. 2018",
+    needs="n > 2f",
+    withstands=_minority,
+    kappa=lambda n, f: 4 * (math.sqrt(f / (n - f)) + 2 * f / (n - 2 * f)) ** 2,
+)
 def meamed(rows: Rows, *, f: int) -> Outcome:
     """Mean around the median: for every coordinate, the mean of the n - f values nearest its median.
 
@@ -200,10 +176,10 @@ def geometric_median(
 ) -> Outcome:
     """RFA: argmin_z sum_i |x_i - z|, by the smoothed Weiszfeld iteration.
 
-    Pillutla, Kakade and Harchaoui 2019, Algorithm 2. Withstands any minority of bad rows. The iteration runs
-    until the objective is provably within `tolerance` of its least value, relative to it. `smoothing` is
-    relative to a typical distance (see `geometry.geometric_median_weights`). If `steps` run out first, the
-    last z is returned, and `converged` in the report is False.
+    Pillutla, Kakade and Harchaoui 2019, Algorithm 2; `geometry.geometric_median_weights` explains
+    `smoothing`. Withstands any minority of bad rows. The iteration runs until the objective is provably
+    within `tolerance` of its least value, relative to it. If `steps` run out first, `converged` in the report
+    is False.
 
     >>> import robust
     >>> robust.geometric_median([[0, 0], [0, 0], [900, 900]])
@@ -249,7 +225,7 @@ def _with_far_rows_closer(
 
 
 @aggregator(
-    paper="Blanchard et al. 2017", needs="n > 2f + 2", withstands=_below_half_by_two, kappa=_krum_kappa
+    paper="Blanchard et al. 2017", needs="n > 2f + 2", withstands=lambda n: (n - 3) // 2, kappa=_krum_kappa
 )
 def krum(rows: Rows, *, f: int) -> Outcome:
     """The row that is closest to its n - f - 2 nearest other rows, by the sum of squared distances.
@@ -268,7 +244,7 @@ def krum(rows: Rows, *, f: int) -> Outcome:
 @aggregator(
     paper="Blanchard et al. 2017",
     needs="n > 2f + 2",
-    withstands=_below_half_by_two,
+    withstands=lambda n: (n - 3) // 2,
     kappa=_krum_kappa,
     refuse=_check_m,
 )
@@ -331,7 +307,7 @@ def mda(rows: Rows, *, f: int) -> Outcome:
     needs="n > 2f",
     withstands=_minority,
     kappa=_diameter_kappa,
-    refuse=_check_trusted,
+    refuse=lambda n, f, trusted: must_be_among(n, trusted),
 )
 def monna(rows: Rows, *, f: int, trusted: int) -> Outcome:
     """The mean of the n - f rows nearest to a row that is trusted to be honest, including that row.
@@ -357,8 +333,7 @@ def caf(rows: Rows, *, f: int) -> Outcome:
     c_i <- c_i (1 - t_i / max_j t_j) while sum_i c_i > n - 2f, where t_i = <x_i - mean_c, v>^2 along the
     eigenvector v of that eigenvalue of the covariance under c.
     Allouah, Guerraoui and Stephan 2025, Algorithm 2; see `geometry.caf_weights`. Withstands f bad rows, a
-    minority. v is computed exactly, not by one step of a random power iteration, so the result is
-    deterministic.
+    minority. v is exact, not one step of a random power iteration, so the result is deterministic.
 
     >>> import robust
     >>> robust.caf([[2], [2], [2], [900]], f=1)
@@ -371,7 +346,7 @@ def caf(rows: Rows, *, f: int) -> Outcome:
     paper="Allouah et al. 2023b",
     needs="n > 2f, C(n, f) <= 2^17, C(n, f) (n - f)^3 <= 2^33",
     withstands=subsets.largest_f_for_eigenvalue,
-    kappa=_smea_kappa,
+    kappa=lambda n, f: 4 * f / (n - 2 * f),
 )
 def smea(rows: Rows, *, f: int) -> Outcome:
     """Smallest maximum eigenvalue averaging: the mean of the n - f rows whose covariance has the least
@@ -396,10 +371,9 @@ def centered_clipping(
 ) -> Outcome:
     """v <- v + (1/n) sum_i (x_i - v) min(1, radius / |x_i - v|), starting from v = centre, `steps` times.
 
-    Karimireddy, He and Jaggi 2021. They start from the last result; nothing is remembered here, so pass it as
-    `centre`. The default centre is the median of every coordinate, and the default radius is the median
-    distance of the rows from the centre. Withstands a tenth of the rows, if the centre is near the honest
-    ones.
+    Karimireddy, He and Jaggi 2021. They start from the last result; pass it as `centre`. The default centre
+    is the median of every coordinate, and the default radius is the median distance of the rows from the
+    centre. Withstands a tenth of the rows, if the centre is near the honest ones.
 
     >>> import robust
     >>> robust.centered_clipping([[10], [10], [-900]], centre=[8], radius=3.0, steps=1)
@@ -420,7 +394,12 @@ def centered_clipping(
     return Outcome(v)
 
 
-@aggregator(paper="Sun et al. 2019", needs="f = 0", withstands=lambda n: 0, refuse=_check_bound)
+@aggregator(
+    paper="Sun et al. 2019",
+    needs="f = 0",
+    withstands=lambda n: 0,
+    refuse=lambda n, bound=None: must_not_be_negative(bound),
+)
 def norm_bounded_mean(rows: Rows, *, bound: float | None = None) -> Outcome:
     """(1/n) sum_i x_i min(1, bound / |x_i|): no row moves the mean by more than bound / n.
 

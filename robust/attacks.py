@@ -4,14 +4,9 @@
 
 `honest` holds the rows of the honest clients, and `byzantine` is the number of rows to make. `own` holds the
 rows that the attackers would send if they were honest (in a simulation they train like the others). `rng` is
-the generator that random attacks need. Attacks differ in what they know:
-
-- `fall_of_empires`, `a_little_is_enough`, `min_max`, `min_sum` and `mimic` see the honest rows by default,
-  like the omniscient attacker of most papers. With knows="own" they see only the attackers' own updates, as
-  in the SHARE paper's runs.
-- `sign_flip` changes each attacker's own update. Without `own`, it uses the mean of the honest rows.
-
-No attack changes its inputs. `label_flip` attacks the training data, so it is a function on labels.
+the generator that random attacks need. Attacks that take `knows` see the honest rows by default, like the
+omniscient attacker of most papers; with knows="own" they see only the attackers' own updates, as in the SHARE
+paper's runs. No attack changes its inputs. `label_flip` attacks training data: it is a function on labels.
 """
 
 from __future__ import annotations
@@ -64,8 +59,7 @@ class AttackInput:
     def rehearsal(self, knows: Knows) -> Matrix:
         """Rows to try an attack on: the honest rows, if the attackers know them.
 
-        Otherwise the attackers repeat their own rows up to the number of honest rows, which they know: a rule
-        that is set up for f bad rows among n may refuse fewer than n.
+        Otherwise they repeat their own rows up to the number of honest rows: a rule may refuse fewer than n.
         """
         rows = self.known(knows).array()
         return np.resize(rows, self.honest.shape) if knows == "own" else rows
@@ -253,8 +247,7 @@ def min_max(given: AttackInput, *, direction: Direction = "std", knows: Knows = 
 
     max_i |mean + gamma p - x_i| = max_{i, j} |x_i - x_j|.
     Shejwalkar and Houmansadr 2021; -p is the standard deviation, the unit mean, or the sign of the mean. The
-    squared distance to a row is a parabola in gamma, so the largest gamma is the least of the roots. This is
-    exact, where a search by halving steps may stop short.
+    squared distance to a row is a parabola in gamma, so the largest gamma is the least of the roots.
 
     >>> import robust
     >>> robust.min_max([[0, 0], [2, 0]], 1)

@@ -35,8 +35,7 @@ def repeated_krum(squared: Square, f: int, count: int) -> Indices:
     """Bulyan's selection: take the Krum row, remove it, and run Krum on the rest, `count` times.
 
     El Mhamdi et al. 2018. In the last selections a score counts one neighbour only, so two rows that are
-    nearest to each other always tie. Of equal scores, the row with the least sum of distances to all
-    remaining rows wins, so that the order of rows does not decide; of equal sums, the first row wins.
+    nearest to each other tie. The row with the least sum of distances to all remaining rows then wins.
     """
     left = np.arange(len(squared))
     chosen = []

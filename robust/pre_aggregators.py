@@ -14,16 +14,14 @@ from robust.rows import Rows
 from robust.rule import Mixed, pre_aggregator
 
 
-def _check_radius(n: int, *, radius: float) -> None:
-    must_not_be_negative(radius)
-
-
 def _check_size(n: int, *, size: int, rng: np.random.Generator) -> None:
     if size < 1:
         raise ValueError(f"a bucket needs at least one row, got size={size}")
 
 
-@pre_aggregator(paper="Sun et al. 2019", needs="nothing of n and f", refuse=_check_radius)
+@pre_aggregator(
+    paper="Sun et al. 2019", needs="nothing of n and f", refuse=lambda n, radius: must_not_be_negative(radius)
+)
 def clipping(rows: Rows, *, radius: float) -> Mixed:
     """y_i = x_i min(1, radius / |x_i|): rows longer than the radius are shortened to it.
 

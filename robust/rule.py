@@ -20,6 +20,7 @@ from robust.parameters import Registry, check_parameters, read_parameters
 from robust.rows import NotFiniteError, Outcome, Rows, Weights, as_matrix
 
 P = ParamSpec("P")
+Refusal = Callable[..., None] | None  # of n and the parameters; raises ValueError
 
 AGGREGATORS: Registry[Aggregator[...]] = Registry("aggregator")
 PRE_AGGREGATORS: Registry[PreAggregator[...]] = Registry("pre-aggregator")
@@ -85,12 +86,7 @@ class _Named(ABC, Generic[P]):
     """A function of `Rows` and keywords, with a name and checks."""
 
     def __init__(
-        self,
-        core: Callable[Concatenate[Rows, P], Any],
-        name: str,
-        paper: str,
-        needs: str,
-        refuse: Callable[..., None] | None,
+        self, core: Callable[Concatenate[Rows, P], Any], name: str, paper: str, needs: str, refuse: Refusal
     ) -> None:
         self._core: Callable[..., Any] = core
         self._refuse = refuse
@@ -158,16 +154,9 @@ class Aggregator(_Named[P]):
     """
 
     def __init__(
-        self,
-        core: Callable[Concatenate[Rows, P], Outcome],
-        name: str,
-        paper: str,
-        needs: str,
-        withstands: Callable[[int], int],
-        kappa: Callable[[int, int], float] | None,
-        refuse: Callable[..., None] | None,
+        self, withstands: Callable[[int], int], kappa: Callable[[int, int], float] | None, **common: Any
     ) -> None:
-        super().__init__(core, name, paper, needs, refuse)
+        super().__init__(**common)
         self.withstands = withstands  # the largest number of bad rows among n
         self.kappa = kappa  # kappa(n, f) of (f, kappa)-robustness, if there is a proof
 
@@ -176,11 +165,7 @@ class Aggregator(_Named[P]):
 
     def detail(self, updates: ArrayLike, *args: P.args, **kwargs: P.kwargs) -> Aggregate:
         """Apply the rule, and report which rows it ignored or accepted and the weight of each."""
-        params = self._checked(args, kwargs)
-        matrix = as_matrix(updates)
-        rows, outcome = self._run(Rows(matrix), params)
-        accepted = None if outcome.accepted is None else rows.labels[outcome.accepted]
-        return _report(outcome, len(matrix), rows.labels, accepted, outcome.weights)
+        return _apply(self, self._checked(args, kwargs), (), as_matrix(updates))
 
     def largest_f(self, n: int) -> int:
         """The largest f that is accepted for n rows: the number of bad rows that the rule withstands."""
@@ -225,7 +210,7 @@ def aggregator(
     needs: str,
     withstands: Callable[[int], int],
     kappa: Callable[[int, int], float] | None = None,
-    refuse: Callable[..., None] | None = None,
+    refuse: Refusal = None,
     name: str | None = None,
 ) -> Callable[[Callable[Concatenate[Rows, P], Outcome]], Aggregator[P]]:
     """Make a function of `Rows` a rule, and register it under its own name or under `name`.
@@ -244,7 +229,9 @@ def aggregator(
     """
 
     def make(core: Callable[Concatenate[Rows, P], Outcome]) -> Aggregator[P]:
-        rule = Aggregator(core, name or core.__name__, paper, needs, withstands, kappa, refuse)
+        rule: Aggregator[P] = Aggregator(
+            withstands, kappa, core=core, name=name or core.__name__, paper=paper, needs=needs, refuse=refuse
+        )
         AGGREGATORS.add(rule.name, rule)
         return rule
 
@@ -252,7 +239,7 @@ def aggregator(
 
 
 def pre_aggregator(
-    *, paper: str, needs: str, refuse: Callable[..., None] | None = None
+    *, paper: str, needs: str, refuse: Refusal = None
 ) -> Callable[[Callable[Concatenate[Rows, P], Mixed]], PreAggregator[P]]:
     """Make a function of `Rows` a step before a rule, and register it under its own name.
 
@@ -286,12 +273,17 @@ def aggregate(
     array([1.5, 2.5], dtype=float32)
     """
     rule = AGGREGATORS[name]
-    checked = check_parameters(name, rule.parameters, params)
-    steps = [
-        (PRE_AGGREGATORS[step], check_parameters(step, PRE_AGGREGATORS[step].parameters, options))
-        for step, options in before
-    ]
-    matrix = as_matrix(updates)
+    checked = rule._checked((), params)
+    steps = [(PRE_AGGREGATORS[step], PRE_AGGREGATORS[step]._checked((), options)) for step, options in before]
+    return _apply(rule, checked, steps, as_matrix(updates))
+
+
+def _apply(
+    rule: Aggregator[...],
+    params: Mapping[str, Any],
+    steps: Sequence[tuple[PreAggregator[...], Mapping[str, Any]]],
+    matrix: Matrix,
+) -> Aggregate:
     rows = Rows(matrix)
     finite: Indices | None = None  # labels of the finite rows, known after the first step
     buckets: list[Indices] | None = None  # labels of the input rows in each bucket, once there are buckets
@@ -305,28 +297,21 @@ def aggregate(
             labels = np.arange(len(buckets))
         # Rows that were ignored earlier still count as bad rows in every later step.
         rows = Rows(mixed.matrix, labels=labels, given=len(labels) + rows.ignored, ignored=rows.ignored)
-    rows, outcome = rule._run(rows, checked)
+    rows, outcome = rule._run(rows, params)
     finite = rows.labels if finite is None else finite
-    accepted = None
+    accepted, weights = None, None
     if outcome.accepted is not None:
         chosen = rows.labels[outcome.accepted]
         accepted = chosen if buckets is None else np.concatenate([buckets[label] for label in chosen])
-    return _report(outcome, len(matrix), finite, accepted, None if steps else outcome.weights)
-
-
-def _report(
-    outcome: Outcome, given: int, finite: Indices, accepted: Indices | None, weights: Weights | None
-) -> Aggregate:
-    all_weights = None
-    if weights is not None:
-        all_weights = np.zeros(given)
-        all_weights[finite] = weights
+    if outcome.weights is not None and not steps:
+        weights = np.zeros(len(matrix))
+        weights[finite] = outcome.weights
     return Aggregate(
         vector=outcome.vector,
-        rows=given,
-        ignored=_missing(given, finite),
+        rows=len(matrix),
+        ignored=_missing(len(matrix), finite),
         accepted=None if accepted is None else tuple(sorted(accepted.tolist())),
-        weights=all_weights,
+        weights=weights,
         converged=outcome.converged,
     )
 

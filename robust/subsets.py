@@ -48,8 +48,7 @@ def least_diameter(squared: Square, f: int) -> Indices:
     Call a pair of rows long if its distance exceeds delta. Leaving out f rows so that no long pair remains is
     a vertex cover of the long pairs. Bisection finds the least delta that allows a cover by f rows. Branching
     on a row with the most long pairs finds all such covers: either this row is left out, or all its partners.
-    That takes at most 2^f branches; trying all subsets would take C(n, f). If a cover has fewer than f rows,
-    further rows are left out from the end.
+    That takes at most 2^f branches, not C(n, f). A cover of fewer than f rows is completed by the last rows.
     """
     n = len(squared)
     values = np.unique(squared)

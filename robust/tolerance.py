@@ -37,9 +37,7 @@ def withstands(rule: str, n: int, *, f: int | None = None, fraction: float | Non
     most = max(found.withstands(n), 0)
     if fraction is not None:
         if "fraction" not in found.parameters or f is not None:
-            raise ValueError(
-                f"only trimmed_mean takes a fraction, and not with f: got {rule}, f={f}, fraction={fraction}"
-            )
+            raise ValueError(f"{rule} takes no fraction, or not beside f: got f={f}, fraction={fraction}")
         f = rows_in_fraction(n, fraction)
     if f is None:
         return most

@@ -1,8 +1,7 @@
 """Rules that judge rows by the server's own validation data. They withstand any number of bad rows.
 
 Each row is accepted or rejected independently of the others. The result is the mean of the accepted rows, or
-zero if there are none. The data stays with the caller: Zeno takes a function that returns the loss, Zeno++
-takes the gradient.
+zero if there are none. The data stays with the caller: Zeno takes a loss function, Zeno++ a gradient.
 """
 
 from __future__ import annotations
@@ -16,19 +15,12 @@ from robust.kernels import Doubles, Indices, Vector
 from robust.rows import Outcome, Rows, as_vector
 from robust.rule import aggregator
 
-
-def _all_but_one(n: int) -> int:
-    return n - 1
+Loss = Callable[[Vector], float]
 
 
-@aggregator(paper="Xie et al. 2019", needs="a validation loss", withstands=_all_but_one)
+@aggregator(paper="Xie et al. 2019", needs="a validation loss", withstands=lambda n: n - 1)
 def zeno(
-    rows: Rows,
-    *,
-    loss: Callable[[Vector], float],
-    losses: Doubles | None = None,
-    rho: float = 1e-4,
-    epsilon: float = 0.0,
+    rows: Rows, *, loss: Loss, losses: Doubles | None = None, rho: float = 1e-4, epsilon: float = 0.0
 ) -> Outcome:
     """The mean of the rows g with f(x) - f(x + g) - rho |g|^2 + epsilon >= 0.
 
@@ -36,10 +28,9 @@ def zeno(
     every g. The score is that of Xie, Koyejo and Gupta 2019 for updates that are added. Xie et al. keep a
     fixed number of the best rows; this rule keeps every row above the threshold, as the SHARE paper's
     experiments did (under the name Zeno++; rho = 1e-4, epsilon = 0.2 to 5). A row whose loss is NaN is
-    rejected. Withstands any number of bad rows that the loss tells apart.
-
-    A caller that computed loss(g) of all rows at once passes them as `losses`, one value per row. `loss` is
-    then called for f(x) alone. `losses` cannot be used after pre-aggregation, which makes other rows.
+    rejected. Withstands any number of bad rows that the loss tells apart. A caller that has computed the loss
+    of every row passes the values as `losses` (not after pre-aggregation, which makes other rows); `loss` is
+    then called for f(x) only.
 
     >>> import robust
     >>> robust.zeno([[1], [2], [-900]], loss=lambda g: float((g[0] - 2) ** 2))
@@ -48,9 +39,7 @@ def zeno(
     penalties = rho * rows.squared_norms()  # comes first: it detects bad rows before `loss` is called
     before = float(loss(np.zeros(rows.width, dtype=np.float32)))
     if not math.isfinite(before):
-        raise ValueError(
-            f"the validation loss before any update must be finite, got {before}: check the model"
-        )
+        raise ValueError(f"the loss before any update must be finite, got {before}: check the model")
     if losses is None:
         after = np.array([loss(rows.row(i)) for i in range(len(rows))], dtype=np.float64)
     elif len(losses) != rows.given:
@@ -62,7 +51,7 @@ def zeno(
     return _mean_of_accepted(rows, np.flatnonzero(accepted))
 
 
-@aggregator(name="zeno++", paper="Xie et al. 2020", needs="a validation gradient", withstands=_all_but_one)
+@aggregator(name="zeno++", paper="Xie et al. 2020", needs="a validation gradient", withstands=lambda n: n - 1)
 def zeno_plus_plus(
     rows: Rows, *, gradient: Vector, eta: float = 1.0, rho: float = 1e-4, epsilon: float = 0.0
 ) -> Outcome:

@@ -3,8 +3,7 @@
 All arithmetic on float32 values is in double precision. Squares cannot overflow (the largest is 1e77), and a
 row is not finite exactly when its distance to itself is not zero. Distances are sums of squared differences.
 The Gram trick (norms minus products) would lose every digit on rows that share an offset (10 +- 0.01) or
-beside a row of 1e30. Rows are widened to doubles one block at a time, so that a block is read once and stays
-in the cache.
+beside a row of 1e30. Rows are widened to doubles in blocks, so that a block is read once and stays in cache.
 """
 
 from __future__ import annotations
@@ -26,6 +25,7 @@ PIECE_BYTES = 1 << 21  # of the matrix, for one thread at a time
 PARTIAL_BYTES = 1 << 25  # of partial sums of distances, all pieces together
 
 _MATRIX = "Array(float32, 2, 'C', readonly=True)"
+_ROWS_AND_POINT = f"{_MATRIX}, int64[::1], Array(float32, 1, 'C', readonly=True)"
 _ANY_ORDER = frozenset({"contract", "reassoc"})
 _AS_WRITTEN = frozenset({"contract"})
 
@@ -162,10 +162,7 @@ def add_distances(matrix: Matrix, rows: Indices, start: int, stop: int, block: i
     totals += sums[:n, :n]
 
 
-@compiled(
-    f"void({_MATRIX}, int64[::1], Array(float32, 1, 'C', readonly=True), int64, int64, float64[::1])",
-    fastmath=_ANY_ORDER,
-)
+@compiled(f"void({_ROWS_AND_POINT}, int64, int64, float64[::1])", fastmath=_ANY_ORDER)
 def add_distances_to(
     matrix: Matrix, rows: Indices, point: Vector, start: int, stop: int, totals: Doubles
 ) -> None:
@@ -180,10 +177,7 @@ def add_distances_to(
         totals[i] += total
 
 
-@compiled(
-    f"void({_MATRIX}, int64[::1], Array(float32, 1, 'C', readonly=True), int64, int64, float64[::1])",
-    fastmath=_ANY_ORDER,
-)
+@compiled(f"void({_ROWS_AND_POINT}, int64, int64, float64[::1])", fastmath=_ANY_ORDER)
 def add_products(
     matrix: Matrix, rows: Indices, point: Vector, start: int, stop: int, totals: Doubles
 ) -> None:
@@ -240,18 +234,14 @@ def mix_rows(
             for k in range(width):
                 into[k] = source[k]
         for r in range(0, weights.shape[0], 2):
+            one, two = weights[r], weights[r + 1]
             first, second = strips[0, :width], strips[1, :width]
             first[:] = 0.0
             second[:] = 0.0
             for i in range(0, n, 4):
                 a, b, c, d = wide[i, :width], wide[i + 1, :width], wide[i + 2, :width], wide[i + 3, :width]
-                p, q, s, t = weights[r, i], weights[r, i + 1], weights[r, i + 2], weights[r, i + 3]
-                w, x, y, z = (
-                    weights[r + 1, i],
-                    weights[r + 1, i + 1],
-                    weights[r + 1, i + 2],
-                    weights[r + 1, i + 3],
-                )
+                p, q, s, t = one[i], one[i + 1], one[i + 2], one[i + 3]
+                w, x, y, z = two[i], two[i + 1], two[i + 2], two[i + 3]
                 for k in range(width):
                     first[k] += (p * a[k] + q * b[k]) + (s * c[k] + t * d[k])
                     second[k] += (w * a[k] + x * b[k]) + (y * c[k] + z * d[k])

@@ -37,13 +37,6 @@ def on_compile(callback: Callable[[str], None] | None) -> None:
     _callback = callback
 
 
-def _announce(message: str) -> None:
-    if _callback is None:
-        print(message, file=sys.stderr)
-    else:
-        _callback(message)
-
-
 def compiled(signature: str, *, fastmath: frozenset[str]) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Compile a kernel for exactly this signature at its first call, to run without the GIL.
 
@@ -87,7 +80,8 @@ def _compile(function: Callable[P, R], signature: str, options: dict[str, Any]) 
             if started.data["dispatcher"] is kernel:
                 where = kernel.stats.cache_path
                 kept = f"kept in {where}" if where else "not kept: no safe cache directory"
-                _announce(f"robust: compiling {function.__name__} for this machine ({kept})")
+                message = f"robust: compiling {function.__name__} for this machine ({kept})"
+                _callback(message) if _callback else print(message, file=sys.stderr)
 
         def on_end(self, ended: Any) -> None:
             """Required by the base class."""

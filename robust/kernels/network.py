@@ -10,7 +10,7 @@ from `MEDIANS` where there is one.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,22 +18,8 @@ from numpy.typing import NDArray
 RUN = 8  # rows that are sorted in registers while they are loaded
 
 Comparator = tuple[int, int]  # the smaller value goes to the first wire
-
-
-class Step(NamedTuple):
-    """One entry of the table: exchange (a, b); or, when c >= 0, (a, c), (b, d), then (b, c)."""
-
-    a: int
-    b: int
-    c: int = -1
-    d: int = -1
-
-
-class Staged(NamedTuple):
-    """A comparator of Batcher's network with its stage: the length of the sorted runs that it merges."""
-
-    stage: int
-    pair: Comparator
+Staged = tuple[int, Comparator]  # with the length of the sorted runs that Batcher's network merges there
+Step = tuple[int, int, int, int]  # exchange (a, b); or, when c >= 0, (a, c), (b, d), then (b, c)
 
 
 @lru_cache(maxsize=256)
@@ -53,7 +39,8 @@ def shortest(n: int, low: int, high: int) -> list[Comparator]:
     lower, upper, wanted = (n - 1) // 2, n // 2, range(low, high)
     known = [pruned(n, low, high)]
     if n in MEDIANS and low == lower and high in (lower + 1, upper + 1):
-        found = [(ord(pair[0]) - ord("a"), ord(pair[1]) - ord("a")) for pair in MEDIANS[n].split()]
+        wires = [ord(letter) - ord("a") for letter in MEDIANS[n]]
+        found = list(zip(wires[::2], wires[1::2], strict=True))
         if high == upper:  # only the lower of two middle ranks is wanted
             found.append((lower, upper))
         known.append(found)
@@ -62,7 +49,7 @@ def shortest(n: int, low: int, high: int) -> list[Comparator]:
 
 def pruned(n: int, low: int, high: int) -> list[Comparator]:
     """Batcher's network without the comparators that ranks low..high-1 do not need."""
-    return [staged.pair for staged in _selection(n, low, high)]
+    return [pair for _, pair in _selection(n, low, high)]
 
 
 def operations(pairs: list[Comparator], wanted: range) -> int:
@@ -113,7 +100,7 @@ def batcher(n: int) -> list[Staged]:
             for start in sorted(range(gap % stage, n - gap, 2 * gap), key=lambda i: i // gap % 4 != 3):
                 for i in range(start, min(start + gap, n - gap)):
                     if i // (2 * stage) == (i + gap) // (2 * stage):
-                        found.append(Staged(stage, (i, i + gap)))
+                        found.append((stage, (i, i + gap)))
             gap //= 2
         stage *= 2
     return found
@@ -129,7 +116,7 @@ def _without_shuffles(net: list[Staged], n: int, low: int, high: int) -> list[St
     used = [False] * n
     kept = []
     for staged in reversed(net):
-        i, j = staged.pair
+        i, j = staged[1]
         if used[i] or used[j] or side[i] != side[j]:
             used[i] = used[j] = True
             kept.append(staged)
@@ -141,8 +128,8 @@ def _without_dead(net: list[Staged], low: int, high: int) -> list[Staged]:
     live = set(range(low, high))
     kept = []
     for staged in reversed(net):
-        if not live.isdisjoint(staged.pair):
-            live.update(staged.pair)
+        if not live.isdisjoint(staged[1]):
+            live.update(staged[1])
             kept.append(staged)
     return kept[::-1]
 
@@ -192,51 +179,43 @@ def _grouped(net: list[Comparator]) -> list[Step]:
             continue
         if after[on_c].get(a, len(net)) < t or after[on_b].get(d, len(net)) < t:
             continue
-        joined[t] = Step(a, b, c, d)
+        joined[t] = (a, b, c, d)
         taken |= {t, on_b, on_c}
-    return [joined.get(t) or Step(*pair) for t, pair in enumerate(net) if t in joined or t not in taken]
+    return [joined.get(t) or (*pair, -1, -1) for t, pair in enumerate(net) if t in joined or t not in taken]
 
 
 # Networks for the median of n rows, found by `python -m tests.robust.find_networks`. They need fewer minima
 # and maxima than Batcher's after pruning: 112 instead of 148 for 20 rows. Each pair of letters is a
 # comparator, and "a" is wire 0.
 MEDIANS: Final = {
-    3: "ab ac bc",
-    4: "ab cd ac bd",
-    5: "ab cd bd be ab bc ce",
-    6: "ab cd ef ad bf ae be bc de cf",
-    7: "ab cd ef bf bg ae dg de cf bc cd de ad",
-    8: "ab cd ef gh ac bd eg fh bc fg ae bf cg dh ce df",
-    9: "ab cd ef gh bh ae df cg eg bd ae fg be df dh di ce de ei",
-    10: "ab cd ef gh ij bd fh ac eg bj cf cg dh gj di ad be cd fi df eg de fg",
-    11: "ab cd ef gh ij ce eh ai gi bj df ae ek bd fi dh be jk eg fg dg dj df cf fj",
-    12: "ab cd ef gh ij kl ik fh ac bd eg fg jl dl ck dh bj ai df ce di eg fk be gj fg ei ef gi",
-    13: "ab cd ef gh ij kl ik jl eg fh hl fj bd ac cf bj ac bk ei dj fg ci dh bf gk fm gi fg im di gi dg",
-    14: "ab cd ef gh ij kl mn fh fn bc ch jl ik eg bj be jm af mn dg ai cf de cm ek dj ij fl ce fg fn km "
-    "gj fi ek gi hi eg hk",
-    15: "ab cd ef gh ij kl mn fl bh bd bi eh ik em no fn bf jn cj dk kl ag ac ei dm fi ko mn di ij cf go "
-    "gj df fi gk fg hi km gh gk hk",
-    16: "ab cd ef gh ij kl mn op eg ko ac lp ai fh gp bd il ln lo bc fg cg go ak cm hn fl im bl gm ck ei "
-    "dp dj gi ik hj dk gi dh bf hl df fh hm fi hk",
-    17: "ab cd ef gh ij kl mn op io ck bf jp bj bg fl ae hj bc gk cg fp df ag kn fh eo df ce gm ef no mn "
-    "ag hj im km eg lp fm ln dk gi hl hi fk ik fh iq hi iq",
-    18: "ab cd ef gh ij kl mn op qr pr ik fh ad oq jl io kp eg np dh jq bc af hq bj gj fl fr mo df ao lr "
-    "bi fp ce ai eh cm dk jn fo di lo gj em ln fj km fk hl eg gi jm hi jk ik hj",
-    19: "ab cd ef gh ij kl mn op qr jl mo eg bd ac bc np ik jo fh qs lp kn lo jn dh fg im cg rs bf km go "
-    "ae bk ce kr cj df de aq gj ls iq eq em jr lm nq dp hl fm dh hs hj gk kn hk jn fj fk jk",
-    20: "ab cd ef gh ij kl mn op qr st mo eg bd ik ac np fh ae jl fg bc lp no bf cg jk ko im dh fp ak jn "
-    "bj qs ln rt ce km em ck ht gn df fo gs fr ei dl fg lm gj hl gi jm jk fj ks hj dh jr hi jk iq kq "
-    "hj",
-    21: "ab cd ef gh ij kl mn op qr st eg mo fh np bd jl rt fg ik no jk jn ko ac qs dh bc cg im ae bf ce "
-    "km bj lp ln lm ck ai df ep gn de fo em jk dl ms fg fj ei hl df ir hu ru gk jt hi jr gq kr iq ij "
-    "kq fm km jk km",
-    22: "ab cd ef gh ij kl mn op qr st uv rv mo eg fh bd ac jl np ae no qs ik jk fg qu dh lo bc bf kp jm "
-    "in kn bj df su ho fn cg ce lm el ai ck hl fj dm ir hu cr mv gp jt ef gm gk dr fs mu hj lr jk hi "
-    "jq lq qt ks mq mn el di gi gk km il lm ik",
-    23: "ab cd ef gh ij kl mn op qr st uv ac bd fh bf dh np eg qs jl mo ik jo ae rv kn cg sw gw dg lp kt "
-    "df im km ce no ln su ai is mv ck kr nw hp qs gv bl fo de fr bk lt gn ks jm fl su dj hu oq em gj "
-    "hj jr ms ko jt go em ns ln fo jl hm lm lo hj jo jl",
-    24: "ab cd ef gh ij kl mn op qr st uv wx rx ac fh sw eg jl fg mo ik qu bd np ae bc no lp bf uw im tv "
-    "cg vx dh vw jk jn ko ce df km qs bc ln lm su jk gx ai no hp rt ck fg de kv ru kt fn go gi dl bj "
-    "fj fu lw em hv er it ir hl gk ds ck hq mu im kr ms jq qs jm mq im lq nr ln km",
+    3: "abacbc",
+    4: "abcdacbd",
+    5: "abcdbdbeabbcce",
+    6: "abcdefadbfaebebcdecf",
+    7: "abcdefbfbgaedgdecfbccddead",
+    8: "abcdefghacbdegfhbcfgaebfcgdhcedf",
+    9: "abcdefghbhaedfcgegbdaefgbedfdhdicedeei",
+    10: "abcdefghijbdfhacegbjcfcgdhgjdiadbecdfidfegdefg",
+    11: "abcdefghijceehaigibjdfaeekbdfidhbejkegfgdgdjdfcffj",
+    12: "abcdefghijklikfhacbdegfgjldlckdhbjaidfcediegfkbegjfgeiefgi",
+    13: "abcdefghijklikjlegfhhlfjbdaccfbjacbkeidjfgcidhbfgkfmgifgimdigidg",
+    14: "abcdefghijklmnfhfnbcchjlikegbjbejmafmndgaicfdecmekdjijflcefgfnkmgjfiekgihieghk",
+    15: "abcdefghijklmnflbhbdbiehikemnofnbfjncjdkklagaceidmfikomndiijcfgogjdffigkfghikmghgkhk",
+    16: "abcdefghijklmnopegkoaclpaifhgpbdillnlobcfgcggoakcmhnflimblgmckeidpdjgiikhjdkgidhbfhldffhhmfihk",
+    17: "abcdefghijklmnopiockbfjpbjbgflaehjbcgkcgfpdfagknfheodfcegmefnomnaghjimkmeglpfmlndkgihlhifkikfhiq"
+    "hiiq",
+    18: "abcdefghijklmnopqrprikfhadoqjliokpegnpdhjqbcafhqbjgjflfrmodfaolrbifpceaiehcmdkjnfodilogjemlnfjkm"
+    "fkhleggijmhijkikhj",
+    19: "abcdefghijklmnopqrjlmoegbdacbcnpikjofhqslpknlojndhfgimcgrsbfkmgoaebkcekrcjdfdeaqgjlsiqeqemjrlmnq"
+    "dphlfmdhhshjgkknhkjnfjfkjk",
+    20: "abcdefghijklmnopqrstmoegbdikacnpfhaejlfgbclpnobfcgjkkoimdhfpakjnbjqslnrtcekmemckhtgndffogsfreidl"
+    "fglmgjhlgijmjkfjkshjdhjrhijkiqkqhj",
+    21: "abcdefghijklmnopqrstegmofhnpbdjlrtfgiknojkjnkoacqsdhbccgimaebfcekmbjlplnlmckaidfepgndefoemjkdlms"
+    "fgfjeihldfirhurugkjthijrgqkriqijkqfmkmjkkm",
+    22: "abcdefghijklmnopqrstuvrvmoegfhbdacjlnpaenoqsikjkfgqudhlobcbfkpjminknbjdfsuhofncgcelmelaickhlfjdm"
+    "irhucrmvgpjtefgmgkdrfsmuhjlrjkhijqlqqtksmqmneldigigkkmillmik",
+    23: "abcdefghijklmnopqrstuvacbdfhbfdhnpegqsjlmoikjoaervkncgswgwdglpktdfimkmcenolnsuaiismvckkrnwhpqsgv"
+    "blfodefrbkltgnksjmflsudjhuoqemgjhjjrmskojtgoemnslnfojlhmlmlohjjojl",
+    24: "abcdefghijklmnopqrstuvwxrxacfhswegjlfgmoikqubdnpaebcnolpbfuwimtvcgvxdhvwjkjnkocedfkmqsbclnlmsujk"
+    "gxainohprtckfgdekvruktfngogidlbjfjfulwemhveritirhlgkdsckhqmuimkrmsjqqsjmmqimlqnrlnkm",
 }

@@ -3,12 +3,10 @@
 A tile of LANES columns is copied out of the matrix row by row. Comparing two rows then takes one minimum and
 one maximum for eight columns at a time. The comparisons come from a table (`network`). Loads, exchanges and
 averages are written as LLVM vectors: the compiler would otherwise turn a minimum that is stored back into a
-masked store, which on some processors is several times slower. No instruction set is named; LLVM fits the
-vectors to the processor.
+masked store, which on some processors is several times slower. LLVM fits the vectors to the processor.
 
 Two details make it fast. Eight rows at a time are sorted in registers on their way into the tile. Rows are
-prefetched into the second-level cache only: with dozens of rows, prefetching into the first level evicts the
-tile (twice as slow at 60 rows).
+prefetched into the second-level cache only: prefetching dozens of rows into the first level evicts the tile.
 """
 
 from __future__ import annotations
@@ -18,12 +16,11 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from robust.kernels import Indices, Matrix, Vector, network, straight_line
 from robust.kernels.jit import compiled
 from robust.kernels.network import RUN
-from robust.kernels.simd import DOUBLE8, FLOAT8, INT64, double8_at, exchange, float8_at, offset, prefetch
+from robust.kernels.simd import DOUBLE8, FLOAT8, INT64, at, exchange, intrinsic, offset, prefetch
 from robust.kernels.threads import spread
 
 LANES = 32  # columns in a tile: four vectors a row; 200 rows still fit the first-level cache
@@ -69,7 +66,7 @@ def _over_columns(
 
 
 def _widened(builder: Any, row: Any, k: int) -> Any:
-    return builder.fpext(builder.load(float8_at(builder, row, k), align=32), DOUBLE8)
+    return builder.fpext(builder.load(at(builder, row, k), align=32), DOUBLE8)
 
 
 def _compare(wires: int, pairs: list[network.Comparator]) -> Any:
@@ -77,7 +74,7 @@ def _compare(wires: int, pairs: list[network.Comparator]) -> Any:
 
     def emit(context: Any, builder: Any, signature: Any, addresses: Any) -> Any:
         for k in range(_VECTORS):
-            places = [float8_at(builder, address, k) for address in addresses]
+            places = [at(builder, address, k) for address in addresses]
             values = [builder.load(place, align=32) for place in places]
             for i, j in pairs:
                 values[i], values[j] = exchange(builder, values[i], values[j])
@@ -88,11 +85,13 @@ def _compare(wires: int, pairs: list[network.Comparator]) -> Any:
     return types.void(*[types.intp] * wires), emit
 
 
-def _exchange2(context: Any, a: Any, b: Any) -> Any:
+@intrinsic
+def exchange2(context: Any, a: Any, b: Any) -> Any:
     return _compare(2, [(0, 1)])
 
 
-def _exchange4(context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+@intrinsic
+def exchange4(context: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
     return _compare(4, [(0, 2), (1, 3), (1, 2)])
 
 
@@ -101,7 +100,7 @@ def _load(count: int) -> Any:
 
     x * 0 is 0 for a finite x and NaN otherwise, so the sum in `flags` shows whether all values are finite.
     """
-    pairs = [staged.pair for staged in network.batcher(count)]
+    pairs = [pair for _, pair in network.batcher(count)]
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         numbers, column, stride, tile, flags = arguments
@@ -113,42 +112,46 @@ def _load(count: int) -> Any:
         for source in sources:
             prefetch(builder, source, AHEAD * ROW_BYTES, ROW_BYTES)
         zero = ir.Constant(FLOAT8, [0.0] * 8)
-        checks = [builder.load(float8_at(builder, flags, 0), align=32), zero, zero, zero]
+        checks = [builder.load(at(builder, flags, 0), align=32), zero, zero, zero]
         for k in range(_VECTORS):
-            values = [builder.load(float8_at(builder, source, k), align=4) for source in sources]
+            values = [builder.load(at(builder, source, k), align=4) for source in sources]
             for i, value in enumerate(values):
                 product = builder.fmul(value, zero, flags=("contract",))
                 checks[i % 4] = builder.fadd(checks[i % 4], product, flags=("contract",))
             for i, j in pairs:
                 values[i], values[j] = exchange(builder, values[i], values[j])
             for i, value in enumerate(values):
-                builder.store(value, float8_at(builder, offset(builder, tile, i * ROW_BYTES), k), align=32)
+                builder.store(value, at(builder, offset(builder, tile, i * ROW_BYTES), k), align=32)
         total = builder.fadd(builder.fadd(checks[0], checks[1]), builder.fadd(checks[2], checks[3]))
-        builder.store(total, float8_at(builder, flags, 0), align=32)
+        builder.store(total, at(builder, flags, 0), align=32)
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 5), emit
 
 
-def _load_run(context: Any, numbers: Any, column: Any, stride: Any, tile: Any, flags: Any) -> Any:
+@intrinsic
+def load_run(context: Any, numbers: Any, column: Any, stride: Any, tile: Any, flags: Any) -> Any:
     return _load(RUN)
 
 
-def _load_half(context: Any, numbers: Any, column: Any, stride: Any, tile: Any, flags: Any) -> Any:
+@intrinsic
+def load_half(context: Any, numbers: Any, column: Any, stride: Any, tile: Any, flags: Any) -> Any:
     return _load(RUN // 2)
 
 
-def _load_one(context: Any, numbers: Any, column: Any, stride: Any, tile: Any, flags: Any) -> Any:
+@intrinsic
+def load_one(context: Any, numbers: Any, column: Any, stride: Any, tile: Any, flags: Any) -> Any:
     return _load(1)
 
 
-def _add_row(context: Any, row: Any, sums: Any) -> Any:
+@intrinsic
+def add_row(context: Any, row: Any, sums: Any) -> Any:
     """Code that adds a tile row to LANES sums in double precision."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         row, sums = arguments
         for k in range(_VECTORS):
-            place = double8_at(builder, sums, k)
+            place = at(builder, sums, k, DOUBLE8)
             total = builder.fadd(builder.load(place, align=64), _widened(builder, row, k))
             builder.store(total, place, align=64)
         return context.get_dummy_value()
@@ -156,7 +159,8 @@ def _add_row(context: Any, row: Any, sums: Any) -> Any:
     return types.void(types.intp, types.intp), emit
 
 
-def _middles(context: Any, below: Any, above: Any, median: Any) -> Any:
+@intrinsic
+def middles(context: Any, below: Any, above: Any, median: Any) -> Any:
     """Code for the mean of two tile rows, in double precision."""
 
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -164,13 +168,14 @@ def _middles(context: Any, below: Any, above: Any, median: Any) -> Any:
         half = ir.Constant(DOUBLE8, [0.5] * 8)
         for k in range(_VECTORS):
             total = builder.fadd(_widened(builder, below, k), _widened(builder, above, k))
-            builder.store(builder.fmul(total, half), double8_at(builder, median, k), align=64)
+            builder.store(builder.fmul(total, half), at(builder, median, k, DOUBLE8), align=64)
         return context.get_dummy_value()
 
     return types.void(types.intp, types.intp, types.intp), emit
 
 
-def _add_if_near(context: Any, row: Any, under: Any, over: Any, median: Any, sums: Any) -> Any:
+@intrinsic
+def add_if_near(context: Any, row: Any, under: Any, over: Any, median: Any, sums: Any) -> Any:
     """Code that adds the lanes of a sorted tile row that are among the `keep` values nearest the median.
 
     The nearest values form a window in sorted order. The window starts at the lowest row and moves up while
@@ -183,26 +188,16 @@ def _add_if_near(context: Any, row: Any, under: Any, over: Any, median: Any, sum
         row, under, over, median, sums = arguments
         zeros = ir.Constant(DOUBLE8, [0.0] * 8)
         for k in range(_VECTORS):
-            middle = builder.load(double8_at(builder, median, k), align=64)
+            middle = builder.load(at(builder, median, k, DOUBLE8), align=64)
             value, below, above = (_widened(builder, place, k) for place in (row, under, over))
             stays = builder.fcmp_ordered(">=", builder.fsub(above, middle), builder.fsub(middle, value))
             enters = builder.fcmp_ordered("<", builder.fsub(value, middle), builder.fsub(middle, below))
             chosen = builder.select(builder.and_(stays, enters), value, zeros)
-            place = double8_at(builder, sums, k)
+            place = at(builder, sums, k, DOUBLE8)
             builder.store(builder.fadd(builder.load(place, align=64), chosen), place, align=64)
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 5), emit
-
-
-exchange2: Any = intrinsic(_exchange2)
-exchange4: Any = intrinsic(_exchange4)
-load_run: Any = intrinsic(_load_run)
-load_half: Any = intrinsic(_load_half)
-load_one: Any = intrinsic(_load_one)
-add_row: Any = intrinsic(_add_row)
-add_if_near: Any = intrinsic(_add_if_near)
-middles: Any = intrinsic(_middles)
 
 
 @compiled(

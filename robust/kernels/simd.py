@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
+from numba import extending
 
 FLOAT8 = ir.VectorType(ir.FloatType(), 8)
 DOUBLE8 = ir.VectorType(ir.DoubleType(), 8)
@@ -12,16 +14,14 @@ INT32 = ir.IntType(32)
 INT64 = ir.IntType(64)
 
 
-def float8_at(builder: Any, address: Any, k: int) -> Any:
-    """A pointer to the k-th vector of eight floats after an address."""
-    pointer = builder.inttoptr(address, FLOAT8.as_pointer())
-    return builder.gep(pointer, [ir.Constant(INT64, k)])
+def intrinsic(function: Callable[..., Any]) -> Any:
+    """Make a function that emits LLVM code callable from a kernel."""
+    return extending.intrinsic(function)
 
 
-def double8_at(builder: Any, address: Any, k: int) -> Any:
-    """A pointer to the k-th vector of eight doubles after an address."""
-    pointer = builder.inttoptr(address, DOUBLE8.as_pointer())
-    return builder.gep(pointer, [ir.Constant(INT64, k)])
+def at(builder: Any, address: Any, k: int, kind: Any = FLOAT8) -> Any:
+    """A pointer to the k-th vector after an address."""
+    return builder.gep(builder.inttoptr(address, kind.as_pointer()), [ir.Constant(INT64, k)])
 
 
 def offset(builder: Any, address: Any, size: int) -> Any:
@@ -42,10 +42,8 @@ def exchange(builder: Any, x: Any, y: Any) -> tuple[Any, Any]:
     """
     least = declare(builder, "llvm.minnum.v8f32", FLOAT8, [FLOAT8, FLOAT8])
     most = declare(builder, "llvm.maxnum.v8f32", FLOAT8, [FLOAT8, FLOAT8])
-    return (
-        builder.call(least, [x, y], fastmath=("nnan",)),
-        builder.call(most, [x, y], fastmath=("nnan",)),
-    )
+    smaller, larger = (builder.call(function, [x, y], fastmath=("nnan",)) for function in (least, most))
+    return smaller, larger
 
 
 def prefetch(builder: Any, source: Any, ahead: int, size: int = 64) -> None:

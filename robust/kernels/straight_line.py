@@ -14,11 +14,10 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from robust.kernels import Indices, Matrix, Vector, network
 from robust.kernels.jit import compiled
-from robust.kernels.simd import DOUBLE8, FLOAT8, INT64, exchange, float8_at, prefetch
+from robust.kernels.simd import DOUBLE8, FLOAT8, INT64, at, exchange, intrinsic, prefetch
 from robust.kernels.threads import spread
 
 MOST_ROWS = 24  # with more rows most values are in memory anyway, and compiling takes seconds
@@ -66,7 +65,8 @@ def shape(n: int, low: int, high: int) -> tuple[tuple[int, ...], ...]:
     return (0,) * n, (0,) * (low + 1), (0,) * (high - low)
 
 
-def _select(
+@intrinsic
+def select(
     context: Any, column: Any, offsets: Any, into: Any, flags: Any, wires: Any, below: Any, chosen: Any
 ) -> Any:
     """Code for COLUMNS columns: load each row when it is first needed, exchange, write the mean of the ranks.
@@ -89,14 +89,14 @@ def _select(
             prefetch(builder, row, AHEAD)
         zero = ir.Constant(FLOAT8, [0.0] * 8)
         share = ir.Constant(DOUBLE8, [1.0 / (high - low)] * 8)
-        check = builder.load(float8_at(builder, flags, 0), align=4)
+        check = builder.load(at(builder, flags, 0), align=4)
         for k in range(COLUMNS // 8):
             values: dict[int, Any] = {}
             for step in steps:
                 product = zero
                 for wire in step:
                     if wire not in values:
-                        values[wire] = builder.load(float8_at(builder, rows[wire], k), align=4)
+                        values[wire] = builder.load(at(builder, rows[wire], k), align=4)
                         product = builder.fmul(product, values[wire])
                 if product is not zero:
                     check = builder.fadd(check, product)
@@ -107,14 +107,11 @@ def _select(
             for wire in range(low + 1, high):
                 total = builder.fadd(total, builder.fpext(values[wire], DOUBLE8))
             mean = builder.fptrunc(builder.fmul(total, share), FLOAT8)
-            builder.store(mean, float8_at(builder, into, k), align=4)
-        builder.store(check, float8_at(builder, flags, 0), align=4)
+            builder.store(mean, at(builder, into, k), align=4)
+        builder.store(check, at(builder, flags, 0), align=4)
         return context.get_dummy_value()
 
     return types.void(*[types.intp] * 4, wires, below, chosen), emit
-
-
-select: Any = intrinsic(_select)
 
 
 def means_of_ranks(
@@ -132,13 +129,6 @@ def means_of_ranks(
     width = matrix.shape[1]
     for nominal in range(start, stop, COLUMNS):
         column = min(nominal, width - COLUMNS)  # the last columns overlap those before them
-        select(
-            matrix.ctypes.data + column * 4,
-            offsets.ctypes.data,
-            result.ctypes.data + column * 4,
-            flags.ctypes.data,
-            wires,
-            below,
-            chosen,
-        )
+        source, into = matrix.ctypes.data + column * 4, result.ctypes.data + column * 4
+        select(source, offsets.ctypes.data, into, flags.ctypes.data, wires, below, chosen)
     return not np.isnan(flags.sum())

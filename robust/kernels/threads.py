@@ -62,10 +62,7 @@ def spread(work: Callable[[int, int, int], None], columns: int, step: int) -> No
 
 
 def _start(work: Callable[[], None]) -> threading.Lock:
-    """Start a thread and return a lock that is released when the thread ends.
-
-    threading.Thread would wait until the new thread runs; this returns at once.
-    """
+    """Start a thread without waiting until it runs; return a lock that is released when it ends."""
     running = threading.Lock()
     running.acquire()
 

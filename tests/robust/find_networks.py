@@ -176,5 +176,5 @@ if __name__ == "__main__":
     options = parser.parse_args()
     for n in options.rows:
         needed, pairs = search(n, options.seconds, options.seed)
-        text = " ".join(chr(97 + i) + chr(97 + j) for i, j in pairs)
+        text = "".join(chr(97 + i) + chr(97 + j) for i, j in pairs)
         print(f"{n}: {len(pairs)} comparators, {needed} minima and maxima: {text}", flush=True)
