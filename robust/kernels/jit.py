@@ -17,8 +17,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-# Numba is imported where it is used: `robust` imports this module at start-up for `on_compile`.
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -66,7 +64,7 @@ class _Kernel(Generic[P, R]):
 
 
 def _compile(function: Callable[P, R], signature: str, options: dict[str, Any]) -> Callable[P, R]:
-    import numba
+    import numba  # not at the top: `import robust` loads this module, and numba is slow to load
     from numba.core import config, event
 
     if getattr(config, "DISABLE_JIT", False):
