@@ -19,7 +19,7 @@ from fl.errors import ConfigError
 from fl.secure.layout import Cell, Layout, placeholder_roster, policy, training_seed
 from fl.secure.results import CellResult, UnprotectedResult
 from secagg import Dropout, Identity, Member, Plan, Result, Stage, TooFewSurvivors, UsageError, Verdict
-from secagg.crypto.fixedpoint import FixedPoint
+from secagg.crypto import FixedPoint
 from secagg.exposure import Anonymity, shuffled
 from secagg.protocol import RowSum
 from secagg.simulation import Cost, Misbehaviour, clear, cores, make_identities, make_roster, run

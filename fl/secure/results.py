@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fl.secure.layout import Cell
 from secagg import Dropout, Result, Verdict
-from secagg.crypto.fixedpoint import FixedPoint
+from secagg.crypto import FixedPoint
 from secagg.protocol import GroupId, RowSum
 from secagg.simulation import Cost
 

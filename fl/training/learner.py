@@ -183,7 +183,8 @@ class Learner:
         check_clients(clients, len(self.task.data.clients))
         updates = _rows(out, len(clients), self.dimension)
         flat = _tensor(start).to(self.device)
-        with _one_thread(self.device), torch.random.fork_rng(devices=_cuda(self.device)):
+        devices = [self.device] if self.device.type == "cuda" else []
+        with _one_thread(self.device), torch.random.fork_rng(devices=devices):
             done = 0
             while done < len(clients):
                 some = clients[done : done + self.together]
@@ -339,9 +340,8 @@ class Learner:
             return "torch cannot stack recurrent layers"
         two = torch.zeros(2, dtype=torch.int64, device=self.device)
         inputs, labels = self._train.batch(two)
-        stacked = {
-            n: p.detach().expand(2, *p.shape) for n, p in self._module.named_parameters() if p.requires_grad
-        }
+        named = [(name, p) for name, p in self._module.named_parameters() if p.requires_grad]
+        stacked = {name: p.detach().expand(2, *p.shape) for name, p in named}
         try:
             self._module.train()
             self._stacked_gradients(
@@ -435,10 +435,6 @@ def _tensor(vector: Vector) -> Tensor:
         raise ValueError(f"expected a flat float32 vector, got {vector.ndim} axes of {vector.dtype}")
     # torch has no read-only tensors, and warns about read-only arrays.
     return torch.from_numpy(vector if vector.flags.writeable else vector.copy())
-
-
-def _cuda(device: torch.device) -> list[torch.device]:
-    return [device] if device.type == "cuda" else []
 
 
 @contextmanager

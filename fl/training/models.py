@@ -42,35 +42,31 @@ def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     SHARE, Appendix D. The activation comes after the pooling: max and ReLU commute, so the function and its
     gradient are the same as in the paper's order, with a quarter of the activations.
     """
-    channels, height, width = _image(shape, 4)
-    return nn.Sequential(
-        nn.Conv2d(channels, 32, 5, padding=2),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 5, padding=2),
-        nn.MaxPool2d(2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(64 * (height // 4) * (width // 4), 512),
-        nn.ReLU(),
-        nn.Linear(512, classes),
-    )
+    return _convolutional(shape, classes, filters=(32, 64), kernel=5, hidden=512)
 
 
 def small_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """A small network for 8x8 or 28x28 digits: two 3x3 convolutions and 64 hidden units."""
-    channels, height, width = _image(shape, 4)
+    return _convolutional(shape, classes, filters=(16, 32), kernel=3, hidden=64)
+
+
+def _convolutional(
+    shape: tuple[int, ...], classes: int, *, filters: tuple[int, int], kernel: int, hidden: int
+) -> nn.Module:
+    if len(shape) != 3 or min(shape[1:]) < 4:
+        raise ValueError(f"this model needs images (channels, height, width) of at least 4x4, got {shape}")
+    channels, height, width = shape
     return nn.Sequential(
-        nn.Conv2d(channels, 16, 3, padding=1),
+        nn.Conv2d(channels, filters[0], kernel, padding=kernel // 2),
         nn.MaxPool2d(2),
         nn.ReLU(),
-        nn.Conv2d(16, 32, 3, padding=1),
+        nn.Conv2d(filters[0], filters[1], kernel, padding=kernel // 2),
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(32 * (height // 4) * (width // 4), 64),
+        nn.Linear(filters[1] * (height // 4) * (width // 4), hidden),
         nn.ReLU(),
-        nn.Linear(64, classes),
+        nn.Linear(hidden, classes),
     )
 
 
@@ -100,14 +96,6 @@ def lstm(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 MODELS: Final[dict[str, Factory]] = {"cnn": cnn, "lstm": lstm, "small-cnn": small_cnn, "linear": linear}
-
-
-def _image(shape: tuple[int, ...], least: int) -> tuple[int, int, int]:
-    if len(shape) != 3 or min(shape[1:]) < least:
-        raise ValueError(
-            f"this model needs images (channels, height, width) of at least {least}x{least}, got {shape}"
-        )
-    return shape[0], shape[1], shape[2]
 
 
 def resolve(model: str | Factory) -> Factory:
