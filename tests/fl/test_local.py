@@ -48,7 +48,7 @@ def batch_norm_net(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 class Counting(nn.Module):
-    """A model that keeps count of its own calls, as running statistics would."""
+    """A model that counts its own calls in a buffer, as running statistics would."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -154,8 +154,8 @@ def test_settings_that_cannot_train_are_refused(changes: dict[str, float]):
 
 
 @pytest.mark.parametrize("model", ["linear", smooth_net])
-def test_an_update_is_what_torch_optim_makes(digits: Federated, model: str):
-    """The same minibatches through torch.optim.SGD, in torch's own layout: another way to the same update."""
+def test_an_update_equals_that_of_torch_optim(digits: Federated, model: str):
+    """The reference trains on the same minibatches with torch.optim.SGD, in torch's own memory layout."""
     ours = learner(digits, model)
     start = ours.initial()
     update = ours.train(start, [3], round_index=2)[0]
@@ -191,7 +191,7 @@ def test_an_update_does_not_depend_on_the_order_of_the_clients(digits: Federated
     assert np.array_equal(ours.train(start, [2], round_index=5)[0], forward[2])
 
 
-def test_training_leaves_torch_as_it_was(digits: Federated):
+def test_training_does_not_change_the_state_of_torch(digits: Federated):
     ours = learner(digits)
     before = torch.get_num_threads()
     torch.manual_seed(1)
@@ -210,8 +210,8 @@ def test_training_leaves_torch_as_it_was(digits: Federated):
         torch.set_num_threads(before)
 
 
-def test_one_thread_computes_whatever_the_caller_has_set(digits: Federated):
-    """Sums split over threads round differently, on sizes and machines that a test of bits may not meet."""
+def test_training_uses_one_thread_whatever_the_caller_has_set(digits: Federated):
+    """Sums split over threads round differently, but not on every size and machine: so count the threads."""
     seen: list[int] = []
 
     class Watching(nn.Module):
@@ -270,7 +270,7 @@ def test_a_parameter_that_the_loss_does_not_use_only_decays(digits: Federated):
     assert (parts["spare"] > -0.01).all()
 
 
-def test_updates_are_written_where_the_caller_wants_them(digits: Federated):
+def test_updates_are_written_to_out(digits: Federated):
     ours = learner(digits, "linear")
     out = np.full((2, 650), np.nan, dtype=np.float32)
     found = ours.train(ours.initial(), [0, 1], round_index=0, out=out)
@@ -280,7 +280,7 @@ def test_updates_are_written_where_the_caller_wants_them(digits: Federated):
         ours.train(ours.initial(), [0, 1, 2], round_index=0, out=out)
 
 
-def test_a_read_only_model_is_fine(digits: Federated):
+def test_a_read_only_vector_is_accepted(digits: Federated):
     ours = learner(digits, "linear")
     start = ours.initial()
     start.flags.writeable = False
@@ -293,7 +293,7 @@ def test_no_clients_and_wrong_vectors_are_refused(digits: Federated):
     with pytest.raises(ValueError, match="no clients"):
         ours.train(ours.initial(), [], round_index=0)
     for nobody in (-1, 20):
-        with pytest.raises(ValueError, match=f"no client {nobody} among 20"):
+        with pytest.raises(ValueError, match=f"no client {nobody}: the clients are 0 to 19"):
             ours.train(ours.initial(), [0, nobody], round_index=0)
     with pytest.raises(ValueError, match="float32"):
         ours.train(ours.initial().astype(np.float64), [0], round_index=0)
@@ -311,7 +311,7 @@ def test_an_error_names_the_client():
     assert np.array_equal(again, Learner(ours.task).train(start, [2], round_index=0))
 
 
-def test_what_a_failed_client_left_behind_does_not_reach_the_next(digits: Federated):
+def test_gradients_of_a_failed_client_do_not_reach_the_next(digits: Federated):
     ours = learner(digits, "linear")
     start = ours.initial()
     expected = ours.train(start, [0], round_index=0)
@@ -330,7 +330,7 @@ def test_a_buffer_that_training_changes_is_refused(digits: Federated):
         ours.train(ours.initial(), [0], round_index=0)
 
 
-def test_training_learns_and_flipped_labels_unlearn(digits: Federated):
+def test_training_lowers_the_loss_and_flipped_labels_raise_it(digits: Federated):
     def accuracy(data: Federated) -> float:
         ours = learner(data, "linear")
         x = ours.initial()
@@ -370,7 +370,9 @@ def test_together_works_for_clients_of_very_different_sizes():
     assert differences(found, expected).max() <= SMOOTH
 
 
-def test_when_memory_runs_out_fewer_are_trained_together(digits: Federated, monkeypatch: pytest.MonkeyPatch):
+def test_fewer_clients_are_trained_together_when_memory_runs_out(
+    digits: Federated, monkeypatch: pytest.MonkeyPatch
+):
     stacked = learner(digits, smooth_net, together=20)
     original = stacked._stacked_gradients
     refused: list[int] = []
@@ -486,7 +488,7 @@ def test_the_gradient_over_several_batches_is_the_mean_over_all_of_them(digits: 
     assert np.abs(ours.gradient(x, rows) - expected).max() < 1e-5
 
 
-def test_a_gradient_leaves_nothing_behind_for_training(digits: Federated):
+def test_a_gradient_does_not_change_later_training(digits: Federated):
     ours = learner(digits)
     x = ours.initial()
     before = ours.train(x, [0], round_index=0)
@@ -501,7 +503,7 @@ def test_validation_needs_validation_examples():
             measure(ours.initial())
 
 
-def test_a_loss_over_nothing_is_refused(digits: Federated):
+def test_a_loss_over_no_examples_is_refused(digits: Federated):
     ours = learner(digits, "linear")
     with pytest.raises(ValueError, match="at least one example"):
         ours.losses(ours.initial()[None], np.array([], dtype=np.int64))

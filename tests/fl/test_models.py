@@ -36,7 +36,7 @@ def test_dimensions_are_those_of_the_paper_and_the_docs(name: str, d: int):
     assert dimension(make(name)) == d
 
 
-def test_the_small_networks_read_mnist_too():
+def test_the_small_networks_accept_mnist():
     for name in ("small-cnn", "linear"):
         assert build(name, (1, 28, 28), 10, seed=0)(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
 
@@ -123,7 +123,7 @@ def test_the_next_character_comes_from_the_last_step():
 @pytest.mark.parametrize(
     ("name", "shape"), [("cnn", (80,)), ("small-cnn", (1, 3, 3)), ("cnn", (3, 32)), ("lstm", (3, 32, 32))]
 )
-def test_inputs_that_a_model_cannot_read_are_refused(name: str, shape: tuple[int, ...]):
+def test_inputs_of_the_wrong_shape_are_refused(name: str, shape: tuple[int, ...]):
     with pytest.raises(ValueError, match=r"needs (images|sequences)"):
         build(name, shape, 10, seed=0)
 
@@ -143,12 +143,12 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "own_nets"
 
 
-def test_a_model_of_your_own_is_named_by_its_import_path(own_module: str):
+def test_an_own_model_is_named_by_its_import_path(own_module: str):
     assert dimension(build(f"{own_module}:wide", (2, 3), 4, seed=0)) == 28
     assert dimension(build(f"{own_module}:Box.wide", (2, 3), 4, seed=0)) == 28
 
 
-def test_a_function_is_a_model_too():
+def test_a_function_can_be_a_model():
     assert dimension(build(lambda shape, classes: nn.Linear(shape[0], classes), (5,), 2, seed=0)) == 12
 
 
@@ -160,7 +160,7 @@ def test_a_function_is_a_model_too():
         ("own_nets:number", "is not a function"),
     ],
 )
-def test_names_that_are_no_models_are_answered_with_what_is(own_module: str, model: str, message: str):
+def test_an_unknown_model_is_an_error_that_lists_the_models(own_module: str, model: str, message: str):
     with pytest.raises(ValueError, match=message):
         resolve(model)
 
@@ -171,7 +171,7 @@ def test_import_paths_lead_back_to_the_function(own_module: str):
     assert import_path("cnn") == import_path(MODELS["cnn"]) == "cnn"
 
 
-def test_what_another_process_cannot_import_has_no_path():
+def test_a_model_that_another_process_cannot_import_has_no_path():
     def nested(shape: tuple[int, ...], classes: int) -> nn.Module:
         return linear(shape, classes)
 
@@ -211,6 +211,6 @@ def test_frozen_parameters_are_not_in_the_vector_and_tied_ones_once():
         (math.pi, "returned float"),
     ],
 )
-def test_what_cannot_be_one_float32_vector_is_refused(module: nn.Module, message: str):
+def test_a_model_that_is_not_one_float32_vector_is_refused(module: nn.Module, message: str):
     with pytest.raises(ValueError, match=message):
         build(lambda shape, classes: module, (2,), 2, seed=0)

@@ -1,4 +1,4 @@
-"""Many clients: cost by cell; memory for one cell's updates and the cluster means, not for all updates."""
+"""Many clients: memory holds one cell's updates and the cluster means, not all updates."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ labels = torch.randint(0, 10, (2 * n,))
 part = Examples(rows.to(torch.float32) / 255, labels)
 clients = [part.take(np.array([2 * i, 2 * i + 1])) for i in range(n)]
 data = from_clients(clients, part.take(np.arange(20)), 10)
-e = experiment(
+chosen = experiment(
     clients=n, rounds=1, model="linear", secure=secure, local={"epochs": 1, "batch_size": 2},
     data={"name": "python:data"}, clusters={"size": 10, "cell": 100}, machine={"workers": 0},
     aggregation={"rule": "mean"},
 )
 del clients, rows, part
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-found = run(e, data=data)
+found = run(chosen, data=data)
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 record = found.history[0]
 print(json.dumps({
@@ -58,7 +58,7 @@ def simulated(n: int, secure: bool) -> dict[str, float]:
 
 
 def test_memory_does_not_grow_with_clients_times_parameters() -> None:
-    """3,000 more clients of 7,850 parameters have 94 MB of updates; the cluster means are a tenth of it."""
+    """3,000 more clients of 7,850 parameters have 94 MB of updates, and a tenth of that in cluster means."""
     small, large = simulated(1000, False), simulated(4000, False)
     assert (small["opened"], large["opened"]) == (100, 400)
     updates = 3000 * (WIDTH + 10) * 4 / 1024

@@ -1,4 +1,4 @@
-"""Cells, weights and sums: secure and clear agree bit for bit; averaging by weight is FedAvg (Lemma 1)."""
+"""Cells, weights and sums: secure and clear sums agree bit for bit; averaging by weight is FedAvg."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from secagg.crypto.fixedpoint import FixedPoint
 from secagg.protocol import GroupId
 from secagg.simulation import Cost, Misbehaviour
 
-DEEDS = ("silence", "garbage", "wrong-shares", "broken-boxes")
+KINDS = ("silence", "garbage", "wrong-shares", "broken-boxes")
 
 
 def vectors(n: int, d: int = 40, seed: int = 0) -> np.ndarray:
@@ -66,7 +66,9 @@ def states(result: CellResult) -> dict[GroupId, tuple[tuple[int, ...], str]]:
 
 @pytest.mark.parametrize("schedule", ["random", "fixed", "transversal", "atoms"])
 @pytest.mark.parametrize("stage", STAGES)
-def test_secure_and_clear_sums_have_the_same_bits_whoever_drops_out(schedule: str, stage: str) -> None:
+def test_secure_and_clear_sums_have_the_same_bits_with_dropouts_at_any_stage(
+    schedule: str, stage: str
+) -> None:
     clusters = {
         "random": {"size": 4, "schedule": "random"},
         "fixed": {"size": 4, "schedule": "fixed"},
@@ -85,12 +87,12 @@ def test_secure_and_clear_sums_have_the_same_bits_whoever_drops_out(schedule: st
     assert set(secured[0].dropouts) == set(cleared[0].dropouts) >= {2, 11}
 
 
-@pytest.mark.parametrize("deed", DEEDS)
-def test_a_cheat_in_the_protocol_changes_no_other_sum_and_is_named_or_gone(deed: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cheater_changes_no_other_sum_and_is_blamed_or_a_dropout(kind: str) -> None:
     updates = vectors(15)
     clusters = {"clusters": {"size": 5}}
-    secured = aggregated(clusters, updates, misbehave={4: deed})
-    cleared = aggregated({**clusters, "secure": False}, updates, misbehave={4: deed})
+    secured = aggregated(clusters, updates, misbehave={4: kind})
+    cleared = aggregated({**clusters, "secure": False}, updates, misbehave={4: kind})
     honest = aggregated({**clusters, "secure": False}, updates)
     assert sums(secured) == sums(cleared)
     assert states(secured[0]) == states(cleared[0])
@@ -99,7 +101,7 @@ def test_a_cheat_in_the_protocol_changes_no_other_sum_and_is_named_or_gone(deed:
         key: value for key, value in sums(honest).items() if key in others
     }
     assert secured[0].result is not None
-    if deed in ("wrong-shares", "broken-boxes"):
+    if kind in ("wrong-shares", "broken-boxes"):
         assert set(secured[0].result.blamed) == {4}
     else:
         assert 4 in secured[0].dropouts
@@ -117,7 +119,7 @@ def test_too_few_survivors_fail_the_cell_with_a_reason_and_no_sum() -> None:
 
 
 def oracle(updates: np.ndarray, sizes: list[int], clients: list[int], group: int) -> np.ndarray:
-    """FedAvg in integers: every update encoded as a client does, all added, one division at the end."""
+    """FedAvg in integers: encode every update as a client does, add them, and divide once at the end."""
     total = sum(sizes[c] for c in clients)
     mean = total / len(clients)
     encoding = FixedPoint(clients=group, clip=8.0)
@@ -130,7 +132,7 @@ def oracle(updates: np.ndarray, sizes: list[int], clients: list[int], group: int
 @settings(deadline=None, max_examples=25)
 @given(st.data())
 def test_averaging_by_weight_equals_fedavg_exactly_whatever_the_clusters(data: st.DataObject) -> None:
-    """Lemma 1 of SHARE: integers of the ring are added, so the order of adding cannot matter."""
+    """Lemma 1 of SHARE: integers are added, so the order does not matter."""
     size = data.draw(st.integers(3, 6))
     clusters = data.draw(st.integers(2, 5))
     n = size * clusters
@@ -167,7 +169,7 @@ def test_a_cluster_mean_is_the_weighted_mean_of_its_survivors() -> None:
         np.testing.assert_allclose(opened.mean(cluster), expected, atol=1e-6)
 
 
-def test_without_share_every_update_is_seen_and_that_is_said() -> None:
+def test_without_share_every_client_is_reported_as_exposed() -> None:
     updates = vectors(6)
     (opened,) = aggregated(
         {"method": "no-share", "privacy": {"expose_every_client": True}}, updates, drop={2: "keys"}
@@ -191,7 +193,7 @@ def test_capped_weights_never_differ_by_more_than_the_ratio(sizes: list[int], ra
         assert list(found) == sizes
 
 
-def test_one_boaster_changes_nobody_elses_weight() -> None:
+def test_one_false_size_changes_no_other_weight() -> None:
     assert capped_weights([100] * 9 + [10**6], 10)[:9] == (100,) * 9
     assert capped_weights([100] * 9 + [1], 10)[:9] == (100,) * 9
 
@@ -203,7 +205,9 @@ def test_one_boaster_changes_nobody_elses_weight() -> None:
     st.integers(2, 6),
     st.integers(30, 300),
 )
-def test_cells_are_small_enough_whole_and_leave_few_out(n: int, schedule: str, size: int, cell: int) -> None:
+def test_cells_keep_to_their_limit_and_leave_out_few_clients(
+    n: int, schedule: str, size: int, cell: int
+) -> None:
     size = 2 * size if schedule == "atoms" else size + 1
     clusters = {
         "size": size,
@@ -211,31 +215,31 @@ def test_cells_are_small_enough_whole_and_leave_few_out(n: int, schedule: str, s
         "cell": cell,
         "atom": size // 2 if schedule == "atoms" else 0,
     }
-    with suppress(ConfigError):  # it may be impossible; what is accepted must be right
+    with suppress(ConfigError):  # an impossible layout is refused
         _check_layout(n, cell, size, Layout.of(experiment(clients=n, clusters=clusters, secure=False)))
 
 
-def _check_layout(n: int, cell: int, size: int, plan: Layout) -> None:
-    assert max(plan.cells) <= max(cell, size)
-    assert plan.clusters * size == plan.clustered <= n
-    assert n - plan.clustered <= max(size, 0.1 * n)
+def _check_layout(n: int, cell: int, size: int, layout: Layout) -> None:
+    assert max(layout.cells) <= max(cell, size)
+    assert layout.clusters * size == layout.clustered <= n
+    assert n - layout.clustered <= max(size, 0.1 * n)
 
 
-def test_every_client_is_in_at_most_one_cell_and_cells_are_drawn_anew_each_round() -> None:
-    e = experiment(clients=200, clusters={"size": 5, "cell": 60}, secure=False)
-    population = Population(e, [10] * 200)
+def test_each_client_is_in_one_cell_and_cells_change_every_round() -> None:
+    chosen = experiment(clients=200, clusters={"size": 5, "cell": 60}, secure=False)
+    population = Population(chosen, [10] * 200)
     rounds = [population.cells(t, 3, b"") for t in range(3)]
     for cells in rounds:
         everyone = [client for cell in cells for client in cell.clients]
         assert len(everyone) == len(set(everyone)) == 200
         assert len(cells) == 4
     assert rounds[0][0].clients != rounds[1][0].clients
-    again = Population(e, [10] * 200).cells(0, 3, b"")
+    again = Population(chosen, [10] * 200).cells(0, 3, b"")
     assert [cell.clients for cell in again] == [cell.clients for cell in rounds[0]]
 
 
 @pytest.mark.parametrize("schedule", ["fixed", "atoms"])
-def test_cells_of_lasting_clusters_last(schedule: str) -> None:
+def test_cells_of_fixed_clusters_and_atoms_do_not_change(schedule: str) -> None:
     clusters = {"size": 6, "cell": 60, "schedule": schedule, "atom": 3 if schedule == "atoms" else 0}
     population = Population(experiment(clients=180, clusters=clusters, secure=False), [10] * 180)
     first, second = population.cells(0, 3, b""), population.cells(1, 3, b"")
@@ -244,26 +248,26 @@ def test_cells_of_lasting_clusters_last(schedule: str) -> None:
         assert [c.plan.groupings for c in first if c.plan] == [c.plan.groupings for c in second if c.plan]
 
 
-def test_a_sample_is_drawn_anew_each_round_and_covers_everyone_in_time() -> None:
-    e = experiment(clients=40, participation=0.3, clusters={"size": 3}, secure=False)
-    population = Population(e, [10] * 40)
+def test_each_round_draws_a_new_sample_and_all_clients_take_part_over_time() -> None:
+    chosen = experiment(clients=40, participation=0.3, clusters={"size": 3}, secure=False)
+    population = Population(chosen, [10] * 40)
     samples = [set(population.cells(t, 3, b"")[0].clients) for t in range(30)]
     assert all(len(sample) == 12 for sample in samples)
     assert len({frozenset(sample) for sample in samples}) > 20
     assert set.union(*samples) == set(range(40))
 
 
-def test_the_model_is_bound_so_clients_with_another_one_give_noise_not_a_wrong_sum() -> None:
-    e = experiment(clients=6, clusters={"size": 3})
-    population = Population(e, [10] * 6)
+def test_the_plan_binds_the_model() -> None:
+    chosen = experiment(clients=6, clusters={"size": 3})
+    population = Population(chosen, [10] * 6)
     (cell,) = population.cells(0, 5, b"model a")
-    other = Population(e, [10] * 6).cells(0, 5, b"model b")[0]
+    other = Population(chosen, [10] * 6).cells(0, 5, b"model b")[0]
     assert cell.plan is not None
     assert other.plan is not None
     assert cell.plan.hash != replace(cell.plan, context=b"model b").hash
 
 
-def test_the_audit_of_a_round_is_in_the_record_of_it() -> None:
+def test_a_result_holds_the_verdict_of_its_audit() -> None:
     (opened,) = aggregated(
         {"clusters": {"size": 3, "groupings": 8}, "privacy": {"audit": "report-even-if-exposed"}}, vectors(12)
     )

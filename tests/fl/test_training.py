@@ -1,4 +1,4 @@
-"""Whole trainings: every baseline, attack and mishap, and the same model with and without cryptography."""
+"""Whole trainings: every baseline, attack and failure, and the same model with and without cryptography."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_training_learns() -> None:
 
 
 def test_a_weighted_mean_of_clusters_is_fedavg() -> None:
-    """Lemma 1 end to end; flat FedAvg has another fixed-point scale, so it agrees to its resolution."""
+    """Lemma 1 end to end. Flat FedAvg has another fixed-point scale, so it agrees up to its resolution."""
     uneven = {"partition": "dirichlet", "alpha": 0.5}
     share = run(tiny(aggregation={"rule": "weighted-mean"}, data=uneven, rounds=1))
     flat = run(tiny(method="fedavg", data=uneven, rounds=1))
@@ -93,7 +93,7 @@ def test_share_withstands_what_fedavg_does_not() -> None:
     assert accuracy(fedavg) < 0.5
 
 
-def test_no_share_shows_every_update_and_says_so() -> None:
+def test_no_share_exposes_every_client_and_reports_it() -> None:
     trained = run(tiny(method="no-share", privacy={"expose_every_client": True}, **FLIP))
     assert trained.summary["exposed"] == list(range(12))
     assert len(trained.history[0]["clusters"]) == 12
@@ -140,7 +140,7 @@ def test_every_pre_aggregation_trains(before: str) -> None:
     assert not trained.summary["skipped_rounds"]
 
 
-def test_attackers_are_the_same_all_along_and_an_attack_may_start_late() -> None:
+def test_attackers_stay_the_same_and_an_attack_may_start_late() -> None:
     late = {"attack": {**FLIP["attack"], "start": 2}, "byzantine": 2, "method": "fedavg"}
     before, after = run(tiny(rounds=2, method="fedavg")), run(tiny(rounds=2, **late))
     assert before.history[0]["accuracy"] == after.history[0]["accuracy"]
@@ -170,16 +170,16 @@ def test_scheduled_dropouts_leave_at_their_stage(stage: str) -> None:
 
 
 def test_dropouts_by_rate_come_at_about_that_rate_and_at_every_stage() -> None:
-    e = tiny(
+    chosen = tiny(
         clients=200, dropout={"rate": 0.2, "stage": "any"}, clusters={"cell": 300}, data={"examples": None}
     )
-    drawn = [absences(e, t) for t in range(20)]
+    drawn = [absences(chosen, t) for t in range(20)]
     assert 0.17 < sum(map(len, drawn)) / 4000 < 0.23
     assert {stage.name.lower() for absent in drawn for stage in absent.values()} == set(STAGES)
-    assert absences(e, 3) == drawn[3] != drawn[4]
+    assert absences(chosen, 3) == drawn[3] != drawn[4]
 
 
-def test_rows_that_the_audit_closes_are_left_out_and_counted() -> None:
+def test_clusters_that_the_audit_closes_are_left_out_and_counted() -> None:
     schedule = [{"round": 1, "clients": [0], "stage": "inputs"}]
     trained = run(tiny(dropout={"schedule": schedule}))  # clusters of 3, anonymity 3: one closes
     assert sorted(states(trained)) == ["closed", "opened", "opened", "opened"]
@@ -189,7 +189,7 @@ def test_rows_that_the_audit_closes_are_left_out_and_counted() -> None:
     assert states(trained, 1) == ["opened"] * 4
 
 
-def test_a_round_without_enough_clients_is_skipped_and_said_so_and_the_next_goes_on() -> None:
+def test_a_round_without_enough_clients_is_skipped_and_the_next_continues() -> None:
     gone = [{"round": 2, "clients": list(range(6)), "stage": "inputs"}]
     for secure in (True, False):
         trained = run(tiny(rounds=3, secure=secure, dropout={"schedule": gone}))
@@ -201,7 +201,7 @@ def test_a_round_without_enough_clients_is_skipped_and_said_so_and_the_next_goes
 
 
 def test_a_round_in_which_no_sum_may_be_opened_is_skipped() -> None:
-    # One client of every cluster is gone, in the only round: three clients cannot hide in pairs.
+    # One client of every cluster drops out: the two that are left are fewer than the anonymity of 3.
     first = run(tiny(rounds=1))
     gone = [cluster["members"][0] for cluster in first.history[0]["clusters"]]
     privacy = {"threshold": 8, "colluders": 3}
@@ -220,7 +220,7 @@ def test_a_rule_that_gets_too_few_clusters_skips_the_grouping_with_the_reason() 
     assert "trimmed_mean" in trained.history[0]["skipped"]
 
 
-def test_clients_whose_training_breaks_stay_away_and_the_others_go_on() -> None:
+def test_a_client_whose_update_is_not_finite_is_a_dropout() -> None:
     class Fragile(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -283,7 +283,7 @@ def test_the_stopping_criterion(
     assert (expected in reason) if expected else reason == ""
 
 
-def test_training_stops_early_and_says_why() -> None:
+def test_training_stops_early_and_gives_the_reason() -> None:
     trained = run(tiny(rounds=20, stop={"accuracy": 0.6}))
     assert trained.summary["rounds"] < 20
     assert "goal" in trained.summary["stopped"]
@@ -300,8 +300,8 @@ def test_cells_are_aggregated_together() -> None:
     assert {cluster["cell"] for cluster in trained.history[0]["clusters"]} == {0, 1}
 
 
-def test_cheats_are_named_in_the_summary_and_training_goes_on() -> None:
-    e = tiny(
+def test_cheaters_are_named_in_the_summary_and_training_continues() -> None:
+    chosen = tiny(
         clients=18,
         secure=True,
         byzantine=2,
@@ -309,15 +309,15 @@ def test_cheats_are_named_in_the_summary_and_training_goes_on() -> None:
         attack={"name": "none", "protocol": "wrong-shares"},
     )
     said = io.StringIO()
-    trained = run(e, show=LineProgress(said))
-    names = sorted(attackers(e))
+    trained = run(chosen, show=LineProgress(said))
+    names = sorted(attackers(chosen))
     assert trained.summary["blamed"].keys() == set(map(str, names))
     assert f"cheated: {', '.join(map(str, names))}" in said.getvalue()
     assert not trained.summary["skipped_rounds"]
     assert accuracy(trained) > 0.3
 
 
-def test_python_use_brings_a_model_and_data_and_gets_a_model_and_a_record(tmp_path: Any) -> None:
+def test_train_takes_a_model_and_data_and_returns_a_model_and_a_record(tmp_path: Any) -> None:
     torch.manual_seed(0)
     points = torch.randn(240, 2)
     labels = (points[:, 0] > 0).long()
@@ -353,7 +353,7 @@ def test_python_use_brings_a_model_and_data_and_gets_a_model_and_a_record(tmp_pa
         ([(np.zeros((3, 2)), [0, 1, 1])] * 2, "clusters"),
     ],
 )
-def test_python_use_with_wrong_data_is_one_clear_error(clients: list, words: str) -> None:
+def test_train_with_wrong_data_is_one_clear_error(clients: list, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         fl.train("linear", clients, (np.zeros((3, 2)), [0, 1, 1]), rounds=1)
 
@@ -370,7 +370,7 @@ def test_a_model_that_cannot_be_used_is_one_clear_error() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
-def test_a_gpu_that_is_not_there_is_one_clear_error() -> None:
+def test_a_missing_gpu_is_one_clear_error() -> None:
     with pytest.raises(ConfigError, match=r"machine\.device"):
         run(tiny(machine={"device": "cuda"}))
     assert run(tiny(rounds=1, machine={"device": "auto"})).summary["rounds"] == 1
@@ -379,9 +379,9 @@ def test_a_gpu_that_is_not_there_is_one_clear_error() -> None:
 def test_a_recorded_run_holds_the_model_by_parameter_names(tmp_path: Any) -> None:
     from safetensors.torch import load_file
 
-    e = tiny()
-    with Folder.create(tmp_path / "run", e) as folder:
-        trained = run(e, folder=folder)
+    chosen = tiny()
+    with Folder.create(tmp_path / "run", chosen) as folder:
+        trained = run(chosen, folder=folder)
     module = trained.task.build()
     module.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
     for mine, theirs in zip(module.parameters(), trained.model.parameters(), strict=True):

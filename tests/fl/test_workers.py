@@ -1,4 +1,4 @@
-"""Worker processes: the same bits as one process, and no way to outlive their parent or hide an error."""
+"""Worker processes give the same bits as one process, end with their parent, and report every error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOCAL = LocalTraining(epochs=2, batch_size=16, lr=0.05)
 
 @pytest.fixture(scope="module")
 def task() -> Task:
-    """Clients of unequal sizes, some with flipped labels, a validation set: everything a worker is told."""
+    """Clients of unequal sizes, some with flipped labels, and a validation set."""
     data = federate(load("digits"), clients=12, seed=1, partition="dirichlet", alpha=0.5, validation=0.2)
     return Task("small-cnn", flip_labels(data, [2, 5]), LOCAL, seed=7)
 
@@ -79,7 +79,7 @@ def test_the_bits_do_not_depend_on_the_number_of_workers(task: Task, workers: in
         assert pool.gradient(x, rows).tobytes() == learner.gradient(x, rows).tobytes()
 
 
-def test_many_small_clients_are_handed_out_several_at_a_time(task: Task, pool: Pool):
+def test_small_clients_are_assigned_several_at_a_time(task: Task, pool: Pool):
     data = federate(load("digits"), clients=200, seed=1)
     small = Task("linear", data, LOCAL, seed=3)
     with Pool(small, 1) as crowd:
@@ -123,8 +123,8 @@ def test_wrong_requests_are_refused_before_they_are_sent(task: Task, pool: Pool)
         pool.evaluate(x, "holdout")
 
 
-def test_nothing_piles_up_over_the_rounds(task: Task, pool: Pool):
-    """Open files, here and in the workers: shared memory that is not given back shows as such."""
+def test_open_files_do_not_accumulate_over_rounds(task: Task, pool: Pool):
+    """Shared memory that is not released shows as open files, here and in the workers."""
     x = pool.initial()
 
     def open_files() -> list[int]:
@@ -136,7 +136,7 @@ def test_nothing_piles_up_over_the_rounds(task: Task, pool: Pool):
         pool.gradient(x)
         pool.evaluate(x)
 
-    for _ in range(10):  # a worker opens some files for good when it first gets work, and any may be last to
+    for _ in range(10):  # a worker keeps some files open from its first work on
         one_round()
     before = open_files()
     for _ in range(5):
@@ -146,7 +146,7 @@ def test_nothing_piles_up_over_the_rounds(task: Task, pool: Pool):
 
 @pytest.fixture
 def own_nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Models that exist only in a folder that this process put on its path."""
+    """Models in a folder that only this process has on its path."""
     (tmp_path / "own_worker_nets.py").write_text(
         "import time, torch\n"
         "from torch import nn\n"
@@ -156,7 +156,7 @@ def own_nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "        self.out = nn.Linear(4, classes)\n"
         "    def forward(self, inputs):\n"
         "        if (inputs == 1000).any():\n"
-        "            raise RuntimeError('the input is cursed')\n"
+        "            raise RuntimeError('the input is 1000')\n"
         "        if (inputs == 2000).any():\n"
         "            time.sleep(1000)\n"
         "        return self.out(inputs)\n"
@@ -168,16 +168,16 @@ def own_nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def special(value: float, client: int) -> Federated:
-    """Three clients of four examples; one input of one of them holds a value that `Fragile` looks for."""
+    """Three clients of four examples; one input of `client` holds a value that `Fragile` reacts to."""
     clients = [Examples(torch.rand(4, 4), torch.arange(4) % 2) for _ in range(3)]
     clients[client].inputs[2, 1] = value
     return from_clients(clients, clients[0], classes=2)
 
 
-def test_an_error_names_the_client_and_the_pool_goes_on(own_nets: str):
+def test_an_error_names_the_client_and_the_pool_stays_usable(own_nets: str):
     with Pool(Task(own_nets, special(1000, 1), LOCAL, 0), 2) as pool:
         x = pool.initial()
-        with pytest.raises(TrainingError, match="client 1: RuntimeError: the input is cursed"):
+        with pytest.raises(TrainingError, match="client 1: RuntimeError: the input is 1000"):
             pool.train(x, [0, 1, 2], round_index=0)
         assert np.isfinite(pool.train(x, [0, 2], round_index=0)).all()
 
@@ -190,7 +190,7 @@ def test_a_model_that_a_worker_cannot_build_is_an_error(own_nets: str, tmp_path:
 
 
 def test_a_killed_worker_is_reported_and_replaced(own_nets: str):
-    """The worker sleeps inside client 1 when it is killed, as the kernel does when memory runs out."""
+    """The worker is killed while it trains client 1, as the kernel does when memory runs out."""
     with Pool(Task(own_nets, special(2000, 1), LOCAL, 0), 1) as pool:
         x = pool.initial()
         pool.train(x, [0], round_index=0)
@@ -201,7 +201,7 @@ def test_a_killed_worker_is_reported_and_replaced(own_nets: str):
         assert np.isfinite(pool.train(x, [2], round_index=0)).all()
 
 
-def test_closing_ends_the_workers_and_forgetting_does_too(own_nets: str):
+def test_closing_or_deleting_a_pool_ends_its_workers(own_nets: str):
     task = Task(own_nets, special(0, 0), LOCAL, 0)
     pool = Pool(task, 1)
     pool.train(pool.initial(), [0], round_index=0)
@@ -217,7 +217,7 @@ def test_closing_ends_the_workers_and_forgetting_does_too(own_nets: str):
 PARENT = """
 import signal
 import sys
-signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in background jobs
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
 import numpy as np
 from tests.fl.test_workers import LOCAL, special, worker_pids
 from fl.training.learner import Task
@@ -228,7 +228,7 @@ x = pool.initial()
 before = pool.train(x, [0, 2], round_index=0)
 print(*worker_pids(pool), flush=True)
 try:
-    pool.train(x, [1], round_index=0)  # sleeps for a quarter of an hour
+    pool.train(x, [1], round_index=0)  # sleeps for 1000 seconds
 except KeyboardInterrupt:
     print("interrupted", worker_pids(pool), flush=True)
     again = pool.train(x, [0, 2], round_index=0)
@@ -252,7 +252,7 @@ def parent(own_nets: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def started(parent: subprocess.Popen[str]) -> list[int]:
-    """The workers' process ids, once they have worked; then time to get into the long training."""
+    """The workers' process ids. Returns after the long training has begun."""
     assert parent.stdout is not None
     pids = [int(pid) for pid in parent.stdout.readline().split()]
     assert len(pids) == 2, parent.stderr.read() if parent.stderr else ""
@@ -267,15 +267,15 @@ def test_workers_die_with_a_parent_killed_by_signal_9(parent: subprocess.Popen[s
     assert wait_until_gone(pids)
 
 
-def test_ctrl_c_reaches_the_parent_alone_which_can_go_on(parent: subprocess.Popen[str]):
-    """As a terminal does it: SIGINT to the whole foreground process group."""
+def test_ctrl_c_reaches_only_the_parent_and_it_can_continue(parent: subprocess.Popen[str]):
+    """A terminal sends SIGINT to the whole foreground process group."""
     pids = started(parent)
     os.killpg(parent.pid, signal.SIGINT)
     out, errors = parent.communicate(
         timeout=240
     )  # two new workers import torch, on a machine that may be busy
     assert out.startswith("interrupted []\nsame ")
-    assert errors == ""  # no worker says anything
+    assert errors == ""  # workers print nothing
     assert parent.returncode == 0
     assert wait_until_gone(pids + [int(pid) for pid in out.split()[3:]])
 
@@ -290,7 +290,7 @@ def test_a_model_without_an_import_path_needs_no_workers(task: Task):
         Pool(task, 0)
 
 
-def test_workers_are_for_work_that_is_worth_them(task: Task, monkeypatch: pytest.MonkeyPatch):
+def test_workers_are_used_only_for_enough_work(task: Task, monkeypatch: pytest.MonkeyPatch):
     assert isinstance(open_trainer(task), Learner)
     assert isinstance(open_trainer(task, workers=0), Learner)
     asked = open_trainer(task, workers=3)
@@ -308,6 +308,6 @@ def test_workers_are_for_work_that_is_worth_them(task: Task, monkeypatch: pytest
 
 
 def test_other_devices_train_clients_together(task: Task):
-    """torch's device without data stands for a GPU: the choice is made before anything is computed."""
+    """The device `meta` stands for a GPU here, because nothing is computed."""
     with pytest.raises(ValueError, match="workers are for the CPU"):
         open_trainer(task, device="meta", workers=2)
