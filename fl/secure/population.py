@@ -183,14 +183,13 @@ class Population(Cohort):
         for client, kind in misbehave.items():
             dropouts[client] = Dropout(Stage.INPUTS, f"it misbehaved: {kind.value}")
         survivors = tuple(client for client in cell.clients if client not in dropouts)
-        weights = self._weights_in(cell)
         result = UnprotectedResult(
             survivors=survivors,
             rows={(0, c): RowSum(encoding.encode(inputs[c])[0], (c,)) for c in survivors},
             verdict=_everything_exposed(survivors, self.experiment),
             encoding=encoding,
-            weights=weights,
         )
+        weights = self._weights_in(cell)
         return CellResult(cell=cell, weights=weights, dropouts=dropouts, cost=cost, result=result)
 
 

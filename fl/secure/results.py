@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -25,15 +25,13 @@ class UnprotectedResult:
     rows: Mapping[GroupId, RowSum]
     verdict: Verdict
     encoding: FixedPoint
-    weights: Mapping[int, int]
     closed: Mapping[GroupId, str] = field(default_factory=dict)
     lost: Mapping[GroupId, str] = field(default_factory=dict)
     blamed: Mapping[int, str] = field(default_factory=dict)
 
-    def mean(self, row: GroupId, *, out: Vector | None = None) -> Vector:
-        """The update of the one client in a cluster."""
-        mean_weight = sum(self.weights.values()) / len(self.weights)
-        return self.encoding.decode(self.rows[row].total, divisor=self.weights[row[1]] / mean_weight, out=out)
+    def mean(self, row: GroupId, *, divisor: float, out: Vector | None = None) -> Vector:
+        """The update of the one client in a cluster, over `divisor`."""
+        return self.encoding.decode(self.rows[row].total, divisor=divisor, out=out)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,7 +70,16 @@ class CellResult:
     def mean(self, cluster: GroupId, out: Vector | None = None) -> Vector:
         """The weighted mean of a cluster's updates: g_j of Algorithm 1."""
         assert self.result is not None
-        return self.result.mean(cluster, out=out)
+        weight = self._weight(self.result.rows[cluster].members)
+        return self.result.mean(cluster, divisor=weight / self._mean_weight, out=out)
+
+    def _weight(self, clients: Iterable[int]) -> int:
+        return sum(self.weights[client] for client in clients)
+
+    @property
+    def _mean_weight(self) -> float:
+        """The mean n_i of the cell: updates were multiplied by n_i over this before they were encoded."""
+        return sum(self.weights.values()) / len(self.weights)
 
     def total(self, grouping: int) -> tuple[NDArray[np.float64], int]:
         """The sum of a grouping's opened clusters, added as integers, and their weight (Lemma 1).
@@ -85,9 +92,8 @@ class CellResult:
         assert isinstance(encoding, FixedPoint)
         sums = [result.rows[row] for row in self.opened(grouping)]
         whole = sum(part.total.view(np.int32).astype(np.int64) for part in sums)
-        mean_weight = sum(self.weights.values()) / len(self.weights)
-        weight = sum(self.weights[client] for part in sums for client in part.members)
-        return np.asarray(whole, dtype=np.float64) * (mean_weight / encoding.scale), weight
+        weight = sum(self._weight(part.members) for part in sums)
+        return np.asarray(whole, dtype=np.float64) * (self._mean_weight / encoding.scale), weight
 
     def forget(self, grouping: int) -> None:
         """Free the sums of a grouping that was aggregated: at the paper's size all of them are 1.7 GB."""

@@ -72,13 +72,19 @@ class Result:
         """The sum of a row's (weighted) updates: float32, or int64 for exact integers."""
         return self.plan.encoding.decode(self._row(row).total)
 
-    def mean(self, row: GroupId = (0, 0), *, out: npt.NDArray[np.float32] | None = None) -> npt.NDArray[Any]:
+    def mean(
+        self,
+        row: GroupId = (0, 0),
+        *,
+        divisor: float | None = None,
+        out: npt.NDArray[np.float32] | None = None,
+    ) -> npt.NDArray[Any]:
         """The weighted mean of a row's updates over its survivors: float32, or float64 of exact integers.
 
-        A float32 mean is written to `out`, if that is given.
+        `divisor` replaces the sum of the survivors' relative weights. A float32 mean is written to `out`.
         """
         opened = self._row(row)
-        weight = sum(self.plan.relative_weight(client) for client in opened.members)
+        weight = divisor or sum(self.plan.relative_weight(client) for client in opened.members)
         encoding = self.plan.encoding
         if isinstance(encoding, Integers):
             return encoding.decode(opened.total) / weight
