@@ -1,4 +1,4 @@
-"""Data sets, and how they are dealt to clients. Everything lives in memory as tensors."""
+"""Data sets and their partition among clients. All examples are in memory, as tensors."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ __all__ = [
 def load(name: str, *, folder: Path | str | None = None, roles: int | None = None) -> DataSet:
     """A data set by name, or by the import path `module:function` of a function that returns one.
 
-    `roles` keeps only the first of Shakespeare's roles (the paper: 60); all of them are 4 million examples.
+    `roles` keeps only the first roles of Shakespeare (the paper uses 60). All roles together have 4 million
+    examples.
     """
     if roles is not None and name != "shakespeare":
-        raise ValueError(f"roles belong to shakespeare, not to {name}")
+        raise ValueError(f"only shakespeare has roles, {name} has none")
     if name == "digits":
         return digits.load()
     if name == "mnist":
@@ -57,11 +58,11 @@ def load(name: str, *, folder: Path | str | None = None, roles: int | None = Non
         return shakespeare.parse(read(name, folder), roles=roles)
     module, colon, function = name.partition(":")
     if not colon or not module or not function:
-        raise ValueError(f"unknown data set {name!r}: one of {', '.join(DATA_SETS)}, or module:function")
+        raise ValueError(f"unknown data set {name!r}: expected {', '.join(DATA_SETS)}, or module:function")
     maker = getattr(importlib.import_module(module), function, None)
     if not callable(maker):
         raise ValueError(f"data set {name!r}: {module} has no function {function}")
     data = maker()
     if not isinstance(data, DataSet):
-        raise ValueError(f"data set {name!r} returned {type(data).__name__}, not a DataSet")
+        raise ValueError(f"data set {name!r}: expected a DataSet, it returned {type(data).__name__}")
     return data

@@ -18,13 +18,13 @@ FILES = {
     "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
 }
 SCALING = Scaling(top=255.0, mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
-"""As in the paper's runs (their std is a per-image average; kept so that results compare)."""
+"""As in the paper's runs. Their std is an average over images; we keep it so that results are comparable."""
 
 RECORD = 1 + 3 * 32 * 32
 
 
 def parse(contents: Mapping[str, bytes]) -> DataSet:
-    """The data set from the contents of its files, by name."""
+    """The data set from the contents of its files."""
     batches = [contents[name] for name in FILES if name.startswith("data_batch")]
     return DataSet("cifar10", read_records(*batches), read_records(contents["test_batch.bin"]), classes=10)
 
@@ -32,7 +32,7 @@ def parse(contents: Mapping[str, bytes]) -> DataSet:
 def read_records(*contents: bytes) -> Examples:
     """Records of a label byte and 3072 pixels: red, green and blue, each row by row."""
     if odd := [len(content) for content in contents if len(content) % RECORD]:
-        raise ValueError(f"{odd[0]} bytes are no whole number of records of {RECORD}")
+        raise ValueError(f"expected a multiple of {RECORD} bytes, got {odd[0]}")
     tables = [np.frombuffer(content, dtype=np.uint8).reshape(-1, RECORD) for content in contents]
     images = np.concatenate([table[:, 1:] for table in tables]).reshape(-1, 3, 32, 32)
     labels = np.concatenate([table[:, 0] for table in tables]).astype(np.int64)

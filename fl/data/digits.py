@@ -1,4 +1,4 @@
-"""The handwritten digits that ship with the package: 1,797 images of 8 x 8, so a first run needs no network.
+"""The handwritten digits in the package: 1,797 images of 8 x 8. A first run needs no download.
 
 E. Alpaydin and C. Kaynak 1998, UCI Machine Learning Repository, CC BY 4.0; see digits.LICENSE.txt.
 """
@@ -17,10 +17,10 @@ SCALING = Scaling(top=16.0, mean=(0.3051,), std=(0.3762,))  # of the training pa
 
 
 def load() -> DataSet:
-    """All images; every fifth of each digit is for testing.
+    """All images. One in five of each digit is for testing.
 
-    The file keeps the images of one writer together, so a test set cut from its end would hold other
-    writers than the training set; taking every fifth keeps both alike.
+    The file is sorted by writer. If the test set were the end of the file, its writers would differ from
+    those of the training set.
     """
     text = gzip.decompress(files("fl.data").joinpath("digits.csv.gz").read_bytes()).decode("ascii")
     table = np.loadtxt(text.splitlines(), delimiter=",", dtype=np.uint8)

@@ -1,7 +1,7 @@
-"""Examples in memory: what a data set is, before and after it is dealt to clients.
+"""Examples in memory: a data set, before and after it is divided among clients.
 
-Inputs stay in the type they were published in (bytes, mostly) and become floats one minibatch at a time:
-CIFAR-10 takes 154 MB this way instead of 614, and converting 64 images costs little beside training on them.
+Inputs keep the type in which they were published (mostly bytes) and become floats one minibatch at a time.
+CIFAR-10 then takes 154 MB instead of 614 MB, and the conversion is cheap compared with training.
 Nothing here starts a process or reads a file.
 """
 
@@ -21,7 +21,7 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How stored inputs become floats: (x / top - mean) / std, with one mean and std per channel."""
+    """Converts stored inputs to floats: (x / top - mean) / std, with one mean and std per channel."""
 
     top: float
     mean: tuple[float, ...]
@@ -29,9 +29,9 @@ class Scaling:
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or not self.mean:
-            raise ValueError(f"one mean and one std per channel, got {self.mean} and {self.std}")
+            raise ValueError(f"expected one mean and one std per channel, got {self.mean} and {self.std}")
         if self.top <= 0 or min(self.std) <= 0:
-            raise ValueError("top and every std must be positive")
+            raise ValueError(f"top and std must be positive, got {self.top} and {self.std}")
 
     def apply(self, inputs: Tensor) -> Tensor:
         mean, std = _channels(self, inputs.dim() - 2, inputs.device)
@@ -40,7 +40,7 @@ class Scaling:
 
 @lru_cache(maxsize=16)
 def _channels(scaling: Scaling, axes: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Mean and std as tensors that broadcast over images; kept, because a copy to a GPU waits for it."""
+    """Mean and std as tensors that broadcast over images. Cached, because copying to a GPU blocks."""
     shape = (len(scaling.mean),) + (1,) * axes
     mean = torch.tensor(scaling.mean, dtype=torch.float32, device=device).reshape(shape)
     std = torch.tensor(scaling.std, dtype=torch.float32, device=device).reshape(shape)
@@ -49,10 +49,10 @@ def _channels(scaling: Scaling, axes: int, device: torch.device) -> tuple[Tensor
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Examples:
-    """Inputs and labels, one row each.
+    """Inputs and labels, one row per example.
 
-    Inputs are floats as the model wants them, or small integers: with `scaling` those become floats,
-    without it they are tokens for an embedding. Labels are class numbers.
+    Inputs are floats as the model expects them, or small integers. With `scaling`, integers become floats;
+    without it, they are tokens for an embedding. Labels are class numbers.
     """
 
     inputs: Tensor
@@ -62,17 +62,17 @@ class Examples:
     def __post_init__(self) -> None:
         if self.labels.dim() != 1 or self.labels.dtype != torch.int64:
             raise ValueError(
-                f"labels are one int64 each, got shape {tuple(self.labels.shape)} of {self.labels.dtype}"
+                f"labels: expected a vector of int64, got {tuple(self.labels.shape)} of {self.labels.dtype}"
             )
         if self.inputs.dim() < 2 or len(self.inputs) != len(self.labels):
             raise ValueError(
-                f"one input row per label, got {tuple(self.inputs.shape)} for {len(self.labels)} labels"
+                f"expected one input row per label, got {tuple(self.inputs.shape)} and {len(self)} labels"
             )
         if self.inputs.dtype not in (torch.float32, torch.uint8, torch.int64):
-            raise ValueError(f"inputs are float32, uint8 or int64, got {self.inputs.dtype}")
+            raise ValueError(f"inputs: expected float32, uint8 or int64, got {self.inputs.dtype}")
         if self.scaling is not None:
             if self.inputs.dtype != torch.uint8:
-                raise ValueError(f"only uint8 inputs are scaled, got {self.inputs.dtype}")
+                raise ValueError(f"scaling needs uint8 inputs, got {self.inputs.dtype}")
             if len(self.scaling.mean) != self.inputs.shape[1]:
                 raise ValueError(
                     f"scaling has {len(self.scaling.mean)} channels, inputs {self.inputs.shape[1]}"
@@ -87,7 +87,7 @@ class Examples:
         return tuple(self.inputs.shape[1:])
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows `index` as the model takes them: float32, or int64 tokens; and their labels."""
+        """The inputs of the rows `index` as float32 or int64 tokens, and their labels."""
         inputs = self.inputs[index]
         if self.scaling is not None:
             inputs = self.scaling.apply(inputs)
@@ -106,9 +106,9 @@ class Examples:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DataSet:
-    """A data set as published: training and test examples, and who wrote them where that is known.
+    """A data set as published: training and test examples.
 
-    `roles` names natural clients (Shakespeare's characters): the rows of `train` that belong to each.
+    `roles` are natural clients (Shakespeare's characters), each with its rows of `train`.
     """
 
     name: str
@@ -130,9 +130,9 @@ class DataSet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Federated:
-    """A data set dealt out: client i trains on the rows `clients[i]` of `train`.
+    """A data set divided among clients: client i trains on the rows `clients[i]` of `train`.
 
-    `validation` is what the server keeps for Zeno and Zeno++; no client holds any of it.
+    `validation` holds the examples that the server keeps for Zeno and Zeno++. No client has them.
     """
 
     train: Examples
@@ -143,10 +143,12 @@ class Federated:
 
     def __post_init__(self) -> None:
         if not self.clients:
-            raise ValueError("at least one client")
+            raise ValueError("expected at least one client, got none")
         for client, rows in enumerate(self.clients):
             if rows.dtype != np.int64 or rows.ndim != 1:
-                raise ValueError(f"client {client}: rows are a vector of int64")
+                raise ValueError(
+                    f"client {client}: expected a vector of int64, got {rows.ndim} axes of {rows.dtype}"
+                )
             if len(rows) == 0:
                 raise ValueError(f"client {client} has no examples; use fewer clients or another partition")
             if rows.min() < 0 or rows.max() >= len(self.train):
@@ -154,18 +156,18 @@ class Federated:
 
     @property
     def sizes(self) -> Index:
-        """n_i: how many examples each client trains on."""
+        """n_i: the number of examples of each client."""
         return np.array([len(rows) for rows in self.clients], dtype=np.int64)
 
 
 def from_clients(
     clients: Sequence[Examples], test: Examples, classes: int, validation: Examples | None = None
 ) -> Federated:
-    """Data sets that already belong to clients, as one `Federated`."""
+    """Combine data sets that already belong to clients."""
     if not clients:
-        raise ValueError("at least one client")
+        raise ValueError("expected at least one client, got none")
     if len({(c.shape, c.inputs.dtype, c.scaling) for c in clients}) > 1:
-        raise ValueError("all clients' inputs must have one shape, type and scaling")
+        raise ValueError("the inputs of all clients must have one shape, type and scaling")
     train = Examples(
         torch.cat([c.inputs for c in clients]), torch.cat([c.labels for c in clients]), clients[0].scaling
     )

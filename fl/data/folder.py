@@ -1,8 +1,8 @@
-"""Where data sets live that are no part of the package, and how they get there: from a folder or a publisher.
+"""The data folder: data sets that are not part of the package, downloaded or imported.
 
-A file is in its place whole and with the right checksum, or it is not there: it is written beside its place
-under another name, checked, and renamed. Nothing is ever unpickled, and an archive can only yield the files
-that are expected of it, so it has no way to write elsewhere.
+A file is written under a temporary name after its checksum was verified, and then renamed, so it is either
+complete or absent. Nothing is unpickled. Only files with expected names are read from an archive, so it
+cannot write anywhere else.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fl.data import cifar10, mnist, shakespeare
 from fl.errors import DataError
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with a file's name, the bytes received so far, and how many there will be, if known."""
+"""Called with the name of a file, the bytes received so far, and the expected number if it is known."""
 
 TIMEOUT = 60.0
 CHUNK = 1 << 20
@@ -40,10 +40,10 @@ def sha256(content: bytes) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A data set that is not part of the package: its files, and where the publisher keeps them.
+    """A data set that is not part of the package: its files and the publisher's address.
 
-    `files` maps each file to its fingerprint; `downloads` are the publisher's own file names under `url`.
-    `aliases` are other names under which publishers pack the same file.
+    `files` maps each file to its fingerprint. `downloads` are the publisher's file names under `url`.
+    `aliases` are other names of the same file in archives.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Source:
     fingerprint: Callable[[bytes], str] = sha256
 
     def target(self, name: str) -> str | None:
-        """The file of this data set that a file called `name` holds, or None."""
+        """The file of this data set that `name` stands for, or None."""
         base = name.rsplit("/", 1)[-1]
         return base if base in self.files else self.aliases.get(base)
 
@@ -91,7 +91,7 @@ SOURCES: Final[dict[str, Source]] = {
         ),
         Source(
             name="shakespeare",
-            about="the plays, a role per client (Project Gutenberg's edition of 1994, as LEAF uses it)",
+            about="the plays, one role per client (Project Gutenberg's edition of 1994, as LEAF uses it)",
             terms="personal, non-commercial copies only",
             folder="shakespeare",
             files=shakespeare.FILES,
@@ -118,7 +118,7 @@ class Availability:
 
 
 def data_folder(folder: Path | str | None = None) -> Path:
-    """The folder given, else the one that SHARE_DATA names, else the user's own data folder."""
+    """The given folder, or else the folder in SHARE_DATA, or else the user's data folder."""
     if folder is not None:
         return Path(folder)
     if named := os.environ.get("SHARE_DATA"):
@@ -133,7 +133,7 @@ def data_folder(folder: Path | str | None = None) -> Path:
 
 
 def available(folder: Path | str | None = None) -> list[Availability]:
-    """Every data set that can be loaded by name, and whether its files are there; loading checks them."""
+    """All data sets that can be loaded by name, and whether their files exist. Loading checks the files."""
     place = data_folder(folder)
     found = [
         Availability(
@@ -163,7 +163,7 @@ def read(name: str, folder: Path | str | None = None) -> dict[str, bytes]:
             contents[file] = (place / file).read_bytes()
         except FileNotFoundError:
             raise DataError(
-                f"{name} is not in {place}: fetch it with `share data fetch {name}`, or copy it with "
+                f"{name} is not in {place}: download it with `share data fetch {name}`, or copy it with "
                 f"`share data import {name} FOLDER`"
             ) from None
         _check(source, file, contents[file], str(place / file))
@@ -171,13 +171,13 @@ def read(name: str, folder: Path | str | None = None) -> dict[str, bytes]:
 
 
 def import_folder(name: str, path: Path | str, *, folder: Path | str | None = None) -> Path:
-    """Copy a data set from a folder (or from the publisher's archive) to where `load` finds it.
+    """Copy a data set from a folder or from the publisher's archive to the data folder.
 
-    Files may lie up to three folders deep, packed or not. Returns the folder they were copied to.
+    Files may be up to three folders deep, compressed or not. Returns the folder of the copies.
     """
     source, origin = _source(name), Path(path)
     if not origin.exists():
-        raise DataError(f"there is no {origin}")
+        raise DataError(f"there is no file or folder {origin}")
     offers = (
         [origin]
         if origin.is_file()
@@ -197,7 +197,7 @@ def fetch(
     source = _source(name)
     base = url or source.url
     if urllib.parse.urlsplit(base).scheme not in ("http", "https"):
-        raise DataError(f"{base} is not an http or https address")
+        raise DataError(f"expected an http or https address, got {base}")
     place = data_folder(folder)
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place) as temporary:
@@ -211,7 +211,7 @@ def fetch(
 
 def _source(name: str) -> Source:
     if name not in SOURCES:
-        raise DataError(f"unknown data set {name!r}: one of {', '.join(SOURCES)}")
+        raise DataError(f"unknown data set {name!r}: expected one of {', '.join(SOURCES)}")
     return SOURCES[name]
 
 
@@ -227,7 +227,7 @@ def _check(source: Source, file: str, content: bytes, where: str) -> None:
 
 
 def _install(source: Source, offers: Iterator[Path], place: Path, origin: str) -> Path:
-    """Write the data set's files from what is offered; all of them, or none."""
+    """Write all files of the data set, or none if one is missing or wrong."""
     found: dict[str, bytes] = {}
     for offer in offers:
         try:
@@ -238,7 +238,7 @@ def _install(source: Source, offers: Iterator[Path], place: Path, origin: str) -
         except (tarfile.TarError, zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise DataError(f"{offer} is damaged: {error}") from error
     if missing := [file for file in source.files if file not in found]:
-        raise DataError(f"{origin} has no {', '.join(missing)}")
+        raise DataError(f"{origin} does not contain {', '.join(missing)}")
     target = place / source.folder
     target.mkdir(parents=True, exist_ok=True)
     for file, content in found.items():
@@ -247,7 +247,7 @@ def _install(source: Source, offers: Iterator[Path], place: Path, origin: str) -
 
 
 def _unpack(source: Source, offer: Path) -> Iterator[tuple[str, bytes]]:
-    """(file of the data set, content) for whatever this path holds of it."""
+    """(file of the data set, content) for each such file at this path."""
     if file := source.target(offer.name):
         with offer.open("rb") as stream:
             yield file, _read_all(stream, source.largest, offer)
@@ -271,7 +271,7 @@ def _unpack(source: Source, offer: Path) -> Iterator[tuple[str, bytes]]:
 def _read_all(stream: IO[bytes] | io.BufferedIOBase, largest: int, offer: Path) -> bytes:
     content = stream.read(largest + 1)
     if len(content) > largest:
-        raise DataError(f"a file in {offer} is larger than the {largest} bytes expected of it")
+        raise DataError(f"a file in {offer} is larger than {largest} bytes, the most that is expected")
     return content
 
 
@@ -286,13 +286,13 @@ def _download(url: str, file: Path, largest: int, progress: Progress | None) -> 
                 out.write(chunk)
                 received += len(chunk)
                 if received > largest:
-                    raise DataError(f"{url} sends more than the {largest} bytes expected")
+                    raise DataError(f"{url} sent more than {largest} bytes, the most that is expected")
                 if progress is not None:
                     progress(file.name, received, expected)
     except (OSError, http.client.HTTPException) as error:  # URLError and time-outs are OSErrors
-        raise DataError(f"could not fetch {url}: {error}") from error
+        raise DataError(f"could not download {url}: {error}") from error
     if expected is not None and received != expected:
-        raise DataError(f"{url} broke off after {received} of {expected} bytes")
+        raise DataError(f"the download of {url} ended after {received} of {expected} bytes")
 
 
 def _write(path: Path, content: bytes) -> None:

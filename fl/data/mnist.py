@@ -22,12 +22,12 @@ UNSIGNED_BYTE = 8
 
 
 def parse(contents: Mapping[str, bytes]) -> DataSet:
-    """The data set from the contents of its files, by name."""
+    """The data set from the contents of its files."""
 
     def part(images: str, labels: str) -> Examples:
         pixels = read_idx(contents[images])
         if pixels.ndim != 3:
-            raise ValueError(f"{images}: {pixels.ndim} axes, images have 3")
+            raise ValueError(f"{images}: expected 3 axes, got {pixels.ndim}")
         inputs = torch.from_numpy(pixels[:, None])
         return Examples(inputs, torch.from_numpy(read_idx(contents[labels]).astype(np.int64)), SCALING)
 
@@ -45,12 +45,14 @@ def read_idx(content: bytes) -> NDArray[np.uint8]:
         raise ValueError("not an idx file")
     kind, axes = content[2], content[3]
     if kind != UNSIGNED_BYTE or axes == 0:
-        raise ValueError(f"an idx file of type {kind} with {axes} axes; only unsigned bytes (8) are read")
+        raise ValueError(
+            f"idx file: expected type 8 (unsigned bytes) and at least 1 axis, got type {kind} and {axes} axes"
+        )
     header = 4 + 4 * axes
     if len(content) < header:
-        raise ValueError("an idx file that ends inside its header")
+        raise ValueError("idx file: the header is truncated")
     shape = struct.unpack(f">{axes}I", content[4:header])
     expected = header + int(np.prod(shape, dtype=object))
     if len(content) != expected:
-        raise ValueError(f"an idx file of {len(content)} bytes whose header says {expected}")
+        raise ValueError(f"idx file: the header says {expected} bytes, got {len(content)}")
     return np.frombuffer(content, dtype=np.uint8, offset=header).reshape(shape).copy()

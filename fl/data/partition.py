@@ -1,6 +1,6 @@
-"""Who holds which examples. Every function is a pure function of its arguments and an explicit seed.
+"""Partitions: which client holds which examples. All functions depend only on their arguments and a seed.
 
-All of them deal every row they are given to exactly one client (`by_role` to at most one), so n_i add up.
+Each row goes to exactly one client (in `by_role` to at most one).
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def federate(
     alpha: float = 0.5,
     validation: float = 0.0,
 ) -> Federated:
-    """Deal a data set to clients, after taking a validation set for the server out of it.
+    """Take a validation set for the server out of a data set and divide the rest among clients.
 
-    `partition` is one of PARTITIONS; `shards_per_client` and `alpha` belong to `shards` and `dirichlet`.
+    `partition` is one of PARTITIONS; `shards_per_client` and `alpha` are for `shards` and `dirichlet`.
     """
     labels = data.train.labels.numpy()
     every = np.arange(len(labels), dtype=np.int64)
@@ -44,20 +44,20 @@ def federate(
         dealt = dirichlet(kept, labels, clients, alpha, seed=seed)
     elif partition == "role":
         if data.roles is None:
-            raise ValueError(f"{data.name} does not say who wrote its examples; partition 'role' needs that")
+            raise ValueError(f"partition 'role' needs data with roles; {data.name} has none")
         dealt = by_role([rows for _, rows in data.roles], kept, clients)
     else:
-        raise ValueError(f"unknown partition {partition!r}, one of {', '.join(PARTITIONS)}")
+        raise ValueError(f"unknown partition {partition!r}: expected one of {', '.join(PARTITIONS)}")
     return Federated(data.train, dealt, data.test, data.classes, data.train.take(held) if len(held) else None)
 
 
 def hold_out(rows: Index, labels: Labels, fraction: float, *, seed: int) -> tuple[Index, Index]:
-    """(kept, held out): the same fraction of every label, chosen by lot; round(fraction * rows) in all.
+    """(kept, held out): the same fraction of each label, drawn at random; round(fraction * rows) in total.
 
-    Where a label's share is not whole, the labels with the largest remainders give one more.
+    The share of a label is rounded down; the labels with the largest remainders give one more.
     """
     if not 0 <= fraction < 1:
-        raise ValueError(f"a validation fraction in [0, 1), got {fraction}")
+        raise ValueError(f"validation: expected a fraction in [0, 1), got {fraction}")
     generator = _generator("hold out", seed)
     by_label = [rows[labels[rows] == label] for label in np.unique(labels[rows])]
     shares = np.array([fraction * len(group) for group in by_label])
@@ -72,23 +72,23 @@ def hold_out(rows: Index, labels: Labels, fraction: float, *, seed: int) -> tupl
 
 
 def iid(rows: Index, clients: int, *, seed: int) -> tuple[Index, ...]:
-    """A random permutation cut into equal parts (sizes differ by at most one)."""
+    """A random permutation, cut into equal parts (sizes differ by at most one)."""
     _enough(len(rows), clients)
     order = _generator("iid", seed).permutation(rows)
     return tuple(np.sort(part) for part in np.array_split(order, clients))
 
 
 def shards(rows: Index, labels: Labels, clients: int, per_client: int, *, seed: int) -> tuple[Index, ...]:
-    """Sort by label, cut into clients * per_client equal shards, deal `per_client` to each by lot.
+    """Sort by label, cut into clients * per_client equal shards, give each client `per_client` at random.
 
-    McMahan et al. 2017, Section 3. With whole shards inside one label a client sees at most `per_client`
-    labels: the paper's "2 labels" and "5 labels".
+    McMahan et al. 2017, Section 3. If each shard has one label, a client has at most `per_client` labels: the
+    paper's "2 labels" and "5 labels".
     """
     if per_client < 1:
-        raise ValueError(f"at least one shard per client, got {per_client}")
+        raise ValueError(f"expected at least one shard per client, got {per_client}")
     _enough(len(rows), clients * per_client)
     generator = _generator("shards", seed)
-    # Shuffled first, so that a shard is a random part of its label and not a stretch of the file.
+    # Shuffle first: a shard is then a random part of its label, not consecutive rows of the file.
     mixed = generator.permutation(rows)
     pieces = np.array_split(mixed[np.argsort(labels[mixed], kind="stable")], clients * per_client)
     hands = generator.permutation(len(pieces)).reshape(clients, per_client)
@@ -98,13 +98,13 @@ def shards(rows: Index, labels: Labels, clients: int, per_client: int, *, seed: 
 def dirichlet(
     rows: Index, labels: Labels, clients: int, alpha: float, *, seed: int, least: int = 1
 ) -> tuple[Index, ...]:
-    """Each label is dealt in proportions drawn from Dirichlet(alpha); small alpha: few labels per client.
+    """Divide each label in proportions drawn from Dirichlet(alpha). A small alpha gives few labels each.
 
-    Hsu, Qi and Brown 2019, Section 3, by label. A client left with fewer than `least` examples gets some of
-    the largest client's, instead of drawing again until chance is kind.
+    Hsu, Qi and Brown 2019, Section 3, by label. A client with fewer than `least` examples takes some from the
+    largest client.
     """
     if not alpha > 0 or least < 1:
-        raise ValueError(f"alpha > 0 and least >= 1, got {alpha} and {least}")
+        raise ValueError(f"expected alpha > 0 and least >= 1, got {alpha} and {least}")
     _enough(len(rows), clients * least)
     generator = _generator("dirichlet", seed)
     hands: list[list[Index]] = [[] for _ in range(clients)]
@@ -127,18 +127,18 @@ def dirichlet(
 
 
 def by_role(roles: Sequence[Index], kept: Index, clients: int) -> tuple[Index, ...]:
-    """The first `clients` roles, each without the examples that were held out."""
+    """The first `clients` roles, without the examples that were held out."""
     dealt = [rows for role in roles[:clients] if len(rows := np.intersect1d(role, kept, assume_unique=True))]
     if len(dealt) < clients:
-        raise ValueError(f"{clients} clients, but only {len(dealt)} roles have examples")
+        raise ValueError(f"expected {clients} roles with examples, one per client, got {len(dealt)}")
     return tuple(dealt)
 
 
 def flip_labels(data: Federated, clients: Iterable[int]) -> Federated:
-    """The label-flip attack in the data: y becomes C-1-y for all examples of the clients named."""
+    """The label-flip attack: y becomes C-1-y for all examples of the given clients."""
     chosen = sorted(set(clients))
     if chosen and not 0 <= chosen[0] <= chosen[-1] < len(data.clients):
-        raise ValueError(f"clients {chosen} of {len(data.clients)}")
+        raise ValueError(f"expected clients from 0 to {len(data.clients) - 1}, got {chosen}")
     labels = data.train.labels.clone()
     for client in chosen:
         rows = torch.from_numpy(data.clients[client])
@@ -146,17 +146,17 @@ def flip_labels(data: Federated, clients: Iterable[int]) -> Federated:
     return replace(data, train=replace(data.train, labels=labels))
 
 
-def stretches(sizes: Sequence[int]) -> list[Index]:
-    """Rows 0..sum of sizes, cut into consecutive stretches of these sizes."""
+def consecutive(sizes: Sequence[int]) -> list[Index]:
+    """The rows 0, 1, 2, ... cut into consecutive parts of these sizes."""
     ends = np.cumsum([0, *sizes])
     return [np.arange(start, end, dtype=np.int64) for start, end in pairwise(ends)]
 
 
 def _generator(step: str, seed: int) -> np.random.Generator:
-    """Every step has a stream of its own, so that one more draw in one of them moves nothing in another."""
+    """Each step has its own stream, so that a change in one does not affect another."""
     return np.random.default_rng([seed, *step.encode()])
 
 
 def _enough(examples: int, parts: int) -> None:
     if parts < 1 or examples < parts:
-        raise ValueError(f"{examples} examples cannot be dealt into {parts} parts")
+        raise ValueError(f"{examples} examples cannot be divided into {parts} parts")

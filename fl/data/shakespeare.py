@@ -2,18 +2,18 @@
 
 Caldas et al. 2018 (LEAF), after McMahan et al. 2017: every speaking role of every play is a client, and an
 example is 80 characters of what the role says and the character that follows. The edition of 1994 gives
-LEAF's published counts: 1,129 roles and 4,226,158 examples. What LEAF does and this repeats:
+LEAF's published counts: 1,129 roles and 4,226,158 examples. This module follows LEAF's rules:
 
-- A play begins at its author line; its title is the last line of text at least two lines above.
-- Two spaces, a name and a full stop open a speech; lines indented by four go on with it. The Comedy of Errors
-  is not indented, so there every line goes on, until a stage direction in angle brackets.
-- Names differ in case inside a play ("Sir Toby", "SIR TOBY"): they are one role.
-- A work with fewer than two roles is no play, and a role of fewer than three lines does not count.
-- The lines of a role are joined by spaces, runs of spaces become one, and windows run over all of it.
-- A role's first examples are for training and its last for testing, with 79 left out between them, so that no
-  test example shares text with a training example.
+- A play begins at its author line. Its title is the last line of text at least two lines above.
+- Two spaces, a name and a full stop start a speech. Lines indented by four continue it. The Comedy of Errors
+  is not indented: there, each line continues the speech until a stage direction in angle brackets.
+- Names that differ only in case ("Sir Toby", "SIR TOBY") are one role.
+- A work with fewer than two roles is not a play. A role with fewer than three lines does not count.
+- The lines of a role are joined by spaces, and repeated spaces become one. Windows slide over the whole text.
+- The first examples of a role are for training and the last for testing. 79 examples between them are left
+  out, so that no test example shares text with a training example.
 
-Roles come in the order in which they first speak. The edition may be copied for personal, non-commercial use
+Roles are in the order in which they first speak. The edition may be copied for personal, non-commercial use
 only, so it is not part of this package.
 """
 
@@ -28,14 +28,14 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 from fl.data.examples import DataSet, Examples, Index
-from fl.data.partition import stretches
+from fl.data.partition import consecutive
 
 CONTEXT = 80
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
-"""LEAF's 80 characters. Joining lines by spaces leaves the first, a line break, without use: 79 occur."""
+"""LEAF's 80 characters. The first, a line break, never occurs, because lines are joined by spaces."""
 
 FILES = {"pg100.txt": "7635b6820eeb486b017ef73fe791d332b457d22b0090005ca1dd305a459e6ca9"}
-"""By `fingerprint`, not by the checksum of the file."""
+"""Made by `fingerprint`; not the checksum of the file."""
 
 AUTHOR = "by William Shakespeare"
 SPEECH = re.compile(r"  ([a-zA-Z][a-zA-Z ]*)\. (.*)")
@@ -45,12 +45,12 @@ FLAT_SPEECH = re.compile(r"([a-zA-Z][a-zA-Z ]*)\. (.*)")
 
 
 def parse(contents: Mapping[str, bytes], *, roles: int | None = None, train_fraction: float = 0.8) -> DataSet:
-    """The data set from the text of the edition; of its first `roles` roles, or of all."""
+    """The data set from the text of the edition, with its first `roles` roles or all of them."""
     if not 0 < train_fraction < 1:
-        raise ValueError(f"a fraction between 0 and 1, got {train_fraction}")
+        raise ValueError(f"train_fraction: expected a number between 0 and 1, got {train_fraction}")
     spoken = list(role_texts(contents["pg100.txt"]).items())[:roles]
     if roles is not None and len(spoken) < roles:
-        raise ValueError(f"{roles} roles, but the text has only {len(spoken)}")
+        raise ValueError(f"expected at most the {len(spoken)} roles of the text, got {roles}")
     train: list[np.ndarray[tuple[int, int], np.dtype[np.uint8]]] = []
     test: list[np.ndarray[tuple[int, int], np.dtype[np.uint8]]] = []
     for _, text in spoken:
@@ -58,7 +58,7 @@ def parse(contents: Mapping[str, bytes], *, roles: int | None = None, train_frac
         cut = max(1, int(train_fraction * len(windows)))
         train.append(windows[:cut])
         test.append(windows[cut + CONTEXT - 1 :])
-    rows: list[Index] = stretches([len(part) for part in train])
+    rows: list[Index] = consecutive([len(part) for part in train])
     return DataSet(
         "shakespeare",
         _examples(train),
@@ -69,7 +69,7 @@ def parse(contents: Mapping[str, bytes], *, roles: int | None = None, train_frac
 
 
 def role_texts(content: bytes) -> dict[str, str]:
-    """What each role says, as one line of text; roles that say too little for one example are left out."""
+    """What each role says, as one line of text. Roles with too little text for one example are left out."""
     found: dict[str, str] = {}
     for title, speeches in plays(content.decode("utf-8-sig")):
         for name, lines in speeches.items():
@@ -80,7 +80,7 @@ def role_texts(content: bytes) -> dict[str, str]:
 
 
 def plays(text: str) -> list[tuple[str, dict[str, list[str]]]]:
-    """(title, lines of each role) of every play."""
+    """(title, lines of each role) of each play."""
     lines = text.splitlines()
     found: list[tuple[str, dict[str, list[str]]]] = []
     speeches: dict[str, list[str]] = {}
@@ -111,8 +111,8 @@ def plays(text: str) -> list[tuple[str, dict[str, list[str]]]]:
 def fingerprint(content: bytes) -> str:
     """SHA-256 over all roles and what they say.
 
-    Gutenberg's copies of this edition differ in byte-order mark, line ends and licence text, none of which is
-    used; so the part that is used is what the checksum is of.
+    Gutenberg's copies of this edition differ in byte-order mark, line ends and licence text. The checksum
+    covers only the text that is used.
     """
     digest = hashlib.sha256()
     for name, text in role_texts(content).items():

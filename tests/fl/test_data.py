@@ -66,7 +66,7 @@ def test_bytes_without_scaling_are_tokens():
         ({"labels": torch.zeros(4)}, "int64"),
         ({"labels": torch.zeros(3, dtype=torch.int64)}, "one input row per label"),
         ({"inputs": torch.zeros(4, 2, dtype=torch.float64)}, "float32, uint8 or int64"),
-        ({"scaling": Scaling(255.0, (0.0,), (1.0,))}, "only uint8"),
+        ({"scaling": Scaling(255.0, (0.0,), (1.0,))}, "needs uint8"),
         (
             {
                 "inputs": torch.zeros(4, 2, 2, 2, dtype=torch.uint8),
@@ -134,7 +134,7 @@ def test_a_data_set_of_your_own_is_loaded_by_its_import_path(tmp_path: Path, mon
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert load("own_data:coins").name == "coins"
-    with pytest.raises(ValueError, match="returned int, not a DataSet"):
+    with pytest.raises(ValueError, match="expected a DataSet, it returned int"):
         load("own_data:nothing")
     with pytest.raises(ValueError, match="no function missing"):
         load("own_data:missing")
@@ -146,7 +146,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
 
 
 def test_roles_belong_to_shakespeare():
-    with pytest.raises(ValueError, match="roles belong to shakespeare"):
+    with pytest.raises(ValueError, match="only shakespeare has roles"):
         load("digits", roles=3)
 
 

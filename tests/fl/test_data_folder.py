@@ -156,7 +156,7 @@ def test_import_reads_the_publishers_archives(place: Path, offered: Path):
 def test_import_of_an_incomplete_folder_copies_nothing(place: Path, offered: Path):
     offer_mnist(offered)
     (offered / "t10k-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(DataError, match="has no t10k-labels-idx1-ubyte"):
+    with pytest.raises(DataError, match="does not contain t10k-labels-idx1-ubyte"):
         import_folder("mnist", offered)
     assert files_under(place) == []
 
@@ -177,7 +177,7 @@ def test_one_changed_byte_is_refused_on_import_and_on_loading(place: Path, offer
 
 def test_the_pickled_version_of_cifar_is_not_even_opened(place: Path, offered: Path):
     (offered / "data_batch_1").write_bytes(b"\x80\x04cos\nsystem\n(S'false'\ntR.")
-    with pytest.raises(DataError, match=r"has no data_batch_1\.bin"):
+    with pytest.raises(DataError, match=r"does not contain data_batch_1\.bin"):
         import_folder("cifar10", offered)
 
 
@@ -209,7 +209,7 @@ def test_an_archive_cannot_write_elsewhere(place: Path, offered: Path):
 def test_a_packed_file_that_grows_too_large_is_refused(place: Path, offered: Path):
     offer_mnist(offered)
     (offered / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(50_000_000)))
-    with pytest.raises(DataError, match="larger than the 5000 bytes"):
+    with pytest.raises(DataError, match="larger than 5000 bytes"):
         import_folder("mnist", offered)
 
 
@@ -246,7 +246,7 @@ def too_long(offered: Path) -> None:
         (wrong_content, "SHA-256"),
         (damaged_gzip, "damaged"),
         (missing_file, "404"),
-        (too_long, "more than the"),
+        (too_long, "more than"),
     ],
 )
 def test_a_fetch_that_fails_leaves_nothing(
@@ -263,16 +263,16 @@ def test_a_fetch_that_fails_leaves_nothing(
 def test_a_broken_connection_leaves_what_was_there(place: Path, offered: Path, mirror: str):
     offer_mnist(offered)
     fetch("mnist", mirror)
-    with pytest.raises(DataError, match=r"broke off|could not fetch"):
+    with pytest.raises(DataError, match=r"ended after|could not download"):
         fetch("mnist", f"{mirror}/cut/")
     assert files_under(place) == sorted(f"mnist/{name}" for name in MNIST)
     assert len(load("mnist").test) == 3
 
 
 def test_no_server_and_no_http_are_errors_that_name_the_address(place: Path):
-    with pytest.raises(DataError, match=r"could not fetch http://127\.0\.0\.1:9/"):
+    with pytest.raises(DataError, match=r"could not download http://127\.0\.0\.1:9/"):
         fetch("mnist", "http://127.0.0.1:9/")
-    with pytest.raises(DataError, match="not an http or https address"):
+    with pytest.raises(DataError, match="expected an http or https address"):
         fetch("mnist", "file:///etc/")
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl.data import DataSet, Examples, federate, flip_labels, load
-from fl.data.partition import by_role, dirichlet, hold_out, iid, shards, stretches
+from fl.data.partition import by_role, consecutive, dirichlet, hold_out, iid, shards
 
 Deal = Callable[[np.ndarray, np.ndarray, int, int], tuple[np.ndarray, ...]]
 
@@ -110,14 +110,14 @@ def test_five_percent_of_cifar_are_250_of_each_label():
 
 
 def test_roles_keep_their_order_and_lose_what_was_held_out():
-    roles = stretches([3, 2, 4])
+    roles = consecutive([3, 2, 4])
     dealt = by_role(roles, np.array([0, 2, 3, 4, 6, 8]), 3)
     assert [hand.tolist() for hand in dealt] == [[0, 2], [3, 4], [6, 8]]
 
 
 def test_more_clients_than_roles_are_refused():
-    with pytest.raises(ValueError, match="3 clients, but only 2 roles"):
-        by_role(stretches([3, 2]), np.arange(5), 3)
+    with pytest.raises(ValueError, match="expected 3 roles with examples"):
+        by_role(consecutive([3, 2]), np.arange(5), 3)
 
 
 def test_federate_deals_what_the_server_does_not_keep():
@@ -142,7 +142,7 @@ def test_without_validation_everything_is_dealt():
 def test_federate_by_role():
     rows = torch.arange(10)[:, None].float()
     some = Examples(rows, torch.zeros(10, dtype=torch.int64))
-    roles = tuple((f"role {i}", part) for i, part in enumerate(stretches([4, 6])))
+    roles = tuple((f"role {i}", part) for i, part in enumerate(consecutive([4, 6])))
     dealt = federate(DataSet("mine", some, some, 1, roles), clients=2, seed=0, partition="role")
     assert dealt.sizes.tolist() == [4, 6]
 
@@ -150,10 +150,10 @@ def test_federate_by_role():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"partition": "role"}, "does not say who wrote"),
-        ({"partition": "fair"}, "unknown partition 'fair', one of iid, shards, dirichlet, role"),
-        ({"clients": 5000}, "cannot be dealt into 5000"),
-        ({"clients": 0}, "cannot be dealt into 0"),
+        ({"partition": "role"}, "needs data with roles"),
+        ({"partition": "fair"}, "unknown partition 'fair': expected one of iid, shards, dirichlet, role"),
+        ({"clients": 5000}, "cannot be divided into 5000"),
+        ({"clients": 0}, "cannot be divided into 0"),
         ({"validation": 1.0}, "fraction"),
         ({"partition": "dirichlet", "alpha": 0.0}, "alpha > 0"),
         ({"partition": "shards", "shards_per_client": 0}, "at least one shard"),
@@ -181,5 +181,5 @@ def test_flipping_twice_is_flipping_back():
 
 @pytest.mark.parametrize("client", [-1, 4])
 def test_flipping_the_labels_of_nobody_is_refused(client: int):
-    with pytest.raises(ValueError, match="of 4"):
+    with pytest.raises(ValueError, match="from 0 to 3"):
         flip_labels(federate(load("digits"), clients=4, seed=1), [client])
