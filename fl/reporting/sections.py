@@ -31,61 +31,12 @@ def page_content(runs: Sequence[Recorded], references: Sequence[Line] = ()) -> d
     """Everything that the template report.html needs."""
     started = ", ".join(dict.fromkeys(run.info.get("started", "")[:10] for run in runs if run.info))
     return {
-        "title": "Training with SHARE" if len(runs) > 1 else f"Training with SHARE: {runs[0].name}",
-        "subtitle": f"{len(runs)} run{'s' * (len(runs) > 1)}, {started}",
-        "warnings": [warning for run in runs if (warning := _warning(run))],
-        "tiles": _tiles(runs[0]),
+        "started": started,
         "accuracy": _accuracy_chart(runs, references),
         "comparison": _comparison(runs),
         "runs": [_run_content(run) for run in runs],
         "differences": _differences(runs),
-        "machine": _machine(runs[0].info),
     }
-
-
-def _warning(run: Recorded) -> str:
-    e, exposed = run.experiment, len(measures.exposed_clients(run))
-    if exposed and e.method == "no-share":
-        return f"{run.name}: no secure aggregation. The server saw all {exposed} updates one by one."
-    if exposed:
-        return (
-            f"{run.name}: {exposed} of {e.clients} clients were exposed. The audit only reported "
-            "(report-even-if-exposed), so the server could compute their updates exactly."
-        )
-    if not e.secure:
-        return f"{run.name}: simulated in the clear. Secure aggregation would give the same model."
-    return ""
-
-
-def _tiles(run: Recorded) -> list[tuple[str, str, str]]:
-    """(label, value, detail) of the numbers at the top."""
-    points, anonymity = measures.accuracies(run), measures.least_anonymity(run)
-    up, down = measures.traffic(run)
-    secure, total = seconds_per_round(run, "secure"), seconds_per_round(run, "total") or 1e-9
-    counts = measures.outcomes(run.rounds)
-    poisoned = counts["caught"] + counts["poisoned"]
-    tiles = [
-        (
-            f"{run.name}: accuracy",
-            f"{points[-1][1]:.1%}" if points else "-",
-            f"after round {points[-1][0]:g}" if points else "",
-        ),
-        (
-            "exposed clients",
-            str(len(measures.exposed_clients(run))),
-            f"anonymity T = {anonymity}" if anonymity and anonymity > 1 else "",
-        ),
-        ("secure aggregation", f"{secure:.2g} s", f"per round, {secure / total:.1%} of it"),
-        (
-            "per client and round",
-            describe_bytes(up + down),
-            f"{describe_bytes(up)} up, {describe_bytes(down)} down",
-        ),
-    ]
-    if poisoned and run.experiment.defended:
-        filtered = f"{counts['caught'] / poisoned:.0%}"
-        tiles.append(("poisoned clusters filtered", filtered, f"of {poisoned}"))
-    return tiles
 
 
 def _accuracy_chart(runs: Sequence[Recorded], references: Sequence[Line]) -> Markup:
@@ -121,41 +72,34 @@ def _comparison(runs: Sequence[Recorded]) -> Table:
 
 
 def _run_content(run: Recorded) -> dict[str, Any]:
-    method = run.experiment.method
-    skipped = [record["skipped"] for record in run.rounds if record["skipped"]]
+    e, points = run.experiment, measures.accuracies(run)
+    up, down = measures.traffic(run)
     return {
         "name": run.name,
-        "skipped": f"{len(skipped)} rounds were skipped: {skipped[0]}." if skipped else "",
-        "clusters": None if method == "fedavg" else _clusters(run),
-        "exposure": None if method == "no-share" else _exposure(run),
+        "info": run.info,
+        "experiment": e,
+        "last": points[-1] if points else None,
+        "exposed": len(measures.exposed_clients(run)),
+        "anonymity": measures.least_anonymity(run) or 0,
+        "seconds": {name: seconds_per_round(run, name) for name in ("secure", "total")},
+        "traffic": [describe_bytes(count) for count in (up + down, up, down)],
+        "outcomes": measures.outcomes(run.rounds),
+        "skipped": [record["skipped"] for record in run.rounds if record["skipped"]],
+        "clusters": None if e.method == "fedavg" else _clusters(run),
+        "exposure": None if e.method == "no-share" else _exposure(run),
         "costs": _costs(run),
         "blamed": _blamed(run),
         "dropouts": _dropouts(run),
-        "toml": to_toml(run.experiment),
+        "toml": to_toml(e),
     }
 
 
 def _clusters(run: Recorded) -> dict[str, Any]:
     counts = measures.outcomes(run.rounds)
-    poisoned, clean = counts["caught"] + counts["poisoned"], counts["used"] + counts["wasted"]
-    facts = []
-    if poisoned:
-        facts.append(f"{counts['caught']} of {poisoned} poisoned clusters were filtered out")
-    if clean:
-        facts.append(f"{counts['used']} of {clean} clean ones were used")
-    if counts["closed"]:
-        facts.append(f"{counts['closed']} stayed closed, because their sums would have revealed too much")
-    if counts["lost"]:
-        facts.append(f"{counts['lost']} were lost to dropouts or cheating")
-    text = f"{'; '.join(facts).capitalize()}. Only a simulation knows which clusters were poisoned."
-    if any(c["kept"] is not None and 0 < c["kept"] < 1 for r in run.rounds for c in r["clusters"]):
-        text += (
-            " This rule works coordinate by coordinate: a cluster counts as used if it got at least half of "
-            "a fair share. A stronger colour means a larger share."
-        )
+    kept = [c["kept"] for record in run.rounds for c in record["clusters"] if c["kept"] is not None]
     most = max((len(record["clusters"]) for record in run.rounds), default=0)
     return {
-        "text": text,
+        "partly_kept": any(0 < share < 1 for share in kept),
         "legend": [(colour, meaning) for colour, meaning in OUTCOMES.items() if counts[colour]],
         "chart": _cluster_grid(run) if most <= MOST_SQUARES else _cluster_columns(run),
     }
@@ -197,33 +141,20 @@ def _cluster_columns(run: Recorded) -> Markup:
 
 
 def _exposure(run: Recorded) -> dict[str, Any]:
-    clients, exposed = run.experiment.clients, len(measures.exposed_clients(run))
-    anonymity = measures.least_anonymity(run)
-    leverage = [(r["round"], r["exposure"]["leverage"]) for r in run.rounds]
-    most_leverage = [(r["round"], r["exposure"]["most_leverage"]) for r in run.rounds]
-    facts = [f"{exposed} of {clients} clients were exposed" if exposed else "No client was exposed"]
-    if anonymity is not None and anonymity > 1:
-        facts.append(f"every combination the server could compute involves at least {anonymity} clients")
-    worst = max((value for _, value in most_leverage), default=0.0)
-    facts.append(f"the sums of one round explain at most {worst:.0%} of a client's update (its leverage)")
-    text = "; ".join(facts) + "."
-    together = measures.leverage_if_unchanged(run)
-    if together is not None and len(run.rounds) > 1:
-        text += (
-            f" If no update had changed over the last {min(measures.WINDOW, len(run.rounds))} rounds, their "
-            f"sums together would explain {together:.0%} on average. Only atoms whose clients all take part "
-            "or all stay away protect across rounds."
-        )
-    shares = [(r["round"], len(r["exposure"]["exposed"]) / clients) for r in run.rounds]
+    found = [(record["round"], record["exposure"]) for record in run.rounds]
+    most = [(number, exposure["most_leverage"]) for number, exposure in found]
+    share = [(number, len(exposure["exposed"]) / run.experiment.clients) for number, exposure in found]
     curves = [
-        Line("mean leverage", leverage, "c5"),
-        Line("most leverage", most_leverage, "c3"),
-        Line("exposed clients", shares, "poisoned"),
+        Line("mean leverage", [(number, exposure["leverage"]) for number, exposure in found], "c5"),
+        Line("most leverage", most, "c3"),
+        Line("exposed clients", share, "poisoned"),
     ]
     return {
-        "text": text,
+        "most_leverage": max((value for _, value in most), default=0.0),
+        "rounds": min(measures.WINDOW, len(found)),
+        "together": measures.leverage_if_unchanged(run) if len(found) > 1 else None,
         "chart": lines(curves, y_label="leverage", x_label="round", percent=True, top=1.0, height=220),
-        "audit": "; ".join(run.rounds[-1]["exposure"]["sentences"]) if run.rounds else "",
+        "audit": "; ".join(found[-1][1]["sentences"]) if found else "",
     }
 
 
@@ -292,11 +223,3 @@ def _flat(tables: Mapping[str, Any], path: str = "") -> dict[str, Any]:
         full = f"{path}.{name}" if path else name
         found |= _flat(value, full) if isinstance(value, Mapping) else {full: value}
     return found
-
-
-def _machine(info: Mapping[str, Any]) -> str:
-    versions = ", ".join(f"{name} {number}" for name, number in info.get("versions", {}).items())
-    return (
-        f"{versions}; {info.get('cores', '?')} cores, {info.get('workers', 0)} training processes, "
-        f"{info.get('parameters', 0):,} parameters."
-    )
