@@ -1,4 +1,4 @@
-"""What is on disk is whole, and a run that was killed goes on to the same bits."""
+"""Files are complete or absent, and a run that was killed continues to the same bits."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def wait_for(path: Path, rounds: int, process: subprocess.Popen[bytes]) -> None:
 
 
 @pytest.mark.parametrize(("checkpoint_every", "workers"), [(1, 2), (3, 0)])
-def test_after_kill_9_again_and_again_the_final_model_has_the_same_bits(
+def test_a_run_that_is_killed_repeatedly_ends_with_the_same_bits(
     tmp_path: Path, checkpoint_every: int, workers: int
 ) -> None:
     changes = {
@@ -76,7 +76,7 @@ def test_after_kill_9_again_and_again_the_final_model_has_the_same_bits(
     process = start(place, str(file))
     for kill_after in (1, 4):
         wait_for(place, kill_after, process)
-        time.sleep(0.05 * kill_after)  # somewhere inside a round
+        time.sleep(0.05 * kill_after)  # in the middle of a round
         process.send_signal(signal.SIGKILL)
         process.communicate()
         assert process.returncode == -signal.SIGKILL
@@ -93,7 +93,7 @@ def test_after_kill_9_again_and_again_the_final_model_has_the_same_bits(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_stops_cleanly_says_how_to_go_on_and_goes_on(tmp_path: Path, number: int) -> None:
+def test_ctrl_c_stops_the_run_and_says_how_to_continue_it(tmp_path: Path, number: int) -> None:
     file = tmp_path / "e.toml"
     file.write_text(to_toml(tiny(rounds=400)))
     process = start(tmp_path / "run", str(file))
@@ -108,13 +108,13 @@ def test_ctrl_c_stops_cleanly_says_how_to_go_on_and_goes_on(tmp_path: Path, numb
     assert resumed(tmp_path / "run", f"rounds={done + 2}") == trained_in(tmp_path / "whole", rounds=done + 2)
 
 
-def test_what_a_killed_process_left_half_written_is_cut_off(tmp_path: Path) -> None:
+def test_an_incomplete_line_of_a_killed_process_is_cut_off(tmp_path: Path) -> None:
     whole = trained_in(tmp_path / "whole", rounds=4)
     trained_in(tmp_path / "run", rounds=2)
     with (tmp_path / "run" / "rounds.jsonl").open("ab") as file:
         file.write(b'{"round":3,"accuracy":0.9}\n{"round":4,"acc')
     (tmp_path / "run" / ".checkpoint.json.123").write_text("half")
-    assert len(recorded(tmp_path / "run").rounds) == 3  # a report of it shows what is whole
+    assert len(recorded(tmp_path / "run").rounds) == 3  # a report shows the complete lines
     assert resumed(tmp_path / "run", "rounds=4") == whole
     assert [record["round"] for record in recorded(tmp_path / "run").rounds] == [1, 2, 3, 4]
 
@@ -126,7 +126,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -
     assert resumed(tmp_path / "run") == whole
 
 
-def test_a_crash_between_the_two_files_of_a_checkpoint_costs_a_round_and_no_more(tmp_path: Path) -> None:
+def test_a_crash_between_the_two_files_of_a_checkpoint_costs_one_round(tmp_path: Path) -> None:
     trained_in(tmp_path / "run", rounds=2)
     older = (tmp_path / "run" / "checkpoint.json").read_bytes()
     model = (tmp_path / "run" / "checkpoint-000002.safetensors").read_bytes()
@@ -136,14 +136,14 @@ def test_a_crash_between_the_two_files_of_a_checkpoint_costs_a_round_and_no_more
     assert resumed(tmp_path / "run") == whole
 
 
-def test_resuming_may_change_the_length_but_not_the_experiment(tmp_path: Path) -> None:
+def test_resuming_may_change_the_number_of_rounds_but_not_the_experiment(tmp_path: Path) -> None:
     trained_in(tmp_path / "run")
     with pytest.raises(ConfigError, match="same training"):
         Folder.resume(tmp_path / "run", ["local.lr=0.5"])
     Folder.resume(tmp_path / "run", ["rounds=9", "machine.workers=1"]).close()
 
 
-def test_a_pickle_offered_as_a_checkpoint_is_refused_and_never_run(tmp_path: Path) -> None:
+def test_a_pickle_in_place_of_a_checkpoint_is_refused_and_never_run(tmp_path: Path) -> None:
     trained_in(tmp_path / "run")
     mark = tmp_path / "pwned"
 
@@ -176,7 +176,7 @@ def test_a_pickle_offered_as_a_checkpoint_is_refused_and_never_run(tmp_path: Pat
         ({"records": 10**9}, "shorter"),
     ],
 )
-def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path, change: dict, words: str) -> None:
+def test_a_wrong_checkpoint_is_refused(tmp_path: Path, change: dict, words: str) -> None:
     trained_in(tmp_path / "run")
     place = tmp_path / "run" / "checkpoint.json"
     place.write_text(json.dumps({**json.loads(place.read_text()), **change}))
@@ -184,7 +184,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path, change: dict,
         folder.load()
 
 
-def test_nothing_is_overwritten_and_two_processes_do_not_share_a_folder(
+def test_a_run_is_not_overwritten_and_a_folder_has_one_writer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = Folder.create(tmp_path / "run", tiny())
@@ -201,7 +201,7 @@ def test_nothing_is_overwritten_and_two_processes_do_not_share_a_folder(
         recorded(tmp_path / "nowhere")
 
 
-def test_a_write_that_fails_leaves_the_old_file_whole(
+def test_a_write_that_fails_leaves_the_old_file_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = tmp_path / "file"
@@ -217,7 +217,7 @@ def test_a_write_that_fails_leaves_the_old_file_whole(
     assert list(tmp_path.iterdir()) == [place]
 
 
-def test_records_are_plain_json_even_where_a_number_is_not_one(tmp_path: Path) -> None:
+def test_nan_and_infinity_become_null_in_json(tmp_path: Path) -> None:
     records.write_json(
         tmp_path / "x.json", {"loss": float("nan"), "n": np.int64(3), "v": np.array([1.5, np.inf]), "s": {2}}
     )

@@ -1,4 +1,4 @@
-"""A report is one file that needs nothing else, says what was recorded, and shows in a real browser."""
+"""A report is one self-contained file, shows what was recorded, and works in a real browser."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def page(folders: list[Path]) -> str:
     return (folders[0].parent / "report.html").read_text("utf-8")
 
 
-def test_the_page_needs_nothing_else(page: str) -> None:
+def test_the_page_is_self_contained(page: str) -> None:
     assert not re.findall(r"<script|<link|<img|<iframe|@import|url\(|https?://", page)
     assert "default-src 'none'" in page
 
 
-def test_names_are_text_and_never_markup(page: str) -> None:
+def test_names_are_escaped(page: str) -> None:
     assert "<b>SHARE</b>" not in page
     assert "&lt;b&gt;SHARE&lt;/b&gt; &amp; co" in page
 
 
-def test_the_page_says_what_was_recorded(page: str, folders: list[Path]) -> None:
+def test_the_page_shows_what_was_recorded(page: str, folders: list[Path]) -> None:
     for folder in folders:
         found = recorded(folder)
         assert f"{found.rounds[-1]['accuracy']:.1%}" in page
@@ -70,7 +70,7 @@ def test_the_page_says_what_was_recorded(page: str, folders: list[Path]) -> None
     assert "poisoned, filtered out" in page
 
 
-def test_every_cluster_of_every_round_is_a_square_with_its_members(page: str, folders: list[Path]) -> None:
+def test_every_cluster_of_every_round_is_a_square_with_its_clients(page: str, folders: list[Path]) -> None:
     found = recorded(folders[0])
     for record in found.rounds:
         for cluster in record["clusters"]:
@@ -79,7 +79,7 @@ def test_every_cluster_of_every_round_is_a_square_with_its_members(page: str, fo
             assert f"Clients {who}" in page
 
 
-def test_a_safe_run_alone_says_that_nobody_was_exposed(folders: list[Path], tmp_path: Path) -> None:
+def test_the_page_of_a_safe_run_says_that_no_client_was_exposed(folders: list[Path], tmp_path: Path) -> None:
     report.report([folders[0]], tmp_path / "one.html")
     text = (tmp_path / "one.html").read_text("utf-8")
     assert "No client was exposed" in text
@@ -116,7 +116,7 @@ def test_the_outcome_of_a_cluster(entry: dict[str, object], colour: str) -> None
     assert measures.outcome(entry) == colour
 
 
-def test_leverage_adds_up_over_rounds_as_if_nothing_changed(folders: list[Path]) -> None:
+def test_leverage_grows_over_rounds_if_updates_stay_the_same(folders: list[Path]) -> None:
     found = recorded(folders[0])
     alone = Recorded(found.folder, found.experiment, found.info, found.rounds[:1], {})
     assert measures.leverage_if_unchanged(alone) == pytest.approx(1 / 3, abs=0.01)
@@ -131,17 +131,16 @@ def test_many_clusters_become_columns(folders: list[Path], monkeypatch: pytest.M
     assert "8 clean, used" in text or re.search(r"round 1: \d+ clean, used", text)
 
 
-def test_a_published_curve_is_laid_beside_the_run(folders: list[Path], tmp_path: Path) -> None:
+def test_a_published_curve_is_shown_beside_the_run(folders: list[Path], tmp_path: Path) -> None:
     csv = tmp_path / "curves.csv"
     csv.write_text("curve_id,round,test_acc\nA,1,0.25\nA,2,0.5\nB,1,0.1\nA,99,0.9\n")
     reference = read_reference(csv, "A")
     assert reference.points == ((1.0, 0.25), (2.0, 0.5), (99.0, 0.9))
     text = report.html([recorded(folders[0])], [reference])
     assert "A, round 2: 50.00%" in text
-    assert "round 99" not in text  # beyond the run
-    for name, words in (("C", "no curve"),):
-        with pytest.raises(RecordError, match=words):
-            read_reference(csv, name)
+    assert "round 99" not in text  # after the last round of the run
+    with pytest.raises(RecordError, match="no curve"):
+        read_reference(csv, "C")
     csv.write_text("a,b\n1,2\n")
     with pytest.raises(RecordError):
         read_reference(csv, "A")
@@ -171,7 +170,7 @@ def test_ticks_cover_the_range_with_few_round_numbers(low: float, high: float) -
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 @pytest.mark.parametrize("size", ["1100,2400", "420,2400"])
-def test_the_page_shows_in_a_browser_without_complaints(
+def test_a_browser_shows_the_page_without_errors(
     page: str, folders: list[Path], tmp_path: Path, size: str
 ) -> None:
     assert CHROMIUM is not None
@@ -189,7 +188,7 @@ def test_the_page_shows_in_a_browser_without_complaints(
         timeout=120,
         check=True,
     )
-    assert b"CONSOLE" not in seen.stderr  # no violation of the page's own security policy, no broken part
+    assert b"CONSOLE" not in seen.stderr  # no violation of the page's security policy
     assert shot.stat().st_size > 30_000
     dumped = subprocess.run(
         [*browser, "--dump-dom", place.as_uri()], capture_output=True, timeout=120, check=True
