@@ -224,7 +224,6 @@ def names_used(module: str) -> Iterator[tuple[str, str, str]]:
                 yield f"{path.relative_to(ROOT)}:{node.lineno}", package, name
 
 
-@pytest.mark.xfail(reason="fl.flower and fl.secure still import other names", strict=False)
 def test_fl_uses_only_public_names_of_secagg_and_robust() -> None:
     wrong = []
     for module in TREE.files:
