@@ -302,7 +302,7 @@ def mask(
                 raise PeerError(f"client {dealer} dealt a share that it did not sign", culprit=dealer)
             party.held[dealer] = shares
         vectors = []
-        for r, g in plan.rows_of[party.id]:
+        for r, g in plan.groups_of[party.id]:
             own = self_key(party.seeds[r], plan.hash, party.id, r)
             vector = add(inputs[party.id], expand(own, plan.length), 1, modulus)
             for peer in [v for v in plan.groupings[r][g] if v != party.id and v in members]:
@@ -369,7 +369,7 @@ def unmask(seen: Transcript, present: Sequence[Party], modulus: int, expand: Exp
         alive = [v for v in group if v in seen.masked]
         total = [0] * plan.length
         for v in alive:
-            place = [grouping for grouping, _ in plan.rows_of[v]].index(r)
+            place = [grouping for grouping, _ in plan.groups_of[v]].index(r)
             total = add(total, seen.masked[v][place], 1, modulus)
             own = self_key(rebuild(v, r + 1), plan.hash, v, r)
             total = add(total, expand(own, plan.length), -1, modulus)

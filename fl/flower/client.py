@@ -193,7 +193,7 @@ def mask(session: Session, train: Train) -> dict[str, bytes]:
         raise RefusedError(f"expected a Bundle after dealing, got a {type(bundle).__name__}")
     if len(model) != 4 * client.plan.length:
         raise RefusedError(f"the model has {len(model)} bytes, the plan {client.plan.length} coordinates")
-    if client.plan.rows_of[session.node.client]:
+    if client.plan.groups_of[session.node.client]:
         update = train(session.node, session.round, np.frombuffer(model, dtype="<f4"))
     else:
         update = np.zeros(client.plan.length, dtype=np.float32)  # in no group: it only holds shares

@@ -21,7 +21,7 @@ from fl.secure.results import CellResult, UnprotectedResult
 from secagg import Dropout, Identity, Member, Plan, Result, Stage, TooFewSurvivors, UsageError, Verdict
 from secagg.crypto import FixedPoint
 from secagg.exposure import Anonymity, shuffled
-from secagg.protocol import RowSum
+from secagg.protocol import GroupSum
 from secagg.simulation import Cost, Misbehaviour, clear, cores, make_identities, make_roster, run
 
 Vector = NDArray[np.float32]
@@ -67,7 +67,7 @@ class Cohort:
                 cells.append(Cell(index, clients, clients, None))
                 continue
             plan = self._plan(index, clients, round, length, context)
-            cells.append(Cell(index, clients, tuple(c for c in clients if plan.rows_of[c]), plan))
+            cells.append(Cell(index, clients, tuple(c for c in clients if plan.groups_of[c]), plan))
         return cells
 
     def _plan(self, index: int, clients: tuple[int, ...], round: int, length: int, context: bytes) -> Plan:
@@ -185,7 +185,7 @@ class Population(Cohort):
         survivors = tuple(client for client in cell.clients if client not in dropouts)
         result = UnprotectedResult(
             survivors=survivors,
-            rows={(0, c): RowSum(encoding.encode(inputs[c])[0], (c,)) for c in survivors},
+            groups={(0, c): GroupSum(encoding.encode(inputs[c])[0], (c,)) for c in survivors},
             verdict=_everything_exposed(survivors, self.experiment),
             encoding=encoding,
         )

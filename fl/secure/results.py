@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fl.secure.layout import Cell
 from secagg import Dropout, Result, Verdict
 from secagg.crypto import FixedPoint
-from secagg.protocol import GroupId, RowSum
+from secagg.protocol import GroupId, GroupSum
 from secagg.simulation import Cost
 
 Vector = NDArray[np.float32]
@@ -22,7 +22,7 @@ class UnprotectedResult:
     """What a `Result` is without secure aggregation: the server sees every encoded update."""
 
     survivors: tuple[int, ...]
-    rows: Mapping[GroupId, RowSum]
+    groups: Mapping[GroupId, GroupSum]
     verdict: Verdict
     encoding: FixedPoint
     closed: Mapping[GroupId, str] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class UnprotectedResult:
 
     def mean(self, row: GroupId, *, divisor: float, out: Vector | None = None) -> Vector:
         """The update of the one client in a cluster, over `divisor`."""
-        return self.encoding.decode(self.rows[row].total, divisor=divisor, out=out)
+        return self.encoding.decode(self.groups[row].total, divisor=divisor, out=out)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,12 +65,12 @@ class CellResult:
 
     def opened(self, grouping: int) -> list[GroupId]:
         """The clusters of one grouping whose sums were opened."""
-        return sorted(row for row in self.result.rows if row[0] == grouping) if self.result else []
+        return sorted(row for row in self.result.groups if row[0] == grouping) if self.result else []
 
     def mean(self, cluster: GroupId, out: Vector | None = None) -> Vector:
         """The weighted mean of a cluster's updates: g_j of Algorithm 1."""
         assert self.result is not None
-        weight = self._weight(self.result.rows[cluster].members)
+        weight = self._weight(self.result.groups[cluster].members)
         return self.result.mean(cluster, divisor=weight / self._mean_weight, out=out)
 
     def _weight(self, clients: Iterable[int]) -> int:
@@ -90,7 +90,7 @@ class CellResult:
         assert result is not None
         encoding = result.encoding if isinstance(result, UnprotectedResult) else result.plan.encoding
         assert isinstance(encoding, FixedPoint)
-        sums = [result.rows[row] for row in self.opened(grouping)]
+        sums = [result.groups[row] for row in self.opened(grouping)]
         whole = sum(part.total.view(np.int32).astype(np.int64) for part in sums)
         weight = sum(self._weight(part.members) for part in sums)
         return np.asarray(whole, dtype=np.float64) * (self._mean_weight / encoding.scale), weight
@@ -98,5 +98,5 @@ class CellResult:
     def forget(self, grouping: int) -> None:
         """Free the sums of a grouping that was aggregated: at the paper's size all of them are 1.7 GB."""
         if self.result is not None:
-            kept = {row: part for row, part in self.result.rows.items() if row[0] != grouping}
-            self.result = replace(self.result, rows=kept)
+            kept = {row: part for row, part in self.result.groups.items() if row[0] != grouping}
+            self.result = replace(self.result, groups=kept)

@@ -86,8 +86,8 @@ def demonstrate(options: Namespace) -> Demo:
         seconds = time.perf_counter() - start
     progress.clear()
     expected = clear(plan, vectors, drop=drop)
-    exact = set(result.rows) == set(expected.rows) and all(
-        np.array_equal(opened.total, expected.rows[row].total) for row, opened in result.rows.items()
+    exact = set(result.groups) == set(expected.groups) and all(
+        np.array_equal(opened.total, expected.groups[row].total) for row, opened in result.groups.items()
     )
     truth = np.zeros(length)
     for v in result.survivors:

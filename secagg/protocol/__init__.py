@@ -6,7 +6,7 @@ docs/embedding.md shows how an application moves the messages.
 
 from __future__ import annotations
 
-from secagg.protocol.cache import Cache
+from secagg.protocol.cache import Cache, NoCache
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import State
 from secagg.protocol.dealing import check_advert
@@ -15,23 +15,21 @@ from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
 from secagg.protocol.messages import (
     Bundle,
     Consistency,
-    Dealer,
     Dealing,
-    Endorsement,
     KeyAdvert,
     KeyList,
     MaskedInput,
     Message,
+    Outbox,
     Signatures,
-    Survivor,
     Survivors,
     ToClient,
     ToServer,
     Unmasking,
 )
 from secagg.protocol.plan import Member, Plan, default_colluders, default_threshold
-from secagg.protocol.result import Dropout, Result, RowSum, Stage
-from secagg.protocol.server import Outbox, Server
+from secagg.protocol.result import Dropout, GroupSum, Result, Stage
+from secagg.protocol.server import Server
 from secagg.protocol.transcript import unmasking_statement
 from secagg.protocol.wire import decode, encode
 from secagg.types import GroupId
@@ -41,13 +39,12 @@ __all__ = [
     "Cache",
     "Client",
     "Consistency",
-    "Dealer",
     "Dealing",
     "Dropout",
-    "Endorsement",
     "FileJournal",
     "Floors",
     "GroupId",
+    "GroupSum",
     "Journal",
     "KeyAdvert",
     "KeyList",
@@ -55,15 +52,14 @@ __all__ = [
     "Member",
     "MemoryJournal",
     "Message",
+    "NoCache",
     "Outbox",
     "Plan",
     "Result",
-    "RowSum",
     "Server",
     "Signatures",
     "Stage",
     "State",
-    "Survivor",
     "Survivors",
     "ToClient",
     "ToServer",

@@ -14,7 +14,11 @@ from secagg.types import ClientId
 
 
 class Cache(Protocol):
-    """What `Client` asks. Answers must equal those of `NoCache`."""
+    """What `Client` asks. Answers must equal those of `NoCache`.
+
+    >>> from secagg.protocol import Cache, NoCache
+    >>> cache: Cache = NoCache()  # or secagg.simulation's, which remembers
+    """
 
     def plan(self, data: bytes) -> Plan: ...
     def verdict(self, plan: Plan, survivors: tuple[ClientId, ...]) -> Verdict: ...

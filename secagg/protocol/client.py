@@ -1,9 +1,10 @@
 """One client in one run: five answers, each given once.
 
 The stages are those of Bonawitz et al. 2017, Fig. 4, over R groupings at once, with two additions: the view
-of U2 is signed with the masked input, and every client audits what the opened rows would reveal before it
-signs. `STEPS` is the whole state machine. Doubt comes first: the state is FAILED while a message is being
-handled, and only success leaves it, so a refused request cannot be tried again with a better lie.
+of U2 is signed with the masked input, and every client audits what the opened sums would reveal before it
+signs. `STEPS` is the whole state machine; `client_checks.py` holds what a client demands of each message. The
+state is FAILED while a message is being handled, and only success leaves it, so the server cannot retry a
+refused request with different content.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ import numpy.typing as npt
 
 from secagg import labels
 from secagg.crypto import box, hashtree, shamir
-from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Identity, digest, verify
+from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Identity, digest
 from secagg.crypto.masks import pairwise_keys, pairwise_sign, self_key
 from secagg.crypto.prg import add_masks
-from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, TooFewSurvivors, UsageError
+from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, UsageError
 from secagg.protocol import client_state, codec, transcript
 from secagg.protocol.cache import Cache, NoCache
-from secagg.protocol.client_state import OPENING, HeldShares, Memory, Opening, State, share_nonces
+from secagg.protocol.client_checks import check_adverts, check_dealers, check_endorsements, check_survivors
+from secagg.protocol.client_state import OPENING, ClientMemory, Opening, State
 from secagg.protocol.codec import BUFFERS, Buffer
-from secagg.protocol.dealing import box_bytes, check_advert, read_proofs
+from secagg.protocol.dealing import HeldShares, box_bytes, nonces_of, read_proofs, share_hashes
 from secagg.protocol.floors import Floors
 from secagg.protocol.journal import Journal
 from secagg.protocol.messages import (
@@ -46,26 +48,34 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.plan import Plan, roster_hash
 from secagg.protocol.wire import decode
-from secagg.types import Bytes, ClientId, Entropy, Ring32, u32
+from secagg.types import ClientId, Entropy, Ring32, u32
 
 Update = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What the application gives along with a message."""
+class FromApplication:
+    """What the application passes along with a message."""
 
     context: bytes
-    encoded: tuple[Ring32, int] | None = field(repr=False)  # and how many coordinates were clipped
+    encoded: tuple[Ring32, int] | None = field(repr=False)  # with the number of clipped coordinates
     out: Ring32 | None
 
 
 class Client:
-    """A client of one run. `hello()` first, then `receive()` for each message of the server.
+    """A client of one run. Call `hello()` first, then `receive()` for each message from the server.
 
-    `journal` stores the exclusive records (`journal.py`); nothing leaves before a record is stored.
-    `floors` is what the client pinned and the least it accepts. `entropy` is for tests, `cache` for
-    processes that simulate many clients, `threads` limits the cores that masking uses.
+    `journal` stores the exclusive records (`journal.py`); nothing is sent before a record is stored.
+    `floors` holds what the client pinned and the least it accepts. `entropy` is for tests, `cache` for
+    processes that simulate many clients; `threads` limits the cores that masking uses.
+
+    >>> from secagg import Client, Floors, Identity, Member, MemoryJournal
+    >>> identity, other = Identity.generate(), Identity.generate()
+    >>> roster = (Member(0, identity.public), Member(1, other.public))
+    >>> floors = Floors(roster=roster, training_id=bytes(32), training_seed=bytes(32))
+    >>> client = Client(0, identity, floors, 0, MemoryJournal())
+    >>> client.hello().sender, client
+    (0, <Client 0, ADVERTISED>)
     """
 
     def __init__(
@@ -87,7 +97,7 @@ class Client:
         # audit: client-on-pinned-roster
         if identity.public != {m.id: m.identity for m in floors.roster}.get(me):
             raise UsageError(f"client {me} with this identity is not on the pinned roster")
-        self._memory = Memory(
+        self._memory = ClientMemory(
             me=me,
             round=round,
             instance=entropy(16),
@@ -116,7 +126,7 @@ class Client:
 
     def __reduce_ex__(self, protocol: object) -> str:
         # audit: client-not-copied
-        raise UsageError("a client is not copied or pickled; save() writes it, once")
+        raise UsageError("a client cannot be copied or pickled; use save(), once")
 
     @property
     def me(self) -> ClientId:
@@ -135,17 +145,16 @@ class Client:
 
     @property
     def clipped(self) -> int:
-        """How many coordinates of the update were clipped. It stays with the client: it would leak."""
+        """How many coordinates of the update were clipped. Do not send it: it reveals the update's size."""
         return self._memory.clipped
 
     # --- the state machine ---------------------------------------------------------------------------
 
     def hello(self) -> KeyAdvert:
-        """Stage 0: advertise two fresh keys, signed. They serve the first plan accepted, and no other."""
-        if self.state is not State.NEW:  # audit: hello-once
-            self._memory.state = State.FAILED
-            raise UsageError("hello() opens a run, once")
-        self._memory.state = State.FAILED
+        """Stage 0: advertise two fresh, signed keys. They serve only the first plan that is accepted."""
+        before, self._memory.state = self.state, State.FAILED
+        if before is not State.NEW:  # audit: hello-once
+            raise UsageError(f"hello() begins a run and is called once; this client is {before.name}")
         memory = self._memory
         unsigned = KeyAdvert(memory.me, self._channel_key.public, self._mask_key.public, b"")
         statement = transcript.key_statement(
@@ -164,22 +173,22 @@ class Client:
         context: bytes = b"",
         out: Ring32 | None = None,
     ) -> ToServer:
-        """Answer one server message. Any violation ends this run for good.
+        """Answer one server message. Any violation ends this run permanently.
 
-        `context` goes with the KeyList (what the application computed itself), `update` with the Bundle, and
-        perhaps `out`: memory for the masked vectors, uint32, one row per grouping.
+        Pass `context` (which the application computed itself) with the KeyList, and `update` with the
+        Bundle; `out` may then be memory for the masked vectors: uint32, one row per grouping.
         """
         if not isinstance(message, (*_FROM_SERVER, *BUFFERS)):
-            raise UsageError(f"a message is bytes or a message class, not {type(message).__name__}")
+            raise UsageError(f"expected bytes or a message class, got {type(message).__name__}")
         before, self._memory.state = self.state, State.FAILED  # audit: violation-ends-run
         if isinstance(message, BUFFERS):
             message = decode(message)  # type: ignore[assignment]
         encoded = None
         if (before, type(message)) == (State.DEALT, Bundle):
-            self._memory.state = before  # the application's own mistakes are told before the run is at stake
+            self._memory.state = before  # a mistake of the application does not end the run
             encoded = self._encode(update, out)
             self._memory.state = State.FAILED
-        given = Given(context, encoded, out)
+        given = FromApplication(context, encoded, out)
         step = STEPS.get((before, type(message)))
         if step is None:
             raise PeerError(f"{type(message).__name__} not expected in state {before.name}")
@@ -191,17 +200,17 @@ class Client:
 
     def _encode(self, update: Update | None, out: Ring32 | None) -> tuple[Ring32, int]:
         if update is None:
-            raise UsageError("the update goes with the Bundle: receive(bundle, update=...)")
+            raise UsageError("pass the update with the Bundle: receive(bundle, update=...)")
         vector = np.asarray(update)
         if vector.shape != (self.plan.length,):
-            raise UsageError(f"the update has shape {vector.shape}, the plan wants ({self.plan.length},)")
+            raise UsageError(f"the update has shape {vector.shape}, the plan expects ({self.plan.length},)")
         shape = (len(self.plan.groupings), self.plan.length)
         if out is not None and (out.shape != shape or out.dtype != np.uint32 or not out.flags.carray):
-            raise UsageError(f"the masked vectors need writable, contiguous uint32 of shape {shape}")
+            raise UsageError(f"out must be writable, contiguous uint32 of shape {shape}")
         return self.plan.encoding.encode(vector, weight=self.plan.relative_weight(self.me))
 
     def _take_step(self) -> None:
-        """Claim this transition, so that a copy of this client cannot take it too."""
+        """Record this transition, so that a copy of this client cannot take it as well."""
         memory = self._memory
         memory.step += 1
         name = digest(labels.STEP_RECORD, memory.instance, u32(memory.step)).hex()
@@ -210,13 +219,14 @@ class Client:
 
     # --- stage 1 -------------------------------------------------------------------------------------
 
-    def _deal(self, message: KeyList, given: Given) -> Dealing:
+    def _deal(self, message: KeyList, given: FromApplication) -> Dealing:
         """Check plan and keys; share the mask key and one fresh seed per grouping with every peer.
 
-        Bonawitz et al. 2017, Fig. 4, Round 1. Deviation: every share's hash is public and signed.
+        Bonawitz et al. 2017, Fig. 4, Round 1. Deviation: the hash of every share is public and signed.
         """
         plan = self._accept(message, given.context)
-        adverts = self._check_adverts(message.adverts, plan)
+        my_keys = (self._channel_key.public, self._mask_key.public)
+        adverts = check_adverts(plan, self.me, my_keys, message.adverts)
         memory, groupings = self._memory, len(plan.groupings)
         holders = sorted(adverts)
         memory.plan, memory.adverts = message.plan, message.adverts
@@ -235,7 +245,7 @@ class Client:
                 memory.held = (held,)
             else:
                 boxes.append(self._seal(next(keys), holder, held))
-        hashes = self._share_hashes(dealt, holders)
+        hashes = share_hashes(plan, dealt, holders)
         leaves = hashtree.leaves(hashes)
         commitments = tuple(
             transcript.seed_commitment(plan.hash, memory.me, r, seed) for r, seed in enumerate(memory.seeds)
@@ -246,9 +256,9 @@ class Client:
         return Dealing(memory.me, commitments, dealer.root, signature, hashes.tobytes(), b"".join(boxes))
 
     def _accept(self, message: KeyList, context: bytes) -> Plan:
-        """Take the plan if it is above the floors, and the only one ever for this update.
+        """Accept the plan if it meets the floors and no other plan was accepted for this update.
 
-        The record binds the update (training, round) to this plan: a repeated run must have the same one.
+        The record binds the update (training, round) to this plan: a repeated run must have the same plan.
         """
         try:
             plan = self._cache.plan(message.plan)
@@ -258,47 +268,10 @@ class Client:
         earlier = self._journal.create(self._record_name(labels.UPDATE_RECORD), plan.hash)
         if earlier not in (None, plan.hash):  # audit: one-plan-per-update
             raise AlreadyUsed(
-                "another plan was accepted for this update; the round cannot be repeated with this one"
+                "another plan was accepted for this update; repeat the round with that plan, or lose it"
             )
         self._plan = plan
         return plan
-
-    def _check_adverts(self, adverts: Sequence[KeyAdvert], plan: Plan) -> Mapping[ClientId, KeyAdvert]:
-        """U1: at least t peers, each key signed by its owner, mine as I sent it."""
-        peers = frozenset(plan.peers(self.me))
-        ids = [advert.sender for advert in adverts]
-        # audit: key-list-order key-list-peers-only
-        if sorted(set(ids)) != ids or not {self.me} <= set(ids) <= peers:
-            raise PeerError("the key list must name me and my peers, once each, in order")
-        if len(ids) < plan.t:  # audit: key-list-threshold
-            raise TooFewSurvivors(f"{len(ids)} clients sent keys, the threshold is {plan.t}")
-        for advert in adverts:
-            if advert.sender == self.me:
-                # audit: own-keys-unchanged
-                if (advert.channel, advert.mask) != (self._channel_key.public, self._mask_key.public):
-                    raise PeerError("the key list gives me keys that are not mine")
-                continue
-            check_advert(plan, advert)  # audit: client-checks-adverts
-        return {advert.sender: advert for advert in adverts}
-
-    def _share_hashes(self, dealt: Sequence[HeldShares], holders: Sequence[ClientId]) -> Bytes:
-        """The content of the leaf of each dealer and holder: the hashes of all shares between them."""
-        secrets = len(self.plan.groupings) + 1
-        nonces = self._share_nonces(dealt).reshape(-1, HASH_BYTES)
-        shares = np.frombuffer(b"".join(held.shares for held in dealt), np.uint8)
-        entries = np.concatenate([shares.reshape(-1, shamir.SHARE_BYTES), nonces], axis=1)
-        ids = np.empty((len(dealt), secrets, 3), np.uint32)
-        ids[:, :, 0] = np.array([held.dealer for held in dealt], np.uint32)[:, None]
-        ids[:, :, 1] = np.array(holders, np.uint32)[:, None]
-        ids[:, :, 2] = np.arange(secrets)
-        hashes = transcript.share_hashes(self.plan.hash, ids.reshape(-1, 3), entries)
-        return hashes.reshape(-1, secrets * HASH_BYTES)
-
-    def _share_nonces(self, dealt: Sequence[HeldShares]) -> Bytes:
-        """One nonce per dealing and secret: (dealings, secrets, 32)."""
-        pairs = np.frombuffer(b"".join(held.nonce for held in dealt), np.uint8).reshape(-1, HASH_BYTES)
-        secrets = len(self.plan.groupings) + 1
-        return share_nonces(pairs, secrets).reshape(-1, secrets, HASH_BYTES)
 
     def _seal(self, key: bytes, receiver: ClientId, held: HeldShares) -> bytes:
         content = held.nonce + held.shares
@@ -320,37 +293,22 @@ class Client:
 
     # --- stage 2 -------------------------------------------------------------------------------------
 
-    def _mask(self, message: Bundle, given: Given) -> MaskedInput:
+    def _mask(self, message: Bundle, given: FromApplication) -> MaskedInput:
         """Open the boxes, encode the update and mask it once per grouping; sign the view of U2.
 
-        Bonawitz et al. 2017, Fig. 4, Round 2. A box that does not open, or a share that does not match its
-        dealer's hash, is a disputed pair: the dealer stays, this client just holds no share of it.
+        Bonawitz et al. 2017, Fig. 4, Round 2. If a box does not open, or a share does not match its
+        dealer's hash, this client disputes it: the dealer stays, but this client holds no share from it.
         """
         plan, memory = self.plan, self._memory
         assert given.encoded is not None
         encoded, memory.clipped = given.encoded
-        members = self._check_dealers(message)
+        adverts = {advert.sender: advert for advert in memory.adverts}
+        members = check_dealers(plan, memory.mine[0], adverts, message)
         memory.dealers = message.dealers
         memory.held, disputes = self._open_boxes(message, members)
         vectors = self._masked(encoded, members, given.out)
         statement = transcript.view_statement(plan.hash, memory.me, self._view, disputes)
         return MaskedInput(memory.me, disputes, self._identity.sign(statement), vectors)
-
-    def _check_dealers(self, message: Bundle) -> Mapping[ClientId, KeyAdvert]:
-        """U2: a subset of U1 with at least t members, me among them with my own dealing."""
-        plan = self.plan
-        adverts = {advert.sender: advert for advert in self._memory.adverts}
-        ids = [dealer.id for dealer in message.dealers]
-        if sorted(set(ids)) != ids or not {self.me} <= set(ids) <= set(adverts):  # audit: u2-inside-u1
-            raise PeerError("U2 must be inside U1, with me, once each, in order")
-        if len(ids) < plan.t:  # audit: dealers-threshold
-            raise TooFewSurvivors(f"{len(ids)} clients shared keys, the threshold is {plan.t}")
-        # audit: one-commitment-per-grouping
-        if any(len(dealer.commitments) != len(plan.groupings) for dealer in message.dealers):
-            raise PeerError("a dealer has not one commitment per grouping")
-        if self._memory.mine[0] not in message.dealers:  # audit: own-dealing-unchanged
-            raise PeerError("U2 shows a dealing of mine that is not mine")
-        return {v: adverts[v] for v in ids}
 
     def _open_boxes(
         self, message: Bundle, members: Mapping[ClientId, KeyAdvert]
@@ -361,7 +319,7 @@ class Client:
         proofs = read_proofs(message.proofs)
         # audit: one-box-and-proof-per-dealer
         if len(message.boxes) != len(others) * box_size or len(proofs) != len(others):
-            raise PeerError("the bundle has not one box and one proof per dealer")
+            raise PeerError(f"wrong bundle size: expected {len(others)} boxes and proofs")
         opened: list[tuple[HeldShares, Dealer, int, tuple[bytes, ...]]] = []
         held, disputes = list(self._memory.held), []
         keys = self._box_keys([members[dealer.id] for dealer in others], [(v.id, self.me) for v in others])
@@ -375,7 +333,7 @@ class Client:
             opened.append(
                 (HeldShares(dealer.id, content[:HASH_BYTES], content[HASH_BYTES:]), dealer, index, path)
             )
-        contents = self._share_hashes([shares for shares, *_ in opened], [self.me] * len(opened))
+        contents = share_hashes(plan, [shares for shares, *_ in opened], [self.me] * len(opened))
         leaves = np.frombuffer(hashtree.leaves(contents), np.uint8).reshape(-1, HASH_BYTES)
         roots = hashtree.roots(leaves, [index for *_, index, _ in opened], [path for *_, path in opened])
         for (shares, dealer, _, _), root in zip(opened, roots, strict=True):
@@ -388,16 +346,16 @@ class Client:
 
     def _masked(self, encoded: Ring32, members: Mapping[ClientId, KeyAdvert], out: Ring32 | None) -> Ring32:
         plan, memory = self.plan, self._memory
-        rows = plan.rows_of[memory.me]
-        shape = (len(rows), plan.length if rows else 0)
+        groups = plan.groups_of[memory.me]
+        shape = (len(groups), plan.length if groups else 0)
         vectors = np.empty(shape, np.uint32) if out is None else out[: shape[0], : shape[1]]
         # audit: pairwise-masks-added
-        peers = [[v for v in plan.groupings[r][g] if v != memory.me and v in members] for r, g in rows]
+        peers = [[v for v in plan.groupings[r][g] if v != memory.me and v in members] for r, g in groups]
         agreed = {v: self._mask_key.agree(members[v].mask) for v in set().union(*peers)}
-        pairs = [(memory.me, v, r) for (r, _), others in zip(rows, peers, strict=True) for v in others]
+        pairs = [(memory.me, v, r) for (r, _), others in zip(groups, peers, strict=True) for v in others]
         secrets = np.frombuffer(b"".join([agreed[v] for _, v, _ in pairs]), np.uint8).reshape(-1, KEY_BYTES)
         keys = iter(pairwise_keys(secrets, plan.hash, np.array(pairs, np.uint32).reshape(-1, 3)))
-        for vector, (r, _), others in zip(vectors, rows, peers, strict=True):
+        for vector, (r, _), others in zip(vectors, groups, peers, strict=True):
             own = self_key(memory.seeds[r], plan.hash, memory.me, r)
             signs = [1, *(pairwise_sign(memory.me, v) for v in others)]
             vector[:] = encoded
@@ -407,55 +365,35 @@ class Client:
 
     @cached_property
     def _view(self) -> bytes:
-        """U2 as stage 2 showed it; it never changes after."""
+        """The hash of U2 as stage 2 showed it; it never changes afterwards."""
         adverts = {advert.sender: advert for advert in self._memory.adverts}
         dealers = self._memory.dealers
         return transcript.view(self.plan.hash, [(adverts[dealer.id], dealer) for dealer in dealers])
 
     # --- stage 3 -------------------------------------------------------------------------------------
 
-    def _sign(self, message: Survivors, _: Given) -> Consistency:
-        """Sign U3 and the rows, if all of U3 saw the same U2 and the audit allows the rows.
+    def _sign(self, message: Survivors, _: FromApplication) -> Consistency:
+        """Sign U3 and the groups, if all of U3 saw the same U2 and the audit allows the groups.
 
         Bonawitz et al. 2017, Fig. 4, Round 3. The record comes first: after it, this update is opened for
-        these survivors and these rows (or fewer), or never.
+        these survivors and these groups (or fewer of the groups), or never.
         """
         plan, memory = self.plan, self._memory
-        survivors = self._check_survivors(message)
+        risk = self._floors.sparse_risk
+        survivors = check_survivors(plan, self.me, memory.dealers, self._view, risk, message)
         verdict = self._cache.verdict(plan, survivors)
-        refused = sorted(set(message.rows) - verdict.opened)
+        refused = sorted(set(message.groups) - verdict.opened)
         if refused:  # audit: only-audited-sums
-            why = verdict.closed.get(refused[0], "there is no such row")
-            raise PeerError(f"the server wants to open row {refused[0]}, which my audit closes: {why}")
-        memory.survivors, memory.rows = survivors, message.rows
+            why = verdict.closed.get(refused[0], "the plan has no such group")
+            raise PeerError(f"the server wants to open group {refused[0]}, which my audit closes: {why}")
+        memory.survivors, memory.groups = survivors, message.groups
         self._record_opening()  # audit: opening-recorded
         return Consistency(memory.me, self._identity.sign(self._statement()))
-
-    def _check_survivors(self, message: Survivors) -> tuple[ClientId, ...]:
-        plan, view = self.plan, self._view
-        ids = tuple(member.id for member in message.members)
-        mine = {dealer.id for dealer in self._memory.dealers}
-        if list(ids) != sorted(set(ids)) or self.me not in ids:  # audit: u3-order
-            raise PeerError("U3 must name me, and everyone once, in order")
-        if not set(ids) <= (set(plan.ids) if plan.semi_honest_only else mine):  # audit: u3-inside-u2
-            raise PeerError("U3 must be inside U2")
-        if len(set(ids) & mine) < plan.t:  # audit: survivors-threshold
-            raise TooFewSurvivors(f"{len(set(ids) & mine)} clients survive, the threshold is {plan.t}")
-        if plan.semi_honest_only:  # views differ from neighbourhood to neighbourhood
-            # audit: sparse-dropouts-limited
-            if plan.sparse_risk(gone=len(plan.ids) - len(ids)) > self._floors.sparse_risk:
-                raise PeerError("so many are gone that the survivors' graph may fall apart")
-            return ids
-        for member in message.members:
-            statement = transcript.view_statement(plan.hash, member.id, view, member.disputes)
-            # audit: u3-signed-my-view
-            verify(plan.identities[member.id], member.signature, statement, signer=member.id)
-        return ids
 
     def _record_opening(self) -> None:
         memory = self._memory
         # audit: opening-belongs-to-run
-        wanted = Opening(self.plan.hash, self._view, memory.survivors, memory.rows)
+        wanted = Opening(self.plan.hash, self._view, memory.survivors, memory.groups)
         stored = self._journal.create(
             self._record_name(labels.OPENING_RECORD), codec.to_bytes(OPENING, wanted)
         )
@@ -463,45 +401,45 @@ class Client:
             return
         earlier: Opening = codec.from_bytes(OPENING, stored)
         # audit: one-opening-per-update opening-never-grows
-        if replace(earlier, rows=wanted.rows) != wanted or not set(wanted.rows) <= set(earlier.rows):
-            raise AlreadyUsed("this update was opened before, in another run or for other survivors or rows")
+        if replace(earlier, groups=wanted.groups) != wanted or not set(wanted.groups) <= set(earlier.groups):
+            raise AlreadyUsed(
+                "this update was opened before, in another run or for other survivors or groups"
+            )
 
-    def _sign_again(self, message: Survivors, _: Given) -> Consistency:
-        """The same statement again, when the first answer was lost. Another one ends the run."""
-        if (tuple(member.id for member in message.members), message.rows) != (
-            self._memory.survivors,
-            self._memory.rows,
-        ):
+    def _sign_again(self, message: Survivors, _: FromApplication) -> Consistency:
+        """Sign the same statement again, when the first answer was lost. Any other ends the run."""
+        asked = (tuple(member.id for member in message.members), message.groups)
+        if asked != (self._memory.survivors, self._memory.groups):
             # audit: same-answer-again
-            raise PeerError("the server named other survivors or rows than I signed")
+            raise PeerError("the server named other survivors or groups than I signed")
         return Consistency(self.me, self._identity.sign(self._statement()))
 
     def _statement(self) -> bytes:
-        return transcript.opening(self.plan, self._view, self._memory.survivors, self._memory.rows)
+        return transcript.opening(self.plan, self._view, self._memory.survivors, self._memory.groups)
 
     def _record_name(self, label: bytes) -> str:
-        """Names a record of one update: of this client, this training and this round."""
+        """The name of a record about one update: of this client, this training and this round."""
         round = self._memory.round.to_bytes(8, "little")
         return digest(label, self._identity.public, self._floors.training_id, round).hex()
 
     # --- stage 4 -------------------------------------------------------------------------------------
 
-    def _unmask(self, message: Signatures, _: Given) -> Unmasking:
-        """Give one kind of share per peer: of its seeds if it survived, of its mask key if it is gone.
+    def _unmask(self, message: Signatures, _: FromApplication) -> Unmasking:
+        """Give one kind of share per peer: of its seeds if it survived, of its mask key if it dropped out.
 
         Bonawitz et al. 2017, Fig. 4, Round 4: b_{v,u} for v in U3, s^SK_{v,u} for v in U2 minus U3.
-        Deviation: only the seeds of opened rows, and the key only of clients with an opened row. The two
-        sets come from the one U3 that at least t clients signed, so they cannot overlap.
+        Deviation: only the seeds of opened groups, and only the keys of clients with an opened group. The
+        two sets come from the one U3 that at least t clients signed, so they cannot overlap.
         """
         plan, memory = self.plan, self._memory
-        self._check_endorsements(message)
-        alive, opened = frozenset(memory.survivors), frozenset(memory.rows)
+        check_endorsements(plan, self.me, memory.survivors, self._statement(), message)
+        alive, opened = frozenset(memory.survivors), frozenset(memory.groups)
         seed_owners, key_owners = [], []
         seeds: list[bytes] = []
         keys: list[bytes] = []
-        for held, nonces in zip(memory.held, self._share_nonces(memory.held), strict=True):
+        for held, nonces in zip(memory.held, nonces_of(plan, memory.held), strict=True):
             # audit: closed-sums-stay-closed
-            groupings = [r for r, g in plan.rows_of[held.dealer] if (r, g) in opened]
+            groupings = [r for r, g in plan.groups_of[held.dealer] if (r, g) in opened]
             if not groupings:
                 continue
             if held.dealer in alive:  # audit: client-one-kind-of-share
@@ -517,31 +455,13 @@ class Client:
         signature = self._identity.sign(transcript.unmasking_statement(plan.hash, unsigned))
         return replace(unsigned, signature=signature)
 
-    def _check_endorsements(self, message: Signatures) -> None:
-        """At least t of my peers in U3 signed exactly what I signed."""
-        plan, statement = self.plan, self._statement()
-        electorate = frozenset(self._memory.survivors) & frozenset(plan.peers(self.me))
-        signers = [endorsement.id for endorsement in message.endorsements]
-        if signers != sorted(set(signers)):  # audit: endorser-counts-once
-            raise PeerError("each signer counts once, in order")
-        valid = 0
-        for endorsement in message.endorsements:
-            if endorsement.id not in electorate:  # audit: endorsers-in-u3
-                raise PeerError(f"client {endorsement.id} may not sign for this opening")
-            # audit: endorsements-verified
-            verify(plan.identities[endorsement.id], endorsement.signature, statement, signer=endorsement.id)
-            valid += 1
-            if valid == plan.t:  # audit: t-endorsements
-                return
-        raise TooFewSurvivors(f"{valid} clients signed the opening, the threshold is {plan.t}")
-
     # --- state in bytes ------------------------------------------------------------------------------
 
     def save(self) -> bytes:
-        """This client as bytes, between two messages. The object is spent: only the bytes go on.
+        """This client as bytes, between two messages. This object is then spent; `restore` goes on.
 
         The bytes hold secrets: encrypt them where they are stored. An older copy of them cannot act again,
-        because the journal has the record of what it did.
+        because the journal has a record of each step.
         """
         if self.state in (State.FAILED, State.DONE):  # audit: finished-not-saved
             raise UsageError(f"nothing to save: this run is {self.state.name}")
@@ -584,7 +504,7 @@ STEPS: Final[Mapping[tuple[State, type], tuple[Handler, State]]] = {
     (State.ADVERTISED, KeyList): (Client._deal, State.DEALT),  # Round 1
     (State.DEALT, Bundle): (Client._mask, State.MASKED),  # Round 2
     (State.MASKED, Survivors): (Client._sign, State.SIGNED),  # Round 3
-    (State.SIGNED, Survivors): (Client._sign_again, State.SIGNED),  # its answer was lost
+    (State.SIGNED, Survivors): (Client._sign_again, State.SIGNED),  # the answer was lost
     # audit: unmask-once
     (State.SIGNED, Signatures): (Client._unmask, State.DONE),  # Round 4
 }

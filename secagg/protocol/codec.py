@@ -1,8 +1,8 @@
-"""Small strict codecs: how one value becomes bytes, and back, with nothing to spare.
+"""Small strict codecs: one value to bytes and back, with exactly one encoding for each value.
 
-Every codec knows the least number of bytes that a value takes, so a declared count is refused against the
-bytes that are really there before anything is allocated. Integers are little-endian and of fixed width.
-Vectors come back as views of the received buffer, not as copies.
+Every codec knows the smallest number of bytes that a value takes. A declared count is compared with the bytes
+that follow before anything is allocated. Integers are little-endian and of fixed width. Vectors are read as
+views of the received buffer, not as copies.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 
 from secagg.errors import WireError
-from secagg.types import Ring32
+from secagg.types import Ring32, u32
 
 BUFFERS = (bytes, bytearray, memoryview)  # what may be received
 Buffer = bytes | bytearray | memoryview
@@ -42,13 +42,17 @@ class Reader:
         start, self._next = self._next, self._next + count
         return self._data[start : self._next]
 
+    def count(self, most: int) -> int:
+        """A u32 that counts what follows."""
+        return _check_count(int.from_bytes(self.take(4), "little"), most)
+
     def end(self) -> None:
         if self.left:  # audit: no-trailing-bytes
-            raise WireError(f"{self.left} bytes too many after the message")
+            raise WireError(f"{self.left} extra bytes after the message")
 
 
 class Codec(Protocol):
-    """How one kind of field is laid out. `layout` is the line that docs/protocol.md prints."""
+    """The layout of one kind of field. docs/protocol.md prints `layout`."""
 
     @property
     def least(self) -> int: ...
@@ -83,8 +87,8 @@ class Uint:
 class Float:
     """A finite IEEE 754 double; negative zero is refused, so that each value has one encoding."""
 
-    least: int = 8
-    layout: str = "f64, finite"
+    least: ClassVar[int] = 8
+    layout: ClassVar[str] = "f64, finite"
 
     def put(self, parts: list[Buffer], value: float) -> None:
         parts.append(struct.pack("<d", value))
@@ -93,13 +97,13 @@ class Float:
         (value,) = struct.unpack("<d", reader.take(8))
         # audit: floats-canonical
         if not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0):
-            raise WireError("a number is not finite")
+            raise WireError(f"expected a finite number and not -0.0, got {value}")
         return float(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Exactly so many bytes."""
+    """Exactly `size` bytes."""
 
     size: int
 
@@ -113,7 +117,7 @@ class Fixed:
 
     def put(self, parts: list[Buffer], value: bytes) -> None:
         if len(value) != self.size:
-            raise WireError(f"a field of {self.size} bytes was given {len(value)}")
+            raise WireError(f"expected {self.size} bytes, got {len(value)}")
         parts.append(value)
 
     def get(self, reader: Reader) -> bytes:
@@ -125,24 +129,14 @@ class Blob:
     """A u32 length and that many bytes."""
 
     most: int = 2**32 - 1
-
-    @property
-    def least(self) -> int:
-        return 4
-
-    @property
-    def layout(self) -> str:
-        return "u32 length, bytes"
+    least: ClassVar[int] = 4
+    layout: ClassVar[str] = "u32 length, bytes"
 
     def put(self, parts: list[Buffer], value: Buffer) -> None:
-        _check_count(len(value), self.most)
-        parts.append(len(value).to_bytes(4, "little"))
-        parts.append(value)
+        parts += (u32(_check_count(len(value), self.most)), value)
 
     def get(self, reader: Reader) -> bytes:
-        length = int.from_bytes(reader.take(4), "little")
-        _check_count(length, self.most)
-        return bytes(reader.take(length))
+        return bytes(reader.take(reader.count(self.most)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,24 +145,19 @@ class Many:
 
     item: Codec
     most: int = 65535
-
-    @property
-    def least(self) -> int:
-        return 4
+    least: ClassVar[int] = 4
 
     @property
     def layout(self) -> str:
         return f"u32 count, each: {self.item.layout}"
 
     def put(self, parts: list[Buffer], value: Sequence[Any]) -> None:
-        _check_count(len(value), self.most)
-        parts.append(len(value).to_bytes(4, "little"))
+        parts.append(u32(_check_count(len(value), self.most)))
         for item in value:
             self.item.put(parts, item)
 
     def get(self, reader: Reader) -> tuple[Any, ...]:
-        count = int.from_bytes(reader.take(4), "little")
-        _check_count(count, self.most)
+        count = reader.count(self.most)
         if count * self.item.least > reader.left:
             raise WireError(f"{count} values declared, but only {reader.left} bytes follow")
         return tuple(self.item.get(reader) for _ in range(count))
@@ -179,22 +168,14 @@ class Ascending:
     """A u32 count and that many u32 values, each larger than the one before."""
 
     most: int = 65535
-
-    @property
-    def least(self) -> int:
-        return 4
-
-    @property
-    def layout(self) -> str:
-        return "u32 count, u32 each, strictly ascending"
+    least: ClassVar[int] = 4
+    layout: ClassVar[str] = "u32 count, u32 each, strictly ascending"
 
     def put(self, parts: list[Buffer], value: Sequence[int]) -> None:
-        _check_count(len(value), self.most)
-        parts.append(struct.pack(f"<I{len(value)}I", len(value), *value))
+        parts.append(struct.pack(f"<I{len(value)}I", _check_count(len(value), self.most), *value))
 
     def get(self, reader: Reader) -> tuple[int, ...]:
-        count = int.from_bytes(reader.take(4), "little")
-        _check_count(count, self.most)
+        count = reader.count(self.most)
         values = struct.unpack(f"<{count}I", reader.take(4 * count))
         if any(a >= b for a, b in pairwise(values)):  # audit: ids-ascend
             raise WireError("ids must be strictly ascending")
@@ -202,44 +183,30 @@ class Ascending:
 
 
 @dataclass(frozen=True, slots=True)
-class AscendingRows:
-    """A u32 count and that many rows (u16 grouping, u32 group), each after the one before."""
+class AscendingGroups:
+    """A u32 count and that many groups (u16 grouping, u32 group), each after the one before."""
 
     most: int = 2**20
-
-    @property
-    def least(self) -> int:
-        return 4
-
-    @property
-    def layout(self) -> str:
-        return "u32 count, (u16 grouping, u32 group) each, strictly ascending"
+    least: ClassVar[int] = 4
+    layout: ClassVar[str] = "u32 count, (u16 grouping, u32 group) each, strictly ascending"
 
     def put(self, parts: list[Buffer], value: Sequence[tuple[int, int]]) -> None:
-        _check_count(len(value), self.most)
-        parts.append(len(value).to_bytes(4, "little"))
-        parts.extend(struct.pack("<HI", *row) for row in value)
+        parts.append(u32(_check_count(len(value), self.most)))
+        parts.extend(struct.pack("<HI", *group) for group in value)
 
     def get(self, reader: Reader) -> tuple[tuple[int, int], ...]:
-        count = int.from_bytes(reader.take(4), "little")
-        _check_count(count, self.most)
-        rows = tuple(struct.iter_unpack("<HI", reader.take(6 * count)))
-        if any(a >= b for a, b in pairwise(rows)):  # audit: sums-ascend
-            raise WireError("rows must be strictly ascending")
-        return rows
+        groups = tuple(struct.iter_unpack("<HI", reader.take(6 * reader.count(self.most))))
+        if any(a >= b for a, b in pairwise(groups)):  # audit: sums-ascend
+            raise WireError("groups must be strictly ascending")
+        return groups
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """u32 rows, u32 columns, then rows times columns u32 values; read as a view of the message."""
 
-    @property
-    def least(self) -> int:
-        return 8
-
-    @property
-    def layout(self) -> str:
-        return "u32 rows, u32 columns, u32 each, row after row"
+    least: ClassVar[int] = 8
+    layout: ClassVar[str] = "u32 rows, u32 columns, u32 each, row after row"
 
     def put(self, parts: list[Buffer], value: Ring32) -> None:
         rows, columns = value.shape
@@ -251,13 +218,13 @@ class Matrix:
         rows, columns = struct.unpack("<II", reader.take(8))
         flat = np.frombuffer(reader.take(4 * rows * columns), dtype="<u4")
         if columns == 0 and rows:
-            raise WireError("a matrix without columns has no rows")
+            raise WireError(f"a matrix of {rows} rows has no columns")
         return flat.reshape(rows, columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """The fields of a dataclass, one after the other."""
+    """The fields of a dataclass, or the items of a dict, one after the other."""
 
     cls: type[Any]
     fields: tuple[tuple[str, Codec], ...]
@@ -272,7 +239,7 @@ class Struct:
 
     def put(self, parts: list[Buffer], value: Any) -> None:
         for name, codec in self.fields:
-            codec.put(parts, getattr(value, name))
+            codec.put(parts, value[name] if self.cls is dict else getattr(value, name))
 
     def get(self, reader: Reader) -> Any:
         return self.cls(**{name: codec.get(reader) for name, codec in self.fields})
@@ -299,6 +266,7 @@ def from_bytes(codec: Codec, data: Buffer) -> Any:
     return value
 
 
-def _check_count(count: int, most: int) -> None:
+def _check_count(count: int, most: int) -> int:
     if count > most:
-        raise WireError(f"{count} is over the limit of {most}")
+        raise WireError(f"count {count} exceeds the limit {most}")
+    return count

@@ -1,23 +1,34 @@
-"""What both roles must agree on about stages 0 and 1: valid keys, the size of a box, the form of a proof."""
+"""What both roles must agree on about stages 0 and 1: valid keys, shares and their hashes, boxes, proofs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from secagg.crypto import box, hashtree
+from secagg import labels
+from secagg.crypto import box, hashtree, shamir
+from secagg.crypto.hashing import sha256_each
 from secagg.crypto.keys import HASH_BYTES, check_public_key, verify
 from secagg.crypto.shamir import SHARE_BYTES
 from secagg.errors import PeerError
 from secagg.protocol import transcript
 from secagg.protocol.messages import KeyAdvert
 from secagg.protocol.plan import Plan
+from secagg.types import Bytes, ClientId
 
 
 def check_advert(plan: Plan, advert: KeyAdvert) -> None:
-    """PeerError, naming the sender, unless a stage-0 message is well made and signed."""
+    """PeerError, naming the sender, unless a stage-0 message has good keys and its sender's signature.
+
+    >>> from secagg.protocol import KeyAdvert, check_advert
+    >>> weak = KeyAdvert(7, channel=bytes(32), mask=bytes(32), signature=bytes(64))
+    >>> check_advert(..., weak)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    secagg.errors.PeerError: client 7: ...
+    """
     try:
         check_public_key(advert.channel)  # audit: channel-key-checked
         check_public_key(advert.mask)  # audit: mask-key-checked
@@ -25,10 +36,71 @@ def check_advert(plan: Plan, advert: KeyAdvert) -> None:
         # audit: bad-key-names-owner
         raise PeerError(f"client {advert.sender}: {bad}", culprit=advert.sender) from None
     if advert.channel == advert.mask:  # audit: two-distinct-keys
-        raise PeerError(f"client {advert.sender}: one key for two purposes", culprit=advert.sender)
+        raise PeerError(
+            f"client {advert.sender}: channel key and mask key are the same", culprit=advert.sender
+        )
     statement = transcript.key_statement(plan.training_id, plan.round, plan.roster_hash, advert)
     # audit: advert-signed
     verify(plan.identities[advert.sender], advert.signature, statement, signer=advert.sender)
+
+
+# --- shares ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShares:
+    """The shares that one dealer gave to one client, and the nonce of this pair of clients."""
+
+    dealer: ClientId
+    nonce: bytes = field(repr=False)
+    # audit: repr-hides-held-shares
+    shares: bytes = field(repr=False)  # (R + 1) * 33 bytes: of the mask key, then of the seed per grouping
+
+    def share(self, secret: int) -> bytes:
+        return self.shares[secret * SHARE_BYTES : (secret + 1) * SHARE_BYTES]
+
+    @property
+    def canonical(self) -> bool:
+        """Whether every share is a field element in its only encoding."""
+        return all(is_canonical(self.share(k)) for k in range(len(self.shares) // SHARE_BYTES))
+
+
+def is_canonical(share: bytes) -> bool:
+    return int.from_bytes(share, "little") < shamir.PRIME
+
+
+def share_nonces(pair_nonces: Bytes, secrets: int) -> Bytes:
+    """The nonces of all shares between pairs, from one nonce per pair: (pairs * secrets, 32).
+
+    They come from one nonce by hashing, so that one opened nonce reveals no other.
+    """
+    numbers = np.tile(np.arange(secrets, dtype="<u4").view(np.uint8).reshape(-1, 4), (len(pair_nonces), 1))
+    rows = np.concatenate([np.repeat(pair_nonces, secrets, axis=0), numbers], axis=1)
+    return sha256_each(labels.SHARE_NONCE, rows)
+
+
+def nonces_of(plan: Plan, dealt: Sequence[HeldShares]) -> Bytes:
+    """One nonce per dealing and secret: (dealings, secrets, 32)."""
+    pairs = np.frombuffer(b"".join(held.nonce for held in dealt), np.uint8).reshape(-1, HASH_BYTES)
+    secrets = len(plan.groupings) + 1
+    return share_nonces(pairs, secrets).reshape(-1, secrets, HASH_BYTES)
+
+
+def share_hashes(plan: Plan, dealt: Sequence[HeldShares], holders: Sequence[ClientId]) -> Bytes:
+    """For each dealer and holder, the content of their leaf: the hashes of all shares between them."""
+    secrets = len(plan.groupings) + 1
+    nonces = nonces_of(plan, dealt).reshape(-1, HASH_BYTES)
+    shares = np.frombuffer(b"".join(held.shares for held in dealt), np.uint8)
+    entries = np.concatenate([shares.reshape(-1, SHARE_BYTES), nonces], axis=1)
+    ids = np.empty((len(dealt), secrets, 3), np.uint32)
+    ids[:, :, 0] = np.array([held.dealer for held in dealt], np.uint32)[:, None]
+    ids[:, :, 1] = np.array(holders, np.uint32)[:, None]
+    ids[:, :, 2] = np.arange(secrets)
+    hashes = transcript.share_hashes(plan.hash, ids.reshape(-1, 3), entries)
+    return hashes.reshape(-1, secrets * HASH_BYTES)
+
+
+# --- boxes and proofs ------------------------------------------------------------------------------------
 
 
 def box_bytes(plan: Plan) -> int:
@@ -37,16 +109,14 @@ def box_bytes(plan: Plan) -> int:
 
 
 def read_proofs(data: bytes) -> list[tuple[int, tuple[bytes, ...]]]:
-    """One proof after the other: u16 place in the dealer's tree, u8 number of siblings, the siblings."""
+    """Consecutive proofs: u16 place in the dealer's tree, u8 number of siblings, the siblings."""
     proofs, start = [], 0
     while start < len(data):
-        place, depth = (
-            int.from_bytes(data[start : start + 2], "little"),
-            int.from_bytes(data[start + 2 : start + 3]),
-        )
+        place = int.from_bytes(data[start : start + 2], "little")
+        depth = int.from_bytes(data[start + 2 : start + 3])
         end = start + 3 + depth * HASH_BYTES
         if end > len(data):  # audit: proofs-not-cut
-            raise PeerError("the proofs end too early")
+            raise PeerError(f"the proofs end {end - len(data)} bytes too early")
         proofs.append((place, tuple(data[i : i + HASH_BYTES] for i in range(start + 3, end, HASH_BYTES))))
         start = end
     return proofs

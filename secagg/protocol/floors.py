@@ -15,12 +15,21 @@ from secagg.types import ClientId
 class Floors:
     """What a client pinned at enrolment, and the least that it accepts of a plan.
 
-    `roster`, `training_id` and `training_seed` must be met exactly. `colluders` None means a third of the
-    roster, `schedule` None any (pin it: otherwise the server chooses cluster sizes round by round). `bound`
-    is how large the client's integers may be, None if it sums none: a smaller bound would tell the server
-    who is above it. `weight` is the client's own n_i, None if it does not care. `sparse_risk` limits the
-    probability that a sparse plan's neighbourhoods give someone away (`sparse.py`). `context` is compared
-    when the plan arrives, because the application may learn it (the model's hash) only then.
+    `roster`, `training_id` and `training_seed` must match exactly. `colluders` None means a third of the
+    roster. `schedule` None means any; pin it, or the server chooses group sizes in every round. `bound` is
+    how large the client's integers may be, None if it sums none: a smaller bound would reveal to the server
+    which clients exceed it. `weight` is the client's own n_i, None for any. `sparse_risk` limits the
+    probability that a sparse plan's neighbourhoods expose a client (`graph.py`). `check` also compares the
+    context, which the application may know (the model's hash) only when the plan arrives.
+
+    >>> from secagg import Floors, Identity, Member, Plan, Schedule
+    >>> roster = tuple(Member(i, Identity.generate().public) for i in range(4))
+    >>> plan = Plan(training_id=bytes(32), round=7, roster=roster, length=4, clip=8.0,
+    ...             schedule=Schedule(name="random", size=4), training_seed=bytes(32))
+    >>> floors = Floors(roster=roster, training_id=bytes(32), training_seed=bytes(32), clip=(0.1, 1.0))
+    >>> floors.check(plan, me=0, round=7, context=b"")
+    Traceback (most recent call last):
+    secagg.errors.PlanRefused: plan refused: clip 8.0 is outside my range 0.1 to 1.0
     """
 
     roster: tuple[Member, ...]
@@ -62,61 +71,64 @@ class Floors:
         )
 
     def check(self, plan: Plan, me: ClientId, round: int, context: bytes) -> None:
-        """Raise PlanRefused, with the floor that was crossed, unless the plan is good enough."""
-        n = len(self.roster)
-        least_colluders = default_colluders(n) if self.colluders is None else self.colluders
+        """Raise PlanRefused, with the floor that was crossed, unless the plan meets them all."""
+        least_colluders = default_colluders(len(self.roster)) if self.colluders is None else self.colluders
         weights = plan.weights or (1,)
         least_clip, most_clip = self.clip
-        for refused, why in (
-            (plan.training_id != self.training_id, "it is for another training"),  # audit: floor-training
-            # audit: floor-round
-            (plan.round != round, f"it is for round {plan.round}, my keys are for round {round}"),
-            (plan.roster != self.roster, "its roster is not the one I pinned"),  # audit: floor-roster
-            # audit: floor-training-seed
-            (plan.training_seed != self.training_seed, "its training seed is not the one I pinned"),
-            # audit: floor-context
-            (plan.context != context, "its context (model, configuration) is not mine"),
-            (
-                plan.assumed_colluders < least_colluders,  # audit: floor-colluders
-                f"it assumes {plan.assumed_colluders} colluders, my floor is {least_colluders}",
-            ),
-            (
-                plan.clip is not None and not least_clip <= plan.clip <= most_clip,  # audit: floor-clip
-                f"clip {plan.clip} is outside my range {least_clip} to {most_clip}",
-            ),
-            (
-                # audit: floor-integer-bound
-                plan.bound is not None and (self.bound is None or plan.bound < self.bound),
-                f"bound {plan.bound} would tell who is above it; mine is {self.bound}",
-            ),
-            (
-                # audit: floor-weight
-                bool(plan.weights) and self.weight not in (None, plan.weight_of.get(me)),
-                "it does not give me my own weight",
-            ),
-            (
-                max(weights) > self.weight_ratio * min(weights),  # audit: floor-weight-ratio
-                f"weights differ by more than {self.weight_ratio:g} times",
-            ),
-            (
-                plan.schedule.groupings > self.groupings,  # audit: floor-groupings
-                f"{plan.schedule.groupings} groupings, my most is {self.groupings}",
-            ),
-            (
-                self.schedule not in (None, plan.schedule),  # audit: floor-schedule
-                "its schedule is not the one I pinned",
-            ),
-            # audit: floor-policy
-            (not plan.policy.at_least(self.policy), "its exposure policy is weaker than mine"),
-            (
-                plan.semi_honest_only and not self.accept_semi_honest_server_only,  # audit: floor-sparse-mode
-                "the sparse mode protects only from a semi-honest server",
-            ),
-            (
-                # audit: floor-sparse-risk
-                plan.semi_honest_only and plan.sparse_risk(gone=0) > self.sparse_risk,
-                "its neighbourhoods are too small for the colluders that it assumes",
-            ),
-        ):
-            if refused:
+
+        def refuse_if(crossed: bool, why: str) -> None:
+            if crossed:
                 raise PlanRefused(f"plan refused: {why}")
+
+        refuse_if(plan.training_id != self.training_id, "it is for another training")  # audit: floor-training
+        # audit: floor-round
+        refuse_if(plan.round != round, f"it is for round {plan.round}, my keys are for round {round}")
+        refuse_if(plan.roster != self.roster, "its roster is not the one I pinned")  # audit: floor-roster
+        # audit: floor-training-seed
+        refuse_if(plan.training_seed != self.training_seed, "its training seed is not the one I pinned")
+        # audit: floor-context
+        refuse_if(plan.context != context, "its context (model, configuration) is not mine")
+        # audit: floor-colluders
+        refuse_if(
+            plan.assumed_colluders < least_colluders,
+            f"it assumes {plan.assumed_colluders} colluders, my floor is {least_colluders}",
+        )
+        # audit: floor-clip
+        refuse_if(
+            plan.clip is not None and not least_clip <= plan.clip <= most_clip,
+            f"clip {plan.clip} is outside my range {least_clip} to {most_clip}",
+        )
+        # audit: floor-integer-bound
+        refuse_if(
+            plan.bound is not None and (self.bound is None or plan.bound < self.bound),
+            f"bound {plan.bound} would reveal which clients exceed it; mine is {self.bound}",
+        )
+        # audit: floor-weight
+        refuse_if(
+            bool(plan.weights) and self.weight not in (None, plan.weight_of.get(me)),
+            "its weight for me is not my own",
+        )
+        # audit: floor-weight-ratio
+        refuse_if(
+            max(weights) > self.weight_ratio * min(weights),
+            f"weights differ by more than {self.weight_ratio:g} times",
+        )
+        # audit: floor-groupings
+        refuse_if(
+            plan.schedule.groupings > self.groupings,
+            f"it has {plan.schedule.groupings} groupings, my maximum is {self.groupings}",
+        )
+        # audit: floor-schedule
+        refuse_if(self.schedule not in (None, plan.schedule), "its schedule is not the one I pinned")
+        # audit: floor-policy
+        refuse_if(not plan.policy.at_least(self.policy), "its exposure policy is weaker than mine")
+        if plan.semi_honest_only:
+            # audit: floor-sparse-mode
+            refuse_if(
+                not self.accept_semi_honest_server_only, "sparse mode protects only from a semi-honest server"
+            )
+            # audit: floor-sparse-risk
+            refuse_if(
+                plan.sparse_risk(dropouts=0) > self.sparse_risk,
+                "its neighbourhoods are too small for the colluders that it assumes",
+            )

@@ -1,8 +1,8 @@
-"""The durable, exclusive records that make one-shot rules hold across processes.
+"""Durable, exclusive records: what may happen once happens once, also across processes.
 
-A client asks its journal for a record *before* anything leaves. The journal is the application's: secagg
-does no I/O of its own accord. Two processes restored from the same saved bytes ask for the same record, and
-only one of them gets it. `FileJournal` is what most applications want.
+A client stores a record in its journal *before* it sends anything. The application owns the journal: secagg
+does no I/O by itself. Two processes restored from the same saved bytes ask for the same record, and only one
+of them gets it. Most applications want `FileJournal`.
 """
 
 from __future__ import annotations
@@ -13,19 +13,29 @@ from typing import Protocol
 
 
 class Journal(Protocol):
-    """Write-once storage that outlives the process."""
+    """Write-once storage that outlives the process. `MemoryJournal` shows the contract in four lines.
+
+    >>> from secagg.protocol import Journal, MemoryJournal
+    >>> journal: Journal = MemoryJournal()
+    >>> journal.create("step 1", b"first"), journal.create("step 1", b"second")
+    (None, b'first')
+    """
 
     def create(self, name: str, content: bytes) -> bytes | None:
-        """Store `content` under `name` for good and return None, or return what is there already.
+        """Store `content` under `name` permanently and return None, or return what is already there.
 
-        It must be atomic between processes, and durable when it returns: a journal that forgets (an older
-        copy of the disk put back) lets an update be opened twice. Raise to refuse; nothing is sent then.
+        It must be atomic between processes, and durable when it returns: a journal that forgets (a disk
+        restored from a backup) lets an update be opened twice. Raise to refuse; then nothing is sent.
         """
         ...
 
 
 class MemoryJournal:
-    """For simulations and tests, where all clients live and die in one process."""
+    """For simulations and tests, where all clients live in one process.
+
+    >>> MemoryJournal().create("step 1", b"") is None
+    True
+    """
 
     def __init__(self) -> None:
         self._records: dict[str, tuple[bytes]] = {}
@@ -37,7 +47,13 @@ class MemoryJournal:
 
 
 class FileJournal:
-    """One small file per record in a folder, written whole, fsynced, and linked into place exclusively."""
+    """One small file per record in a folder: written, synced to disk, then linked to its exclusive name.
+
+    >>> from tempfile import mkdtemp
+    >>> folder = mkdtemp()
+    >>> FileJournal(folder).create("step 1", b"first"), FileJournal(folder).create("step 1", b"second")
+    (None, b'first')
+    """
 
     def __init__(self, folder: Path | str) -> None:
         self._folder = Path(folder)
@@ -53,7 +69,7 @@ class FileJournal:
                 file.flush()
                 os.fsync(file.fileno())
             # audit: journal-exclusive
-            os.link(draft, final)  # atomic, and fails if the name exists: a half-written record is never seen
+            os.link(draft, final)  # atomic; fails if the name exists, so nobody reads an incomplete record
         except FileExistsError:
             return final.read_bytes()
         finally:

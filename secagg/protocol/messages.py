@@ -1,12 +1,18 @@
 """One frozen class per message, in the order in which a run sends them.
 
-What each field is, who signs it and how it lies in bytes is in docs/protocol.md; `wire.py` holds the
-layouts. Client to server: KeyAdvert, Dealing, MaskedInput, Consistency, Unmasking. Server to client:
-KeyList, Bundle, Survivors, Signatures. No message to a client carries a sum.
+docs/protocol.md says what each field is, who signs it and how it is laid out; `wire.py` holds the layouts.
+Client to server: KeyAdvert, Dealing, MaskedInput, Consistency, Unmasking. Server to client: KeyList, Bundle,
+Survivors, Signatures. No message to a client carries a sum.
+
+>>> from secagg.protocol import Consistency, decode, encode
+>>> message = Consistency(sender=3, signature=bytes(64))
+>>> len(encode(message)), decode(encode(message)) == message
+(70, True)
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from secagg.types import ClientId, GroupId, Ring32
@@ -24,7 +30,7 @@ class KeyAdvert:
 
 @dataclass(frozen=True, slots=True)
 class KeyList:
-    """The plan, and the keys of U1 (of this client's peers, in the sparse mode)."""
+    """The plan, and the keys of U1 (in sparse mode, of this client's peers)."""
 
     plan: bytes
     adverts: tuple[KeyAdvert, ...]
@@ -34,8 +40,8 @@ class KeyList:
 class Dealing:
     """Stage 1: a sealed box per peer, the public hash of every share, a commitment to every seed.
 
-    `hashes` holds, for each holder (the sender's peers in U1, itself included, ascending) and each secret
-    (the mask key, then the seed of each grouping), 32 bytes. `boxes` holds one box per holder but itself.
+    `hashes` holds 32 bytes for each holder (the sender's peers in U1, itself included, ascending) and each
+    secret (the mask key, then the seed of each grouping). `boxes` holds one box per holder except the sender.
     The signature covers the sender's keys, the commitments and the root of the tree over `hashes`.
     """
 
@@ -86,15 +92,15 @@ class Survivor:
 
 @dataclass(frozen=True, slots=True)
 class Survivors:
-    """U3, everyone's stage-2 signature, and the rows to open."""
+    """U3, the stage-2 signature of each member, and the groups to open."""
 
     members: tuple[Survivor, ...]
-    rows: tuple[GroupId, ...]
+    groups: tuple[GroupId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Consistency:
-    """Stage 3: a signature over plan hash, view of U2, U3 and rows."""
+    """Stage 3: a signature over plan hash, view of U2, U3 and groups."""
 
     sender: ClientId
     signature: bytes
@@ -102,7 +108,7 @@ class Consistency:
 
 @dataclass(frozen=True, slots=True)
 class Endorsement:
-    """One stage-3 signature, passed on."""
+    """One stage-3 signature, relayed by the server."""
 
     id: ClientId
     signature: bytes
@@ -119,7 +125,7 @@ class Signatures:
 class Unmasking:
     """Stage 4: one kind of share per peer. Each entry is a share (33 bytes) and its nonce (32 bytes).
 
-    `seeds` holds, for each id of `seed_owners`, one entry per opened row of that owner, by grouping;
+    `seeds` holds, for each id of `seed_owners`, one entry per opened group of that owner, by grouping;
     `keys` holds one entry per id of `key_owners`.
     """
 
@@ -134,3 +140,28 @@ class Unmasking:
 ToServer = KeyAdvert | Dealing | MaskedInput | Consistency | Unmasking
 ToClient = KeyList | Bundle | Survivors | Signatures
 Message = ToServer | ToClient
+
+
+class Outbox(Mapping[ClientId, ToClient]):
+    """The messages of one stage by receiver. Each is made when it is looked up, to save memory.
+
+    >>> from secagg.protocol import Outbox, Signatures
+    >>> outbox = Outbox((0, 1), lambda client: Signatures(()))
+    >>> list(outbox), outbox[1]
+    ([0, 1], Signatures(endorsements=()))
+    """
+
+    def __init__(self, receivers: tuple[ClientId, ...], make: Callable[[ClientId], ToClient]) -> None:
+        self._receivers = dict.fromkeys(receivers)
+        self._make = make
+
+    def __getitem__(self, client: ClientId) -> ToClient:
+        if client not in self._receivers:
+            raise KeyError(client)
+        return self._make(client)
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._receivers)
+
+    def __len__(self) -> int:
+        return len(self._receivers)

@@ -1,8 +1,8 @@
-"""The plan of one run: what everybody must agree on, checked when built and hashed into everything.
+"""The plan of one run: what everybody must agree on. It is checked when built, and its hash binds the run.
 
-The server writes the plan, so a client trusts none of it: `Floors` holds what the client knew before
-(pinned roster, training seed) and the least it accepts. Groupings are not part of the plan's bytes: every
-client draws them itself from the training seed and the round, so the server cannot choose them.
+The server writes the plan, so a client does not trust it: `Floors` holds what the client knew before (pinned
+roster, training seed) and the least it accepts. Groupings are not part of the plan's bytes: every client
+draws them itself from the training seed and the round, so the server cannot choose them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from operator import index
-from typing import Final
+from typing import Any, Final
 
 from secagg import labels
 from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
@@ -20,13 +20,13 @@ from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, digest
 from secagg.errors import UsageError, WireError
 from secagg.exposure.audit import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
 from secagg.exposure.schedules import SCHEDULES, Schedule, keep_whole_atoms
-from secagg.protocol import codec, sparse
+from secagg.protocol import codec, graph
 from secagg.protocol.codec import U8, U16, U32, U64, Blob, Fixed, Float, Many, Struct
 from secagg.types import ClientId, Group, GroupId, Grouping
 
 MOST_CLIENTS: Final = 65535  # a Shamir index has 16 bits
 MOST_GROUPINGS: Final = 1024
-MOST_PLACES: Final = 2**20  # clients times groupings: every row and every share then fits in a message
+MOST_PLACES: Final = 2**20  # clients times groupings, so that all groups and all shares fit in one message
 MOST_LENGTH: Final = 2**31 - 1
 MOST_CONTEXT: Final = 4096
 MODES: Final = (ENFORCE, REPORT_EVEN_IF_EXPOSED)
@@ -36,11 +36,11 @@ def _whole(name: str, value: object) -> int:
     try:
         return index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise UsageError(f"{name} is a whole number, not {value!r}") from None
+        raise UsageError(f"{name} must be a whole number, got {value!r}") from None
 
 
 def _normalise(target: object, *, whole: Sequence[str], raw: Sequence[str]) -> None:
-    """Take numpy's integers for whole numbers and any buffer for bytes, and refuse the rest by name."""
+    """Accept numpy's integers as whole numbers and any buffer as bytes; refuse anything else by name."""
     for name in whole:
         value = getattr(target, name)
         if value is not None:
@@ -48,13 +48,18 @@ def _normalise(target: object, *, whole: Sequence[str], raw: Sequence[str]) -> N
     for name in raw:
         value = getattr(target, name)
         if not isinstance(value, bytes | bytearray | memoryview):
-            raise UsageError(f"{name} is bytes, not {type(value).__name__}")
+            raise UsageError(f"{name} must be bytes, got {type(value).__name__}")
         object.__setattr__(target, name, bytes(value))
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One client of the roster: its id and its Ed25519 public key."""
+    """One client of the roster: its id and its Ed25519 public key.
+
+    >>> from secagg import Identity, Member
+    >>> Member(3, Identity.generate().public).id
+    3
+    """
 
     id: ClientId
     identity: bytes
@@ -65,17 +70,25 @@ class Member:
             raise UsageError(f"client id {self.id} does not fit in 32 bits")
         if len(self.identity) != KEY_BYTES:
             raise UsageError(
-                f"client {self.id}: an Ed25519 public key has 32 bytes, not {len(self.identity)}"
+                f"client {self.id}: expected an Ed25519 public key, got {len(self.identity)} bytes"
             )
 
 
 def default_colluders(n: int) -> int:
-    """A third of the roster, as Bonawitz et al. 2017, section 6.2, need against an active server."""
+    """A third of the roster, as in Bonawitz et al. 2017, section 6.2, for an active server.
+
+    >>> default_colluders(100)
+    33
+    """
     return n // 3
 
 
 def default_threshold(n: int, colluders: int) -> int:
-    """The least t with 2t > n + colluders: two sets of t then share an honest client."""
+    """The smallest t with 2t > n + colluders: any two sets of t clients then share an honest one.
+
+    >>> default_threshold(100, 33)
+    67
+    """
     return (n + colluders) // 2 + 1
 
 
@@ -83,11 +96,18 @@ def default_threshold(n: int, colluders: int) -> int:
 class Plan:
     """One run of secure aggregation. Build it with keywords; unsafe combinations raise UsageError.
 
-    `threshold` and `colluders` left at None take the defaults of `default_threshold` and
-    `default_colluders`. Exactly one of `clip` (floats, fixed point) and `bound` (exact integers) is given.
-    `weights` is empty (all equal) or one positive integer per roster member, in roster order.
-    `degree` = 0 is the complete graph; an even number is the sparse mode of `sparse.py`: a flat sum
-    against a semi-honest server only, with `threshold` counted inside each neighbourhood.
+    `threshold` and `colluders` default to `default_threshold` and `default_colluders`. Give exactly one of
+    `clip` (floats, fixed point) and `bound` (exact integers). `weights` is empty (all equal) or holds one
+    positive integer per roster member, in roster order. `degree` = 0 is the complete graph; an even number
+    selects sparse mode (`graph.py`): a flat sum that protects from a semi-honest server only, with
+    `threshold` counted inside each neighbourhood.
+
+    >>> from secagg import Identity, Member, Plan, Schedule
+    >>> roster = tuple(Member(i, Identity.generate().public) for i in range(9))
+    >>> plan = Plan(training_id=bytes(32), round=0, roster=roster, length=4, clip=8.0,
+    ...             schedule=Schedule(name="random", size=3), training_seed=bytes(32))
+    >>> plan.t, plan.assumed_colluders, len(plan.groupings[0])
+    (7, 3, 3)
     """
 
     training_id: bytes
@@ -121,20 +141,24 @@ class Plan:
             raise UsageError("roster ids must be strictly ascending")
         if len({member.identity for member in self.roster}) < n:
             raise UsageError("two roster members share one identity key")
-        for name, size in (("training_id", HASH_BYTES), ("training_seed", HASH_BYTES)):
-            if len(getattr(self, name)) != size:
-                raise UsageError(f"{name} has {size} bytes, not {len(getattr(self, name))}")
+        for name in ("training_id", "training_seed"):
+            if (size := len(getattr(self, name))) != HASH_BYTES:
+                raise UsageError(f"{name} must have {HASH_BYTES} bytes, got {size}")
         if not 0 <= self.round < 2**63:
             raise UsageError(f"round {self.round} does not fit in 63 bits")
         if not 1 <= self.length <= MOST_LENGTH:
             raise UsageError(f"length {self.length} is not between 1 and {MOST_LENGTH}")
         if len(self.context) > MOST_CONTEXT:
-            raise UsageError(f"context is limited to {MOST_CONTEXT} bytes; bind a hash instead")
+            raise UsageError(
+                f"context has {len(self.context)} bytes, at most {MOST_CONTEXT} are allowed; pass a hash"
+            )
         self.schedule.check(n)
         if self.schedule.groupings > MOST_GROUPINGS:
             raise UsageError(f"at most {MOST_GROUPINGS} groupings, got {self.schedule.groupings}")
         if n * self.schedule.groupings > MOST_PLACES:
-            raise UsageError(f"clients times groupings is limited to {MOST_PLACES}")
+            raise UsageError(
+                f"{n} clients times {self.schedule.groupings} groupings exceeds the limit {MOST_PLACES}"
+            )
         self._check_policy(n)
         self._check_numbers(n)
         self._check_thresholds(n)
@@ -143,8 +167,8 @@ class Plan:
         wanted, size = max(self.policy.anonymity, self.policy.min_survivors), self.schedule.size
         if wanted > (size if self.policy.enforced else n):
             raise UsageError(
-                f"the policy wants {wanted} clients behind every sum, but groups have {size} of {n} clients: "
-                "no row could be opened"
+                f"the policy asks for {wanted} clients behind every sum, but groups have {size} of {n} "
+                "clients: no group could be opened"
             )
         if self.policy.enforced and 0 < self.schedule.atom < self.policy.anonymity:
             raise UsageError(
@@ -154,15 +178,15 @@ class Plan:
 
     def _check_numbers(self, n: int) -> None:
         if (self.clip is None) == (self.bound is None):
-            raise UsageError("give clip (for floats) or bound (for integers), and not both")
-        _ = self.encoding  # refuses what could wrap
+            raise UsageError("give either clip (for floats) or bound (for integers)")
+        _ = self.encoding  # raises if a sum could wrap
         if self.weights:
             if len(self.weights) != n:
                 raise UsageError(f"{len(self.weights)} weights for {n} clients")
             if not all(0 < weight < 2**32 for weight in self.weights):
-                raise UsageError("weights are positive integers below 2^32")
+                raise UsageError("weights must be positive integers below 2^32")
             if self.bound is not None and len(set(self.weights)) > 1:
-                raise UsageError("exact integers cannot be weighted; scale them before, or use clip")
+                raise UsageError("exact integers cannot be weighted; scale them first, or use clip")
 
     def _check_thresholds(self, n: int) -> None:
         if self.colluders is None:
@@ -173,33 +197,33 @@ class Plan:
         if self.threshold is None:
             if self.degree:
                 raise UsageError(
-                    "the sparse mode needs an explicit threshold; secagg.protocol.sparse.search finds one"
+                    "sparse mode needs an explicit threshold; secagg.protocol.graph.search finds one"
                 )
             object.__setattr__(self, "threshold", default_threshold(n, colluders))
         t = self.t
         if self.degree:
             if (self.schedule.size, self.schedule.groupings) != (n, 1):
-                raise UsageError("the sparse mode sums one group of all clients; use cells for clusters")
+                raise UsageError("sparse mode sums one group of all clients; use cells for several groups")
             if not 2 <= t <= self.degree:
                 raise UsageError(f"sparse threshold {t} must be between 2 and the degree {self.degree}")
-            sparse.check_degree(n, self.degree)
+            graph.check_degree(n, self.degree)
         elif not 2 <= t <= n:  # audit: threshold-range
-            raise UsageError(f"threshold {t} must be between 2 and n={n}; n={n} with {colluders} colluders")
+            raise UsageError(f"threshold {t} must be between 2 and n={n} (with {colluders} colluders)")
         elif 2 * t <= n + colluders:  # audit: threshold-sets-overlap
             raise UsageError(
-                f"threshold {t} lets a server that lies open two sets: 2t > n + colluders needs "
+                f"threshold {t} lets a malicious server open two sets of survivors: 2t > n + colluders needs "
                 f"t >= {default_threshold(n, colluders)} for n={n}, colluders={colluders}"
             )
 
     @property
     def t(self) -> int:
-        """The threshold, once the defaults are in."""
+        """The threshold, with its default filled in."""
         assert self.threshold is not None
         return self.threshold
 
     @property
     def assumed_colluders(self) -> int:
-        """How many clients may share what they know with the server."""
+        """The number of clients that may share what they know with the server, with its default filled in."""
         assert self.colluders is not None
         return self.colluders
 
@@ -210,7 +234,7 @@ class Plan:
 
     @cached_property
     def encoding(self) -> Encoding:
-        """One scale per run, from the largest group, so that an honest sum can never wrap."""
+        """One scale per run, for the group size, so that an honest sum can never wrap."""
         if self.clip is not None:
             return FixedPoint(clients=self.schedule.size, clip=self.clip)
         assert self.bound is not None
@@ -222,7 +246,7 @@ class Plan:
 
     @cached_property
     def index(self) -> Mapping[ClientId, int]:
-        """Shamir indices: the place in the roster, counted from 1. Nobody chooses one."""
+        """Shamir indices: the place in the roster, counted from 1, so that no client chooses its own."""
         return {client: place for place, client in enumerate(self.ids, start=1)}
 
     @cached_property
@@ -239,62 +263,67 @@ class Plan:
         return self.schedule.atoms(self.ids, self.training_seed, self.round)
 
     @cached_property
-    def rows_of(self) -> Mapping[ClientId, tuple[GroupId, ...]]:
-        """The rows of each client, one per grouping; empty for those left out by lot."""
-        rows: dict[ClientId, list[GroupId]] = {client: [] for client in self.ids}
+    def groups_of(self) -> Mapping[ClientId, tuple[GroupId, ...]]:
+        """The groups of each client, one per grouping; none for clients that were left out at random."""
+        groups: dict[ClientId, list[GroupId]] = {client: [] for client in self.ids}
         for r, grouping in enumerate(self.groupings):
             for g, group in enumerate(grouping):
                 for client in group:
-                    rows[client].append((r, g))
-        return {client: tuple(places) for client, places in rows.items()}
+                    groups[client].append((r, g))
+        return {client: tuple(ids) for client, ids in groups.items()}
 
     @cached_property
     def _neighbours(self) -> Mapping[ClientId, tuple[ClientId, ...]]:
-        return sparse.neighbours(self.ids, self.degree, self.training_seed + self.round.to_bytes(8, "little"))
+        return graph.neighbours(self.ids, self.degree, self.training_seed + self.round.to_bytes(8, "little"))
 
     def peers(self, client: ClientId) -> tuple[ClientId, ...]:
-        """Whom a client shares its secrets with, itself included: everybody, or its neighbourhood."""
+        """The clients that hold a client's shares, itself included: everybody, or its neighbourhood."""
         if not self.degree:
             return self.ids
         return tuple(sorted((client, *self._neighbours[client])))
 
-    def sparse_risk(self, gone: int) -> float:
-        """How likely the sparse graph gives someone away when so many are gone (`secagg.protocol.sparse`)."""
+    @property
+    def holders(self) -> int:
+        """The number of clients that hold shares of one client's secrets, if nobody drops out."""
+        return self.degree + 1 if self.degree else len(self.roster)
+
+    def sparse_risk(self, dropouts: int) -> float:
+        """The probability that the sparse graph exposes a client after this many dropouts (`graph.py`)."""
         n = len(self.roster)
         try:
-            found = sparse.assess(
+            found = graph.assess(
                 n,
                 degree=self.degree,
                 threshold=self.t,
                 colluders=self.assumed_colluders / n,
-                dropouts=gone / n,
+                dropouts=dropouts / n,
             )
-        except UsageError:  # colluders and dropouts leave nobody
+        except UsageError:  # colluders and dropouts leave fewer than two clients
             return 1.0
         return float(2.0**found.privacy)
 
-    def group(self, row: GroupId) -> Group:
-        return self.groupings[row[0]][row[1]]
+    def group(self, group: GroupId) -> Group:
+        return self.groupings[group[0]][group[1]]
 
     @cached_property
     def weight_of(self) -> Mapping[ClientId, int]:
         return dict(zip(self.ids, self.weights or (1,) * len(self.ids), strict=True))
 
     def relative_weight(self, client: ClientId) -> float:
-        """n_i over the mean of the roster's n_i: what a client scales its update by before encoding."""
+        """n_i over the mean n_i of the roster: a client scales its update by this before encoding."""
         if not self.weights:
             return 1.0
         return self.weight_of[client] * len(self.ids) / sum(self.weights)
 
     def too_few_in_atom(self, survivors: Collection[ClientId]) -> tuple[ClientId, ...]:
-        """Survivors whose atom fell below the policy: they leave U3, so that their rows can be opened."""
+        """Survivors whose atom is too small for the policy. They leave U3, so that their groups can open."""
         if not self.policy.enforced:
             return ()
         kept = keep_whole_atoms(self.atoms, survivors, self.policy.anonymity)
         return tuple(sorted(set(survivors) - set(kept)))
 
     def audit(self, survivors: Collection[ClientId]) -> Verdict:
-        """What opening rows would reveal with these survivors, and which rows the policy allows."""
+        """What the sums of these survivors would reveal, and which groups the policy allows to open."""
         return audit(
             self.groupings,
             survivors,
@@ -310,15 +339,14 @@ class Plan:
         return roster_hash(self.roster)
 
     def to_bytes(self) -> bytes:
-        return codec.to_bytes(_PLAN, _Flat.of(self))
+        return codec.to_bytes(LAYOUT, flat(self))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Plan:
-        """Strict: WireError for bytes that no plan makes, UsageError for a plan that may not be built."""
-        flat: _Flat = codec.from_bytes(_PLAN, data)
-        plan = flat.plan()
+        """WireError for bytes that are not a plan, UsageError for a plan that may not be built."""
+        plan = _plan_from(codec.from_bytes(LAYOUT, data))
         if plan.to_bytes() != data:  # audit: plan-canonical
-            raise WireError("a plan has one encoding, and this is another")
+            raise WireError("plan bytes are not canonical")
         return plan
 
     @cached_property
@@ -327,97 +355,62 @@ class Plan:
 
 
 def roster_hash(roster: tuple[Member, ...]) -> bytes:
-    """What stage 0 signs before there is a plan."""
+    """The hash of a roster, which stage 0 signs before there is a plan."""
     return digest(labels.ROSTER, codec.to_bytes(Many(_MEMBER, MOST_CLIENTS), roster))
 
 
-@dataclass(frozen=True, slots=True)
-class _Flat:
-    """The plan as it lies in bytes (docs/protocol.md, "Plan")."""
+def flat(plan: Plan) -> dict[str, Any]:
+    """The fields of the plan's bytes (docs/protocol.md, "Plan")."""
+    return {
+        "version": labels.VERSION,
+        "training_id": plan.training_id,
+        "round": plan.round,
+        "roster": plan.roster,
+        "threshold": plan.t,
+        "colluders": plan.assumed_colluders,
+        "length": plan.length,
+        "floats": int(plan.clip is not None),
+        "clip": plan.clip or 0.0,
+        "bound": plan.bound or 0,
+        "weights": plan.weights,
+        "schedule": SCHEDULES.index(plan.schedule.name),
+        "size": plan.schedule.size,
+        "groupings": plan.schedule.groupings,
+        "atom": plan.schedule.atom,
+        "training_seed": plan.training_seed,
+        "min_survivors": plan.policy.min_survivors,
+        "anonymity": plan.policy.anonymity,
+        "max_leverage": plan.policy.max_leverage,
+        "mode": MODES.index(plan.policy.mode),
+        "degree": plan.degree,
+        "context": plan.context,
+    }
 
-    version: int
-    training_id: bytes
-    round: int
-    roster: tuple[Member, ...]
-    threshold: int
-    colluders: int
-    length: int
-    floats: int
-    clip: float
-    bound: int
-    weights: tuple[int, ...]
-    schedule: int
-    size: int
-    groupings: int
-    atom: int
-    training_seed: bytes
-    min_survivors: int
-    anonymity: int
-    max_leverage: float
-    mode: int
-    degree: int
-    context: bytes
 
-    @classmethod
-    def of(cls, plan: Plan) -> _Flat:
-        return cls(
-            version=labels.VERSION,
-            training_id=plan.training_id,
-            round=plan.round,
-            roster=plan.roster,
-            threshold=plan.t,
-            colluders=plan.assumed_colluders,
-            length=plan.length,
-            floats=int(plan.clip is not None),
-            clip=plan.clip or 0.0,
-            bound=plan.bound or 0,
-            weights=plan.weights,
-            schedule=SCHEDULES.index(plan.schedule.name),
-            size=plan.schedule.size,
-            groupings=plan.schedule.groupings,
-            atom=plan.schedule.atom,
-            training_seed=plan.training_seed,
-            min_survivors=plan.policy.min_survivors,
-            anonymity=plan.policy.anonymity,
-            max_leverage=plan.policy.max_leverage,
-            mode=MODES.index(plan.policy.mode),
-            degree=plan.degree,
-            context=plan.context,
-        )
-
-    def plan(self) -> Plan:
-        if self.version != labels.VERSION:  # audit: plan-version
-            raise WireError(f"plan version {self.version}, this is version {labels.VERSION}")
-        if self.schedule >= len(SCHEDULES) or self.mode >= len(MODES) or self.floats > 1:
-            raise WireError("a plan names a schedule, mode or encoding that does not exist")
-        return Plan(
-            training_id=self.training_id,
-            round=self.round,
-            roster=self.roster,
-            length=self.length,
-            schedule=Schedule(
-                name=SCHEDULES[self.schedule], size=self.size, groupings=self.groupings, atom=self.atom
-            ),
-            training_seed=self.training_seed,
-            clip=self.clip if self.floats else None,
-            bound=None if self.floats else self.bound,
-            threshold=self.threshold,
-            colluders=self.colluders,
-            weights=self.weights,
-            policy=Policy(
-                min_survivors=self.min_survivors,
-                anonymity=self.anonymity,
-                max_leverage=self.max_leverage,
-                mode=MODES[self.mode],
-            ),
-            context=self.context,
-            degree=self.degree,
-        )
+def _plan_from(values: dict[str, Any]) -> Plan:
+    """The plan with these fields; `values` is used up."""
+    take = values.pop
+    if (version := take("version")) != labels.VERSION:  # audit: plan-version
+        raise WireError(f"plan version {version}, this is version {labels.VERSION}")
+    schedule, mode, floats = take("schedule"), take("mode"), take("floats")
+    if schedule >= len(SCHEDULES) or mode >= len(MODES) or floats > 1:
+        raise WireError(f"unknown schedule ({schedule}), mode ({mode}) or encoding ({floats}) in a plan")
+    values["bound" if floats else "clip"] = None
+    values["schedule"] = Schedule(
+        name=SCHEDULES[schedule], size=take("size"), groupings=take("groupings"), atom=take("atom")
+    )
+    values["policy"] = Policy(
+        min_survivors=take("min_survivors"),
+        anonymity=take("anonymity"),
+        max_leverage=take("max_leverage"),
+        mode=MODES[mode],
+    )
+    return Plan(**values)
 
 
 _MEMBER: Final = Struct(Member, (("id", U32), ("identity", Fixed(KEY_BYTES))))
-_PLAN: Final = Struct(
-    _Flat,
+LAYOUT: Final = Struct(
+    dict,
     (
         ("version", U8),
         ("training_id", Fixed(HASH_BYTES)),

@@ -1,11 +1,11 @@
-"""What a run ends with: the sums of the opened rows, and who is missing or to blame, and why."""
+"""What a run ends with: the sums of the opened groups, and who dropped out or is to blame, and why."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +14,18 @@ from secagg.crypto.fixedpoint import Integers
 from secagg.errors import UsageError
 from secagg.exposure.audit import Verdict
 from secagg.protocol.plan import Plan
-from secagg.types import ClientId, GroupId, Ring32
+from secagg.types import ClientId, Group, GroupId, Ring32
+
+NO_ANSWER: Final = "it did not answer in time"
+ATOM_TOO_SMALL: Final = "too few of its atom survive to hide it"
 
 
 class Stage(IntEnum):
-    """The five stages of a run; DONE has the result, FAILED has none."""
+    """The five stages of a run; DONE has a result, FAILED has none.
+
+    >>> Stage.KEYS < Stage.UNMASKING < Stage.DONE
+    True
+    """
 
     KEYS = 0
     SHARES = 1
@@ -31,32 +38,50 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """Why a client is out, and since when. A reason is not blame: messages get lost."""
+    """The stage in which a client dropped out, and why. A reason is not blame: messages get lost.
+
+    >>> Dropout(Stage.INPUTS, "it did not answer in time").stage.name
+    'INPUTS'
+    """
 
     stage: Stage
     reason: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RowSum:
-    """The sum of one row: `total` in the ring, over exactly these survivors."""
+class GroupSum:
+    """The sum of one group: `total` modulo 2^32, over exactly the surviving `members`.
+
+    >>> import numpy as np
+    >>> GroupSum(np.array([6], np.uint32), members=(0, 1, 2)).members
+    (0, 1, 2)
+    """
 
     total: Ring32 = field(repr=False)
-    members: tuple[ClientId, ...]
+    members: Group
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Result:
     """The outcome of one run.
 
-    `closed` rows were refused by the exposure audit; `lost` rows could not be rebuilt. `dropouts` says why
-    a client is missing; `blamed` names only those whom evidence convicts: their own signature, their own
-    shares, or the word of more peers than may collude.
+    `groups` holds the opened sums. The exposure audit refused the `closed` groups; the `lost` ones could not
+    be rebuilt. `dropouts` says why a client is missing. `blamed` names only clients that evidence convicts:
+    their own signature, their own shares, or the word of more peers than may collude.
+
+    >>> from secagg import Plan, Schedule
+    >>> from secagg.simulation import make_identities, make_roster, run
+    >>> identities = make_identities(range(4))
+    >>> plan = Plan(training_id=bytes(32), round=0, roster=make_roster(identities), length=2,
+    ...             schedule=Schedule(name="random", size=4), training_seed=bytes(32), bound=100)
+    >>> result = run(plan, {i: [i, 10 * i] for i in range(4)}, identities)
+    >>> result.sum(), result.mean(), result.survivors
+    (array([ 6, 60]), array([ 1.5, 15. ]), (0, 1, 2, 3))
     """
 
     plan: Plan
-    survivors: tuple[ClientId, ...]
-    rows: Mapping[GroupId, RowSum]
+    survivors: Group
+    groups: Mapping[GroupId, GroupSum]
     closed: Mapping[GroupId, str]
     lost: Mapping[GroupId, str]
     dropouts: Mapping[ClientId, Dropout]
@@ -68,31 +93,31 @@ class Result:
         """True for a sparse run: its privacy holds only if the server followed the protocol."""
         return self.plan.semi_honest_only
 
-    def sum(self, row: GroupId = (0, 0)) -> npt.NDArray[Any]:
-        """The sum of a row's (weighted) updates: float32, or int64 for exact integers."""
-        return self.plan.encoding.decode(self._row(row).total)
+    def sum(self, group: GroupId = (0, 0)) -> npt.NDArray[Any]:
+        """The sum of a group's (weighted) updates: float32, or int64 for exact integers."""
+        return self.plan.encoding.decode(self._opened(group).total)
 
     def mean(
         self,
-        row: GroupId = (0, 0),
+        group: GroupId = (0, 0),
         *,
         divisor: float | None = None,
         out: npt.NDArray[np.float32] | None = None,
     ) -> npt.NDArray[Any]:
-        """The weighted mean of a row's updates over its survivors: float32, or float64 of exact integers.
+        """The weighted mean over a group's survivors: float32, or float64 for exact integers.
 
         `divisor` replaces the sum of the survivors' relative weights. A float32 mean is written to `out`.
         """
-        opened = self._row(row)
+        opened = self._opened(group)
         weight = divisor or sum(self.plan.relative_weight(client) for client in opened.members)
         encoding = self.plan.encoding
         if isinstance(encoding, Integers):
             return encoding.decode(opened.total) / weight
         return encoding.decode(opened.total, divisor=weight, out=out)
 
-    def _row(self, row: GroupId) -> RowSum:
-        opened = self.rows.get(row)
+    def _opened(self, group: GroupId) -> GroupSum:
+        opened = self.groups.get(group)
         if opened is None:
-            why = self.closed.get(row) or self.lost.get(row) or "there is no such row"
-            raise UsageError(f"row {row} has no sum: {why}")
+            why = self.closed.get(group) or self.lost.get(group) or "the plan has no such group"
+            raise UsageError(f"group {group} has no sum: {why}")
         return opened

@@ -1,9 +1,11 @@
-"""What a server remembers between two messages, and how it lies in the bytes of `Server.save`."""
+"""What a server remembers between two messages, and its bytes (`Server.save`)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
 
 from secagg.errors import SecAggError, UsageError
 from secagg.protocol import codec
@@ -11,49 +13,35 @@ from secagg.protocol.codec import U8, U32, Blob, Fixed, Many, Matrix, Struct
 from secagg.protocol.messages import Consistency, Dealing, KeyAdvert, Survivor, Unmasking
 from secagg.protocol.plan import Plan
 from secagg.protocol.result import Dropout, Stage
-from secagg.protocol.wire import ADVERT, LAYOUTS, ROWS, SURVIVOR
+from secagg.protocol.wire import ADVERT, GROUPS, LAYOUTS, SURVIVOR
 from secagg.types import ClientId, GroupId, Ring32
 
 
-@dataclass(frozen=True, slots=True)
-class Departure:
-    """A dropout as it lies in a saved server."""
-
-    id: ClientId
-    stage: int
-    reason: bytes
-
-    @property
-    def dropout(self) -> Dropout:
-        return Dropout(Stage(self.stage), self.reason.decode())
-
-
 @dataclass(slots=True, kw_only=True)
-class Ledger:
-    """Everything a server must remember between two messages, and what `Server.save` writes."""
+class ServerMemory:
+    """Everything a server must remember between two messages. Dicts are in order of arrival.
 
+    `survivors` sent masked inputs; they are U3 once stage 2 is closed. `sums` are the masked sums by group,
+    or by (grouping, atom) while an atom may still leave. `groups` are the groups to open.
+    """
+
+    plan: Plan
+    instance: bytes  # names the journal's records of this run of this server
     stage: Stage = Stage.KEYS
-    instance: bytes
-    plan: bytes
-    adverts: tuple[KeyAdvert, ...] = ()
-    dealings: tuple[Dealing, ...] = ()
-    survivors: tuple[Survivor, ...] = ()
-    units: tuple[GroupId, ...] = ()
-    sums: Ring32 = field(repr=False)
-    rows: tuple[GroupId, ...] = ()
-    endorsements: tuple[Consistency, ...] = ()
-    unmaskings: tuple[Unmasking, ...] = ()
-    dropouts: tuple[Departure, ...] = ()
-
-    @property
-    def checked_plan(self) -> Plan:
-        return Plan.from_bytes(self.plan)
+    adverts: dict[ClientId, KeyAdvert] = field(default_factory=dict)
+    dealings: dict[ClientId, Dealing] = field(default_factory=dict)
+    survivors: dict[ClientId, Survivor] = field(default_factory=dict)
+    sums: dict[GroupId, Ring32] = field(default_factory=dict, repr=False)
+    groups: tuple[GroupId, ...] = ()
+    endorsements: dict[ClientId, Consistency] = field(default_factory=dict)
+    unmaskings: dict[ClientId, Unmasking] = field(default_factory=dict)
+    dropouts: dict[ClientId, Dropout] = field(default_factory=dict)
 
 
 _SAVED_SERVER: Final = b"secagg server 1\n"
-_DEPARTURE: Final = Struct(Departure, (("id", U32), ("stage", U8), ("reason", Blob(1000))))
-_LEDGER: Final = Struct(
-    Ledger,
+_DROPOUT: Final = Struct(dict, (("id", U32), ("stage", U8), ("reason", Blob(1000))))
+_MEMORY: Final = Struct(
+    dict,
     (
         ("stage", U8),
         ("instance", Fixed(16)),
@@ -61,31 +49,53 @@ _LEDGER: Final = Struct(
         ("adverts", Many(ADVERT)),
         ("dealings", Many(LAYOUTS[3])),
         ("survivors", Many(SURVIVOR)),
-        ("units", ROWS),
+        ("sum_ids", GROUPS),
         ("sums", Matrix()),
-        ("rows", ROWS),
+        ("groups", GROUPS),
         ("endorsements", Many(LAYOUTS[7])),
         ("unmaskings", Many(LAYOUTS[9])),
-        ("dropouts", Many(_DEPARTURE)),
+        ("dropouts", Many(_DROPOUT)),
     ),
 )
-assert [name for name, _ in _LEDGER.fields] == [f.name for f in fields(Ledger)]
 
 
-def save(ledger: Ledger) -> bytes:
-    return _SAVED_SERVER + codec.to_bytes(_LEDGER, ledger)
+def save(memory: ServerMemory) -> bytes:
+    """The bytes that `restore` reads."""
+    sum_ids = sorted(memory.sums)
+    values = {name: getattr(memory, name, None) for name, _ in _MEMORY.fields}
+    values |= {name: tuple(value.values()) for name, value in values.items() if isinstance(value, dict)}
+    values |= {
+        "plan": memory.plan.to_bytes(),
+        "sum_ids": sum_ids,
+        "sums": np.stack([memory.sums[i] for i in sum_ids]) if sum_ids else np.empty((0, 0), np.uint32),
+        "dropouts": [
+            {"id": v, "stage": dropout.stage, "reason": dropout.reason.encode()}
+            for v, dropout in memory.dropouts.items()
+        ],
+    }
+    return _SAVED_SERVER + codec.to_bytes(_MEMORY, values)
 
 
-def restore(data: bytes) -> Ledger:
-    """The ledger that `save` wrote; UsageError for anything else."""
+def restore(data: bytes) -> ServerMemory:
+    """The memory that `save` wrote; UsageError for anything else."""
     if data[: len(_SAVED_SERVER)] != _SAVED_SERVER:
         raise UsageError("these bytes are not a saved server of this version")
     try:
-        ledger: Ledger = codec.from_bytes(_LEDGER, memoryview(data)[len(_SAVED_SERVER) :])
-        ledger.stage = Stage(ledger.stage)
-        _ = ledger.checked_plan, [left.dropout for left in ledger.dropouts]
-        if len(ledger.units) != len(ledger.sums):
-            raise ValueError("its sums and their names differ in number")
+        values: dict[str, Any] = codec.from_bytes(_MEMORY, memoryview(data)[len(_SAVED_SERVER) :])
+        sum_ids, sums = values.pop("sum_ids"), values["sums"]
+        if len(sum_ids) != len(sums):
+            raise ValueError(f"it has {len(sums)} sums for {len(sum_ids)} groups")
+        for name in ("adverts", "dealings", "endorsements", "unmaskings"):
+            values[name] = {message.sender: message for message in values[name]}
+        values |= {
+            "stage": Stage(values["stage"]),
+            "plan": Plan.from_bytes(values["plan"]),
+            "survivors": {survivor.id: survivor for survivor in values["survivors"]},
+            "sums": {i: vector.copy() for i, vector in zip(sum_ids, sums, strict=True)},
+            "dropouts": {
+                out["id"]: Dropout(Stage(out["stage"]), out["reason"].decode()) for out in values["dropouts"]
+            },
+        }
     except (SecAggError, ValueError) as damaged:
         raise UsageError(f"this saved server is damaged: {damaged}") from None
-    return ledger
+    return ServerMemory(**values)

@@ -1,8 +1,8 @@
-"""What is hashed and what is signed at each stage: the exact bytes, in one place.
+"""The exact bytes that are hashed and signed at each stage.
 
-Every statement opens with its own label and binds the plan hash (stage 0, which comes before the plan,
-binds training id, round and roster hash). All parts have fixed lengths or carry their count, so two
-different statements never have the same bytes.
+Every statement begins with its own label and binds the plan hash. Stage 0 comes before the plan and binds
+training id, round and roster hash. All parts have fixed lengths or carry their count, so two different
+statements never have the same bytes.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from secagg.crypto.keys import digest
 from secagg.protocol.codec import to_bytes
 from secagg.protocol.messages import Dealer, Dealing, KeyAdvert, Unmasking
 from secagg.protocol.plan import Plan
-from secagg.protocol.wire import IDS, ROWS
+from secagg.protocol.wire import GROUPS, IDS
 from secagg.types import Bytes, ClientId, GroupId, u32
 
-KEY_SECRET = 0  # which secret a share is of: 0 the mask key, r + 1 the seed of grouping r
+KEY_SECRET = 0  # numbers of a client's secrets: 0 is its mask key, r + 1 its seed of grouping r
 
 
 def key_statement(training_id: bytes, round: int, roster_hash: bytes, advert: KeyAdvert) -> bytes:
-    """Stage 0 signs this. It names no plan, so that keys may be sent ahead of time."""
+    """What stage 0 signs. It names no plan, so that a client may send keys ahead of time."""
     return b"".join(
         (
             labels.SIGN_KEYS,
@@ -46,7 +46,7 @@ def seed_commitment(plan_hash: bytes, owner: ClientId, grouping: int, seed: byte
 
 
 def share_hashes(plan_hash: bytes, ids: npt.NDArray[np.uint32], entries: Bytes) -> Bytes:
-    """The public hashes of shares, which their dealer signs: nobody can pass off another share.
+    """The public hashes of shares, which their dealer signs, so that nobody can replace a share.
 
     A row of ids is (dealer, holder, secret); a row of entries is a share and its nonce.
     """
@@ -56,7 +56,7 @@ def share_hashes(plan_hash: bytes, ids: npt.NDArray[np.uint32], entries: Bytes) 
 
 
 def dealing_statement(plan_hash: bytes, advert: KeyAdvert, dealing: Dealing | Dealer) -> bytes:
-    """Stage 1 signs this: the dealer's keys, commitments and tree of share hashes."""
+    """What stage 1 signs: the dealer's keys, commitments and tree of share hashes."""
     return b"".join(
         (
             labels.SIGN_SHARES,
@@ -84,25 +84,35 @@ def view(plan_hash: bytes, members: Iterable[tuple[KeyAdvert, Dealer]]) -> bytes
 def view_statement(
     plan_hash: bytes, sender: ClientId, view_digest: bytes, disputes: Sequence[ClientId]
 ) -> bytes:
-    """Stage 2 signs this."""
+    """What stage 2 signs."""
     disputed = digest(labels.DISPUTES, to_bytes(IDS, disputes))
     # audit: stage-2-binds-plan stage-2-binds-disputes
     return labels.SIGN_VIEW + plan_hash + u32(sender) + view_digest + disputed
 
 
-def opening(plan: Plan, view_digest: bytes, survivors: Sequence[ClientId], rows: Sequence[GroupId]) -> bytes:
-    """Stage 3 signs this: the one survivor set and the rows that will be opened.
+def opening(
+    plan: Plan, view_digest: bytes, survivors: Sequence[ClientId], groups: Sequence[GroupId]
+) -> bytes:
+    """What stage 3 signs: the one survivor set and the groups to open.
 
-    In the sparse mode each client has a view of its own neighbourhood, so the view is left out there.
+    In sparse mode each client has a view of its own neighbourhood, so the statement leaves the view out.
     """
     bound_view = bytes(32) if plan.semi_honest_only else view_digest
     # audit: stage-3-binds-plan stage-3-binds-view stage-3-binds-survivors stage-3-binds-sums
-    statement = digest(labels.OPENING, plan.hash, bound_view, to_bytes(IDS, survivors), to_bytes(ROWS, rows))
+    statement = digest(
+        labels.OPENING, plan.hash, bound_view, to_bytes(IDS, survivors), to_bytes(GROUPS, groups)
+    )
     return labels.SIGN_OPENING + statement
 
 
 def unmasking_statement(plan_hash: bytes, message: Unmasking) -> bytes:
-    """Stage 4 signs this, so that a wrong share is its sender's and nobody else's."""
+    """What stage 4 signs, so that a wrong share convicts its sender.
+
+    >>> from secagg.protocol import Unmasking, unmasking_statement
+    >>> unsigned = Unmasking(3, seed_owners=(), seeds=b"", key_owners=(), keys=b"", signature=b"")
+    >>> len(unmasking_statement(bytes(32), unsigned))
+    93
+    """
     content = digest(
         labels.UNMASKING,
         to_bytes(IDS, message.seed_owners),

@@ -1,8 +1,8 @@
-"""The server's last step: rebuild the secrets that stage 4 gave shares of, and take the masks off.
+"""The server's last step: rebuild secrets from the shares of stage 4, and remove the masks.
 
 Bonawitz et al. 2017, Fig. 4, Round 4, server side. Every share is checked against its dealer's hash before
-it counts, every rebuilt seed against its commitment and every rebuilt key against the advertised one. So a
-row's sum is exact or not returned, and whoever is named is named by evidence.
+it counts, every rebuilt seed against its commitment and every rebuilt key against the advertised one. So the
+sum of a group is exact or not returned, and evidence convicts every client that is blamed.
 """
 
 from __future__ import annotations
@@ -27,71 +27,68 @@ from secagg.protocol.messages import Dealing, KeyAdvert, Unmasking
 from secagg.protocol.plan import Plan
 from secagg.types import Bytes, ClientId, GroupId, Ring32
 
-Secret = tuple[ClientId, int]  # its owner, and which: KEY_SECRET or r + 1
-Pair = tuple[ClientId, ClientId, GroupId]  # one that is gone, one that is alive, and a row of both
+Secret = tuple[ClientId, int]  # its owner and its number: KEY_SECRET or r + 1
+Pair = tuple[ClientId, ClientId, GroupId]  # a dropout, a survivor, and a group of both
 ENTRY = SHARE_BYTES + HASH_BYTES
-SOME = 256  # the fewest pairs that a thread takes at a time: enough to be worth hashing at once
+PAIRS_PER_TASK = 256  # the fewest pairs that one thread takes: enough to hash them in one call
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
-    """What the survivors agreed to open."""
+class AgreedOpening:
+    """What the survivors agreed to open, and the messages to do it with."""
 
     plan: Plan
     adverts: Mapping[ClientId, KeyAdvert]
     dealings: Mapping[ClientId, Dealing]  # of U2
-    holders: Mapping[ClientId, Mapping[ClientId, int]]  # of each dealer: who holds its shares, and where
+    holders: Mapping[ClientId, Mapping[ClientId, int]]  # of each dealer: its share holders, and their places
     survivors: frozenset[ClientId]
-    rows: tuple[GroupId, ...]
+    groups: tuple[GroupId, ...]
 
     @cached_property
     def groupings_of(self) -> Mapping[ClientId, tuple[int, ...]]:
-        """The groupings in which a client's row is opened."""
-        opened = frozenset(self.rows)
+        """The groupings in which a client's group is opened."""
+        opened = frozenset(self.groups)
         return {
-            client: tuple(r for r, g in rows if (r, g) in opened)
-            for client, rows in self.plan.rows_of.items()
+            client: tuple(r for r, g in groups if (r, g) in opened)
+            for client, groups in self.plan.groups_of.items()
         }
 
     @cached_property
     def hashes(self) -> Bytes:
-        """The hash of every share that was dealt, dealer by dealer; then one of none, which is zeros.
-
-        A copy of what was published: 32 bytes for each dealer, holder and secret.
-        """
+        """The published hash of every share, dealer by dealer, and at the end zeros, which no share has."""
         published = [dealing.hashes for dealing in self.dealings.values()]
         return np.frombuffer(b"".join([*published, bytes(HASH_BYTES)]), np.uint8).reshape(-1, HASH_BYTES)
 
     @cached_property
     def first_hash(self) -> Mapping[ClientId, int]:
-        """Where each dealer's begin."""
+        """Where the hashes of each dealer begin."""
         counts = [len(dealing.hashes) // HASH_BYTES for dealing in self.dealings.values()]
         return dict(zip(self.dealings, accumulate(counts, initial=0), strict=False))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Wanted:
-    """The secrets that a message gives shares of, in its order. Honest messages all have the same."""
+class ExpectedShares:
+    """The secrets that a message must give shares of, in its order; the same for all honest messages."""
 
     owners: tuple[Sequence[ClientId], Sequence[ClientId]]  # of seeds, of keys
-    seeds: int  # how many of the secrets
+    seeds: int  # how many of the secrets are seeds
     secrets: Sequence[Secret]
-    ids: npt.NDArray[np.uint32]  # the same, one row each: owner, room for a holder, secret
-    holders: Sequence[Mapping[ClientId, int]]  # the different sets of holders, and where each holder stands
-    held_by: npt.NDArray[np.intp]  # the number of the set that holds each secret
-    first: npt.NDArray[np.int64]  # where the hash of each secret's first share is
+    ids: npt.NDArray[np.uint32]  # the same as rows: owner, room for a holder, secret
+    holders: Sequence[Mapping[ClientId, int]]  # the different sets of holders, with their places
+    held_by: npt.NDArray[np.intp]  # which of these sets holds each secret
+    first: npt.NDArray[np.int64]  # the place of the hash of each secret's first share
 
     @classmethod
     def of(
         cls,
-        opened: Opened,
+        opening: AgreedOpening,
         owners: tuple[Sequence[ClientId], Sequence[ClientId]],
         seeds: Sequence[Secret],
         keys: Sequence[Secret],
-    ) -> Wanted:
+    ) -> ExpectedShares:
         secrets = [*seeds, *keys]
-        held_by = [opened.holders[owner] for owner, _ in secrets]
-        different = {id(holders): holders for holders in held_by}  # most often one and the same
+        held_by = [opening.holders[owner] for owner, _ in secrets]
+        different = {id(holders): holders for holders in held_by}  # usually one
         number = {key: k for k, key in enumerate(different)}
         return cls(
             owners,
@@ -100,15 +97,15 @@ class Wanted:
             np.array([(owner, 0, secret) for owner, secret in secrets], np.uint32).reshape(-1, 3),
             list(different.values()),
             np.array([number[id(holders)] for holders in held_by], np.intp),
-            np.array([opened.first_hash[owner] + secret for owner, secret in secrets], np.int64),
+            np.array([opening.first_hash[owner] + secret for owner, secret in secrets], np.int64),
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Given:
-    """The shares of one message, and which of them are their dealer's."""
+class ReceivedShares:
+    """The shares of one message, and which of them match their dealer's hash."""
 
-    wanted: Wanted
+    wanted: ExpectedShares
     shares: Bytes = field(repr=False)  # (secrets, 33)
     good: npt.NDArray[np.bool_]
 
@@ -117,73 +114,74 @@ class Given:
 class Shares:
     """The shares received so far, by holder, each checked against its dealer's hash."""
 
-    opened: Opened
-    by_holder: dict[ClientId, Given] = field(default_factory=dict, repr=False)
-    _last: Wanted | None = None
+    opening: AgreedOpening
+    by_holder: dict[ClientId, ReceivedShares] = field(default_factory=dict, repr=False)
+    _last: ExpectedShares | None = None
 
     def add(self, message: Unmasking) -> None:
-        """Take what matches. PeerError, naming the sender, for a wrong share; the right ones still count."""
+        """Take the shares that match. PeerError, naming the sender, if one does not; the others count."""
         for sender, wrong in self.add_all([message]).items():
             raise PeerError(wrong, culprit=sender)
 
     def add_all(self, messages: Iterable[Unmasking]) -> dict[ClientId, str]:
-        """Take every share that matches; who sent others, and what they are, comes back."""
+        """Take every share that matches. Returns the senders of other shares, and what is wrong."""
         wrong: dict[ClientId, str] = {}
         for message in messages:
             sender = message.sender
             try:
-                wanted = self._wanted(message)
+                wanted = self._expected(message)
             except PeerError as bad:
                 wrong[sender] = str(bad)
                 continue
             entries = np.frombuffer(message.seeds + message.keys, np.uint8).reshape(-1, ENTRY)
             good = self._matches(sender, wanted, entries)
-            self.by_holder[sender] = Given(wanted, entries[:, :SHARE_BYTES].copy(), good)
+            self.by_holder[sender] = ReceivedShares(wanted, entries[:, :SHARE_BYTES].copy(), good)
             if not good.all():
                 owner, _ = wanted.secrets[int(np.argmin(good))]
                 # audit: wrong-share-names-sender
                 wrong[sender] = f"client {sender} gave a wrong share of client {owner}"
         return wrong
 
-    def _matches(self, sender: ClientId, wanted: Wanted, entries: Bytes) -> npt.NDArray[np.bool_]:
-        """Whether each share is a field element, and the one that its dealer published the hash of."""
-        opened = self.opened
-        per_holder = len(opened.plan.groupings) + 1
+    def _matches(self, sender: ClientId, wanted: ExpectedShares, entries: Bytes) -> npt.NDArray[np.bool_]:
+        """Whether each share is a field element and has the hash that its dealer published."""
+        opening = self.opening
+        per_holder = len(opening.plan.groupings) + 1
         places = np.array([holders.get(sender, -1) for holders in wanted.holders], np.int64)[wanted.held_by]
-        # In the sparse mode not everybody holds a share; none is hashed to zeros, which come last.
-        expected = opened.hashes[np.where(places < 0, -1, wanted.first + places * per_holder)]
+        # In sparse mode some clients hold no share: they get the zeros at the end, which match nothing.
+        expected = opening.hashes[np.where(places < 0, -1, wanted.first + places * per_holder)]
         ids = wanted.ids.copy()
         ids[:, 1] = sender
-        found = transcript.share_hashes(opened.plan.hash, ids, entries)
+        found = transcript.share_hashes(opening.plan.hash, ids, entries)
         # audit: share-matches-published-hash
         matches: npt.NDArray[np.bool_] = (found.view(np.uint64) == expected.view(np.uint64)).all(axis=1)
         matches &= shamir.canonical(entries[:, :SHARE_BYTES])  # audit: share-in-field
         return matches
 
-    def _wanted(self, message: Unmasking) -> Wanted:
-        """What a message must hold shares of, if it holds as many. The owners are checked once for all."""
-        opened, sender, owners = self.opened, message.sender, (message.seed_owners, message.key_owners)
+    def _expected(self, message: Unmasking) -> ExpectedShares:
+        """What a message must hold shares of. Messages with the same owners are checked once."""
+        opening, sender, owners = self.opening, message.sender, (message.seed_owners, message.key_owners)
         wanted = self._last
         if wanted is None or wanted.owners != owners:
             alive = frozenset(message.seed_owners)
             # audit: server-one-kind-of-share
-            if not alive <= opened.survivors or opened.survivors & set(message.key_owners):
+            if not alive <= opening.survivors or opening.survivors & set(message.key_owners):
                 raise PeerError(f"client {sender} gave shares of the wrong kind", culprit=sender)
-            if not (alive | set(message.key_owners)) <= set(opened.dealings):  # audit: shares-of-dealers-only
-                raise PeerError(f"client {sender} gave shares of someone who dealt none", culprit=sender)
-            seeds = [(owner, r + 1) for owner in message.seed_owners for r in opened.groupings_of[owner]]
+            # audit: shares-of-dealers-only
+            if not (alive | set(message.key_owners)) <= set(opening.dealings):
+                raise PeerError(f"client {sender} gave shares of a client that dealt none", culprit=sender)
+            seeds = [(owner, r + 1) for owner in message.seed_owners for r in opening.groupings_of[owner]]
             keys = [(owner, transcript.KEY_SECRET) for owner in message.key_owners]
-            wanted = self._last = Wanted.of(opened, owners, seeds, keys)
+            wanted = self._last = ExpectedShares.of(opening, owners, seeds, keys)
         # audit: share-count
         if len(message.seeds) != wanted.seeds * ENTRY or len(message.keys) != len(message.key_owners) * ENTRY:
             raise PeerError(f"client {sender} gave the wrong number of shares", culprit=sender)
         return wanted
 
     def places(self, secrets: Sequence[Secret]) -> npt.NDArray[np.int32]:
-        """Which row of each holder's shares (ascending) is the good one of each secret; -1 if none is."""
+        """For each secret and holder (ascending), the row of the good share among the holder's, or -1."""
         number = {secret: k for k, secret in enumerate(secrets)}
         found = np.full((len(secrets), len(self.by_holder)), -1, np.int32)
-        order: dict[Wanted, npt.NDArray[np.int64]] = {}
+        order: dict[ExpectedShares, npt.NDArray[np.int64]] = {}
         for column, holder in enumerate(sorted(self.by_holder)):
             given = self.by_holder[holder]
             if given.wanted not in order:
@@ -196,7 +194,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rebuilt:
-    """The secrets that came back, those that did not and why, and the dealers whom their shares convict."""
+    """The rebuilt secrets, the missing ones and why, and the dealers that their own shares convict."""
 
     secrets: Mapping[Secret, bytes] = field(repr=False)  # audit: repr-hides-rebuilt-secrets
     missing: Mapping[Secret, str]
@@ -204,10 +202,10 @@ class Rebuilt:
 
 
 def rebuild(shares: Shares) -> Rebuilt:
-    """Rebuild every secret the opened rows need, with one set of coefficients per set of holders."""
-    opened = shares.opened
-    plan, t = opened.plan, opened.plan.t
-    needed, senders = list(_needed(opened)), sorted(shares.by_holder)
+    """Rebuild every secret that the opened groups need, with one set of coefficients per set of holders."""
+    opening = shares.opening
+    plan, t = opening.plan, opening.plan.t
+    needed, senders = list(_needed(opening)), sorted(shares.by_holder)
     places = shares.places(needed)
     missing: dict[Secret, str] = {}
     batches: dict[tuple[int, ...], list[int]] = {}
@@ -227,7 +225,7 @@ def rebuild(shares: Shares) -> Rebuilt:
         values = shamir.combine_each(coefficients, table)
         wanted = [needed[number] for number in numbers]
         for secret, value in zip(wanted, values, strict=True):
-            if value is not None and _is_right(opened, secret, value):  # audit: rebuilt-secret-matches
+            if value is not None and _is_right(opening, secret, value):  # audit: rebuilt-secret-matches
                 secrets[secret] = value
             else:
                 what = (
@@ -238,94 +236,98 @@ def rebuild(shares: Shares) -> Rebuilt:
     return Rebuilt(secrets, missing, cheating)
 
 
-def _needed(opened: Opened) -> Iterable[Secret]:
-    for owner in sorted(opened.dealings):
-        groupings = opened.groupings_of[owner]
-        if owner in opened.survivors:
+def _needed(opening: AgreedOpening) -> Iterable[Secret]:
+    for owner in sorted(opening.dealings):
+        groupings = opening.groupings_of[owner]
+        if owner in opening.survivors:
             yield from ((owner, r + 1) for r in groupings)
         elif groupings:
             yield owner, transcript.KEY_SECRET
 
 
-def _is_right(opened: Opened, secret: Secret, value: bytes) -> bool:
+def _is_right(opening: AgreedOpening, secret: Secret, value: bytes) -> bool:
     owner, which = secret
     if which == transcript.KEY_SECRET:
         # audit: rebuilt-key-matches-advert
-        return AgreementKey.from_private(value).public == opened.adverts[owner].mask
-    commitment = opened.dealings[owner].commitments[which - 1]
-    return transcript.seed_commitment(opened.plan.hash, owner, which - 1, value) == commitment
+        return AgreementKey.from_private(value).public == opening.adverts[owner].mask
+    commitment = opening.dealings[owner].commitments[which - 1]
+    return transcript.seed_commitment(opening.plan.hash, owner, which - 1, value) == commitment
 
 
 def remove_masks(
-    opened: Opened, rebuilt: Rebuilt, totals: Mapping[GroupId, Ring32], *, threads: int | None = None
+    opening: AgreedOpening, rebuilt: Rebuilt, totals: Mapping[GroupId, Ring32], *, threads: int | None = None
 ) -> dict[GroupId, str]:
-    """Take the masks off each opened row, in place. Rows that stay masked come back with the reason.
+    """Remove the masks from each opened sum, in place. Returns the groups that stay masked, and why.
 
-    The keys of dropped clients' pairs are derived first; then each row is gone over once for all its keys.
-    Both on all cores, or on so many threads.
+    The keys of the dropouts' pairs are derived first; then each sum is passed once for all its keys. Both
+    steps use all cores, or this many threads.
     """
     lost: dict[GroupId, str] = {}
-    for row in opened.rows:
-        gaps = [rebuilt.missing[secret] for secret in _secrets_of(opened, row) if secret in rebuilt.missing]
+    for group in opening.groups:
+        gaps = [
+            rebuilt.missing[secret] for secret in _secrets_of(opening, group) if secret in rebuilt.missing
+        ]
         if gaps:  # audit: missing-secret-loses-sum
-            lost[row] = gaps[0]
-    pairs = sorted(pair for row in opened.rows if row not in lost for pair in _pairs_of(opened, row))
-    pair_keys = _pair_keys(opened, rebuilt, pairs, thread_count(threads))
-    of_row: dict[GroupId, list[int]] = {row: [] for row in opened.rows if row not in lost}
-    for number, (_, _, row) in enumerate(pairs):
-        of_row[row].append(number)
-    for row, numbers in of_row.items():
-        own = _self_keys(opened, rebuilt, row)
+            lost[group] = gaps[0]
+    pairs = sorted(
+        pair for group in opening.groups if group not in lost for pair in _pairs_of(opening, group)
+    )
+    pair_keys = _pair_keys(opening, rebuilt, pairs, thread_count(threads))
+    of_group: dict[GroupId, list[int]] = {group: [] for group in opening.groups if group not in lost}
+    for number, (_, _, group) in enumerate(pairs):
+        of_group[group].append(number)
+    for group, numbers in of_group.items():
+        own = _self_keys(opening, rebuilt, group)
         signs = [-1] * len(own) + [-pairwise_sign(pairs[number][1], pairs[number][0]) for number in numbers]
         keys = np.frombuffer(b"".join(own), np.uint8).reshape(-1, MASK_KEY_BYTES)
-        add_masks(totals[row], np.concatenate([keys, pair_keys[numbers]]), signs, threads=threads)
+        add_masks(totals[group], np.concatenate([keys, pair_keys[numbers]]), signs, threads=threads)
     return lost
 
 
-def _secrets_of(opened: Opened, row: GroupId) -> Iterable[Secret]:
-    for client in opened.plan.group(row):
-        if client in opened.survivors:
-            yield client, row[0] + 1
-        elif client in opened.dealings:
+def _secrets_of(opening: AgreedOpening, group: GroupId) -> Iterable[Secret]:
+    for client in opening.plan.group(group):
+        if client in opening.survivors:
+            yield client, group[0] + 1
+        elif client in opening.dealings:
             yield client, transcript.KEY_SECRET
 
 
-def _self_keys(opened: Opened, rebuilt: Rebuilt, row: GroupId) -> list[bytes]:
-    """The keys of the survivors' own masks."""
-    plan, (r, _) = opened.plan, row
-    alive = (client for client in plan.group(row) if client in opened.survivors)
-    return [self_key(rebuilt.secrets[client, r + 1], plan.hash, client, r) for client in alive]
+def _self_keys(opening: AgreedOpening, rebuilt: Rebuilt, group: GroupId) -> list[bytes]:
+    """The keys of the survivors' self-masks."""
+    plan, (r, _) = opening.plan, group
+    survivors = (client for client in plan.group(group) if client in opening.survivors)
+    return [self_key(rebuilt.secrets[client, r + 1], plan.hash, client, r) for client in survivors]
 
 
-def _pairs_of(opened: Opened, row: GroupId) -> Iterable[Pair]:
-    """Whose pairwise mask is still in a row's sum, because only one of the two sent its vector."""
-    plan = opened.plan
-    alive = [client for client in plan.group(row) if client in opened.survivors]
-    for gone in plan.group(row):
-        if gone in opened.dealings and gone not in opened.survivors:
-            partners = frozenset(plan.peers(gone))
-            yield from ((gone, client, row) for client in alive if client in partners)
+def _pairs_of(opening: AgreedOpening, group: GroupId) -> Iterable[Pair]:
+    """The pairs whose mask is still in a group's sum, because only one of the two sent its vector."""
+    plan = opening.plan
+    survivors = [client for client in plan.group(group) if client in opening.survivors]
+    for dropout in plan.group(group):
+        if dropout in opening.dealings and dropout not in opening.survivors:
+            partners = frozenset(plan.peers(dropout))
+            yield from ((dropout, client, group) for client in survivors if client in partners)
 
 
-def _pair_keys(opened: Opened, rebuilt: Rebuilt, pairs: Sequence[Pair], threads: int) -> Bytes:
-    """One key per pair. They are sorted, so that two clients agree once for all their groupings."""
-    plan, adverts = opened.plan, opened.adverts
+def _pair_keys(opening: AgreedOpening, rebuilt: Rebuilt, pairs: Sequence[Pair], threads: int) -> Bytes:
+    """One key per pair. Pairs are sorted, so that two clients agree once for all their groupings."""
+    plan, adverts = opening.plan, opening.adverts
     private = {
-        gone: AgreementKey.from_private(rebuilt.secrets[gone, transcript.KEY_SECRET])
-        for gone in {gone for gone, _, _ in pairs}
+        dropout: AgreementKey.from_private(rebuilt.secrets[dropout, transcript.KEY_SECRET])
+        for dropout in {dropout for dropout, _, _ in pairs}
     }
 
     keys = np.empty((len(pairs), MASK_KEY_BYTES), np.uint8)
 
     def derive(start: int, stop: int) -> None:
-        some, agreed, before, secret = pairs[start:stop], [], None, b""
-        for gone, alive, _ in some:
-            if (gone, alive) != before:
-                secret, before = private[gone].agree(adverts[alive].mask), (gone, alive)
+        part, agreed, before, secret = pairs[start:stop], [], None, b""
+        for dropout, survivor, _ in part:
+            if (dropout, survivor) != before:
+                secret, before = private[dropout].agree(adverts[survivor].mask), (dropout, survivor)
             agreed.append(secret)
-        secrets = np.frombuffer(b"".join(agreed), np.uint8).reshape(len(some), -1)
-        numbers = np.array([(gone, alive, r) for gone, alive, (r, _) in some], np.uint32)
+        secrets = np.frombuffer(b"".join(agreed), np.uint8).reshape(len(part), -1)
+        numbers = np.array([(dropout, survivor, r) for dropout, survivor, (r, _) in part], np.uint32)
         keys[start:stop] = pairwise_keys(secrets, plan.hash, numbers)
 
-    spread(derive, 0, len(pairs), step=SOME, threads=threads)
+    spread(derive, 0, len(pairs), step=PAIRS_PER_TASK, threads=threads)
     return keys

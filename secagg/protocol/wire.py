@@ -1,4 +1,4 @@
-"""Messages to bytes and back: a version byte, a type byte, then the fields of `LAYOUTS`, with no slack.
+"""Messages to bytes and back: a version byte, a type byte, then the fields of `LAYOUTS`, and nothing else.
 
 docs/protocol.md prints these layouts, and a test compares the two. `decode(encode(x))` is x, and
 `encode(decode(b))` is b. Nothing is allocated for a length that the bytes do not hold.
@@ -14,7 +14,7 @@ from secagg.labels import VERSION
 from secagg.protocol.codec import (
     U32,
     Ascending,
-    AscendingRows,
+    AscendingGroups,
     Blob,
     Buffer,
     Codec,
@@ -42,7 +42,7 @@ from secagg.protocol.messages import (
 from secagg.protocol.plan import MOST_CLIENTS, MOST_GROUPINGS
 
 IDS: Final = Ascending(MOST_CLIENTS)
-ROWS: Final = AscendingRows()
+GROUPS: Final = AscendingGroups()
 HASH: Final = Fixed(HASH_BYTES)
 KEY: Final = Fixed(KEY_BYTES)
 SIGNATURE: Final = Fixed(SIGNATURE_BYTES)
@@ -73,7 +73,7 @@ LAYOUTS: Final[dict[int, Struct]] = {
     5: Struct(
         MaskedInput, (("sender", U32), ("disputes", IDS), ("signature", SIGNATURE), ("vectors", Matrix()))
     ),
-    6: Struct(Survivors, (("members", Many(SURVIVOR, MOST_CLIENTS)), ("rows", ROWS))),
+    6: Struct(Survivors, (("members", Many(SURVIVOR, MOST_CLIENTS)), ("groups", GROUPS))),
     7: Struct(Consistency, (("sender", U32), ("signature", SIGNATURE))),
     8: Struct(Signatures, (("endorsements", Many(ENDORSEMENT, MOST_CLIENTS)),)),
     9: Struct(
@@ -92,7 +92,7 @@ TYPES: Final = {layout.cls: tag for tag, layout in LAYOUTS.items()}
 
 
 def parts(message: Message) -> list[Buffer]:
-    """The message as buffers to be sent one after the other; large vectors are views, not copies."""
+    """The message as buffers to send one after the other; large vectors are views, not copies."""
     tag = TYPES[type(message)]
     out: list[Buffer] = [bytes((VERSION, tag))]
     LAYOUTS[tag].put(out, message)
@@ -100,24 +100,34 @@ def parts(message: Message) -> list[Buffer]:
 
 
 def encode(message: Message) -> bytes:
-    """The message as one byte string."""
+    r"""The message as one byte string.
+
+    >>> from secagg.protocol import Signatures, encode
+    >>> encode(Signatures(()))
+    b'\x01\x08\x00\x00\x00\x00'
+    """
     return b"".join(parts(message))
 
 
 def size(message: Message) -> int:
-    """How many bytes `encode` would make, without making them."""
+    """The number of bytes that `encode` would make, without making them."""
     return sum(len(part) for part in parts(message))
 
 
 def decode(data: Buffer) -> Message:
-    """One message from exactly these bytes, or WireError. A vector is a read-only view of `data`."""
+    """One message from exactly these bytes, or WireError. A vector is a read-only view of `data`.
+
+    >>> from secagg.protocol import decode
+    >>> decode(bytes([1, 8, 0, 0, 0, 0]))
+    Signatures(endorsements=())
+    """
     reader = Reader(data)
     version, tag = reader.take(2)
     if version != VERSION:  # audit: wire-version
         raise WireError(f"wire version {version}, this is version {VERSION}")
     layout: Codec | None = LAYOUTS.get(tag)
     if layout is None:
-        raise WireError(f"there is no message of type {tag}")
+        raise WireError(f"unknown message type {tag}")
     message: Message = layout.get(reader)
     reader.end()
     return message

@@ -21,7 +21,7 @@ from secagg.protocol.floors import Floors
 from secagg.protocol.journal import Journal, MemoryJournal
 from secagg.protocol.messages import ToClient
 from secagg.protocol.plan import Member, Plan
-from secagg.protocol.result import Dropout, Result, RowSum, Stage
+from secagg.protocol.result import Dropout, GroupSum, Result, Stage
 from secagg.protocol.server import Server
 from secagg.simulation.cache import SharedCache
 from secagg.simulation.clients import Inputs, Scenario, Tamper, start_clients
@@ -128,7 +128,7 @@ def clear(
     totals: dict[GroupId, Ring32] = {}
     for client in alive:
         encoded, _ = plan.encoding.encode(np.asarray(inputs[client]), weight=plan.relative_weight(client))
-        for row in plan.rows_of[client]:
+        for row in plan.groups_of[client]:
             if row in totals:
                 totals[row] += encoded
             elif row in verdict.opened:
@@ -147,8 +147,8 @@ def clear(
     return Result(
         plan=plan,
         survivors=tuple(alive),
-        rows={
-            row: RowSum(totals[row], tuple(v for v in plan.group(row) if v in present))
+        groups={
+            row: GroupSum(totals[row], tuple(v for v in plan.group(row) if v in present))
             for row in sorted(verdict.opened)
             if row not in lost
         },

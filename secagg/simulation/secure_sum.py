@@ -124,6 +124,6 @@ def _run_flat(
         clip=None if exact else clip if clip is not None else 2.0 ** math.ceil(math.log2(largest or 1.0)),
     )
     result = run(plan, dict(enumerate(flat)), identities, drop=drop)
-    if not result.rows:
+    if not result.groups:
         raise TooFewSurvivors(f"the sum stays hidden: {next(iter(result.closed.values()))}")
     return result

@@ -138,7 +138,7 @@ def test_a_client_never_sends_both_kinds_of_share(liar: Liar) -> None:
     server = liar.masked()
     honest = server.advance()[0]
     assert isinstance(honest, Survivors)
-    without = Survivors(honest.members[:-1], honest.rows)
+    without = Survivors(honest.members[:-1], honest.groups)
     answers = [liar.ask(client, "sign", {"message": encode(honest)}) for client in range(NODES)]
     again = [liar.ask(client, "sign", {"message": encode(without)}) for client in range(NODES - 1)]
     assert not any(answer.refused for answer in answers)
@@ -248,7 +248,7 @@ def test_a_refusal_ends_the_round_for_the_server(liar: Liar) -> None:
     server = liar.masked()
     honest = server.advance()[0]
     assert isinstance(honest, Survivors)
-    lie = Survivors(honest.members[:-4], honest.rows)
+    lie = Survivors(honest.members[:-4], honest.groups)
     assert liar.ask(0, "sign", {"message": encode(lie)}).refused
     assert "no keys" in liar.ask(0, "sign", {"message": encode(honest)}).refused
 

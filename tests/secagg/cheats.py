@@ -22,7 +22,7 @@ from secagg.crypto import hashtree, shamir
 from secagg.crypto.keys import HASH_BYTES
 from secagg.protocol import transcript
 from secagg.protocol.client import Client
-from secagg.protocol.client_state import HeldShares
+from secagg.protocol.dealing import HeldShares, share_hashes
 from secagg.protocol.messages import Consistency, Dealer, Dealing, KeyAdvert, MaskedInput, ToServer, Unmasking
 from secagg.protocol.plan import Plan
 from secagg.protocol.wire import encode
@@ -208,7 +208,7 @@ def deal_again(
     hashes, boxes = [], []
     for place, holder in enumerate(holders):
         held = HeldShares(me, entropy(HASH_BYTES), shares[:, place].tobytes())
-        hashes.append(client._share_hashes([held], [holder]).tobytes())
+        hashes.append(share_hashes(client.plan, [held], [holder]).tobytes())
         if holder == me:
             memory.held = (held,)
         else:

@@ -31,7 +31,7 @@ from secagg import (
     Stage,
 )
 from secagg.exposure.audit import Verdict
-from secagg.protocol import client, dealing, server
+from secagg.protocol import client_checks, dealing, server
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import State
 from secagg.protocol.messages import ToClient, ToServer, Unmasking
@@ -96,7 +96,7 @@ def expected_rows(
 @contextmanager
 def remembered_signatures() -> Iterator[None]:
     """Each (key, signature, statement) is verified once. Same answers, a fraction of the time."""
-    modules = (client, dealing, server)
+    modules = (client_checks, dealing, server)
     originals = [module.verify for module in modules]
     known: dict[tuple[bytes, bytes, bytes], str | None] = {}
 
@@ -338,9 +338,9 @@ def check_outcome(
     assert not set(result.dropouts) - set(cheaters) - set(absent) - weak
     assert not set(cluster.errors) - set(cheaters)
     assert set(plan.ids) - set(cheaters) - set(absent) - weak <= survivors
-    assert result.rows.keys() | result.lost.keys() == result.verdict.opened
-    assert not result.rows.keys() & result.lost.keys()
-    for row, opened in result.rows.items():
+    assert result.groups.keys() | result.lost.keys() == result.verdict.opened
+    assert not result.groups.keys() & result.lost.keys()
+    for row, opened in result.groups.items():
         members = [v for v in plan.group(row) if v in survivors]
         assert opened.members == tuple(members)
         if not set(members) & set(liars):

@@ -187,7 +187,7 @@ def play(case: Case) -> Outcome:
         check_outcome(
             cluster, result, cheaters=case.cheaters, absent=case.absent, liars=named, spoilers=spoilers
         )
-    outcome.rows, outcome.lost = len(result.rows), len(result.lost)
+    outcome.rows, outcome.lost = len(result.groups), len(result.lost)
     outcome.closed, outcome.blamed = len(result.closed), len(result.blamed)
     return outcome
 

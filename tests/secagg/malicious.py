@@ -214,7 +214,7 @@ class World:
     def collude_on_opening(self, colluder: int, view: bytes, asked: Survivors) -> Consistency:
         assert colluder in self.colluders
         ids = [member.id for member in asked.members]
-        statement = transcript.opening(self.plan, view, ids, asked.rows)
+        statement = transcript.opening(self.plan, view, ids, asked.groups)
         return Consistency(colluder, signed(colluder, statement))
 
     # a whole run by the book
@@ -382,7 +382,7 @@ class Attacker:
             sent, root = puppet.find(MaskedInput), puppet.find(Dealing).root
             adverts = {advert.sender: advert for advert in puppet.heard(KeyList).adverts}
             members = {dealer.id for dealer in puppet.heard(Bundle).dealers}
-            for (r, g), vector in zip(plan.rows_of[puppet.me], sent.vectors, strict=True):
+            for (r, g), vector in zip(plan.groups_of[puppet.me], sent.vectors, strict=True):
                 place, left = len(nodes), np.array(vector, np.uint32)
                 seed = self.rebuilt.get((root, r + 1))
                 if seed is None:
@@ -451,7 +451,7 @@ class Attacker:
         for puppet in self.honest:
             if any(isinstance(message, Consistency) for message in puppet.said):
                 asked = puppet.heard(Survivors)
-                openings.add((frozenset(m.id for m in asked.members), asked.rows))
+                openings.add((frozenset(m.id for m in asked.members), asked.groups))
         return openings
 
     def more_than_agreed(self) -> list[Learned]:
@@ -472,9 +472,9 @@ class Attacker:
 def given_shares(plan: Plan, puppet: Puppet, message: Unmasking) -> Iterator[tuple[bytes, int, bytes]]:
     """(root of the dealing, secret, share) of everything one unmasking message gives away."""
     roots = {dealer.id: dealer.root for dealer in puppet.heard(Bundle).dealers}
-    opened = set(puppet.heard(Survivors).rows)
+    opened = set(puppet.heard(Survivors).groups)
     wanted = [
-        (owner, r + 1) for owner in message.seed_owners for r, g in plan.rows_of[owner] if (r, g) in opened
+        (owner, r + 1) for owner in message.seed_owners for r, g in plan.groups_of[owner] if (r, g) in opened
     ]
     for places, data in (
         (wanted, message.seeds),

@@ -62,9 +62,9 @@ def test_no_cheat_stops_a_run_spoils_another_row_or_frames_anybody(name: str) ->
     plan = small_plan()
     cheater, gone = pair_in_one_group(plan)
     _, result = run_with(plan, {cheater: name}, {gone: Stage.INPUTS})
-    assert (0, 1) in result.rows
+    assert (0, 1) in result.groups
     if name not in SPOILERS:
-        assert (0, 0) in result.rows or (0, 0) in result.closed  # closed: the cheater's row fell to one
+        assert (0, 0) in result.groups or (0, 0) in result.closed  # closed: the cheater's row fell to one
 
 
 @pytest.mark.parametrize("name", CHEATS)
@@ -74,7 +74,7 @@ def test_no_cheat_of_a_client_that_is_left_out_by_lot_does_harm(name: str) -> No
     seated = {v for group in plan.groupings[0] for v in group}
     (spare,) = set(plan.ids) - seated
     _, result = run_with(plan, {spare: name}, {plan.groupings[0][0][0]: Stage.CONSISTENCY})
-    assert set(result.rows) == {(0, 0), (0, 1)}
+    assert set(result.groups) == {(0, 0), (0, 1)}
 
 
 @pytest.mark.parametrize("name", sorted(SPOILERS))
@@ -91,7 +91,7 @@ def test_a_bad_dealer_costs_only_the_rows_that_need_its_secrets(name: str) -> No
     cluster = Cluster(plan, make_inputs(plan), cheats={dealer: deal_and_leave}).start()
     result = cluster.finish()
     check_outcome(cluster, result, cheaters=[dealer], spoilers=[dealer])
-    assert (0, 1) in result.rows
+    assert (0, 1) in result.groups
     assert dealer in result.dropouts
 
 
@@ -136,17 +136,17 @@ DROPPED = {
     "garbage at keys": (Stage.KEYS, ""),
     "wrong signature at keys": (Stage.KEYS, "wrong signature"),
     "a low-order key": (Stage.KEYS, "low-order"),
-    "one key for two purposes": (Stage.KEYS, "two purposes"),
+    "one key for two purposes": (Stage.KEYS, "are the same"),
     "an unmasking before its time": (Stage.KEYS, "too early"),
-    "in somebody else's name at keys": (Stage.KEYS, "says it is from client"),
+    "in somebody else's name at keys": (Stage.KEYS, "names client"),
     "a server's message at keys": (Stage.KEYS, "not a message to the server"),
     "silence at keys": (Stage.KEYS, "did not answer"),
-    "one byte too many at shares": (Stage.SHARES, "too many"),
+    "one byte too many at shares": (Stage.SHARES, "extra bytes"),
     "wrong signature at shares": (Stage.SHARES, "wrong signature"),
     "replay of another run at shares": (Stage.SHARES, "wrong signature"),
     "hashes that do not lead to the root": (Stage.SHARES, "root"),
-    "a box too few": (Stage.SHARES, "one box per peer"),
-    "a commitment too many": (Stage.SHARES, "one box per peer"),
+    "a box too few": (Stage.SHARES, "wrong dealing size"),
+    "a commitment too many": (Stage.SHARES, "wrong dealing size"),
     "wrong signature at input": (Stage.INPUTS, "wrong signature"),
     "replay of another run at input": (Stage.INPUTS, "wrong signature"),
     "a vector too many": (Stage.INPUTS, "shape"),
@@ -155,7 +155,7 @@ DROPPED = {
     "disputes a stranger": (Stage.INPUTS, "disputes"),
     "wrong signature at consistency": (Stage.CONSISTENCY, "wrong signature"),
     "replay of another run at consistency": (Stage.CONSISTENCY, "wrong signature"),
-    "garbage and then the right message at input": (Stage.INPUTS, "no message of type"),
+    "garbage and then the right message at input": (Stage.INPUTS, "unknown message type"),
     "silence at consistency": (Stage.CONSISTENCY, "did not answer"),
     "wrong signature at unmasking": (Stage.UNMASKING, "wrong signature"),
     "silence at unmasking": (Stage.UNMASKING, "did not answer"),
@@ -226,7 +226,7 @@ def test_no_honest_dealer_is_blamed_on_the_word_of_as_many_liars_as_a_run_withst
     liars = {n - 1 - k: "disputes everybody" for k in range(n - t)}
     _, result = run_with(plan, liars)
     assert result.blamed == {}
-    assert set(result.rows) == {(0, 0)}
+    assert set(result.groups) == {(0, 0)}
 
 
 def test_a_dealer_disputed_by_more_peers_than_may_cheat_is_named() -> None:
@@ -239,7 +239,7 @@ def test_a_disputed_pair_is_an_erasure_and_not_an_error() -> None:
     """One holder without a share of one dealer: the row is opened with the others' shares."""
     plan = make_plan(7, threshold=5, colluders=2)
     cluster, result = run_with(plan, {3: "corrupts one box"})
-    assert set(result.rows) == {(0, 0)}
+    assert set(result.groups) == {(0, 0)}
     assert result.blamed == {}
     assert cluster.clients[0]._memory.held  # and holds everybody else's
     assert 3 not in [held.dealer for held in cluster.clients[0]._memory.held]
@@ -250,7 +250,7 @@ def test_wrong_shares_are_erasures_and_the_right_ones_of_the_same_message_still_
     plan = make_plan(6, threshold=4, colluders=1)
     _, result = run_with(plan, {0: "a wrong seed share", 1: "a wrong nonce"})
     assert set(result.blamed) == {0, 1}
-    assert set(result.rows) == {(0, 0)}
+    assert set(result.groups) == {(0, 0)}
 
 
 def test_an_honest_dealer_is_not_blamed_when_too_few_good_shares_came() -> None:
@@ -280,7 +280,7 @@ def test_too_few_survivors_at_any_stage_is_an_error_and_the_sums_stay_hidden(sta
 def test_t_survivors_are_enough_at_any_stage(stage: Stage) -> None:
     plan = make_plan(5, threshold=4, colluders=1)
     _, result = run_with(plan, {}, {0: stage})
-    assert set(result.rows) == {(0, 0)}
+    assert set(result.groups) == {(0, 0)}
 
 
 def test_an_atom_that_fell_too_low_leaves_whole_and_the_rest_is_exact() -> None:
@@ -295,7 +295,7 @@ def test_an_atom_that_fell_too_low_leaves_whole_and_the_rest_is_exact() -> None:
     (left,) = set(plan.atoms[0]) - {first, second}
     assert left not in result.survivors
     assert "atom" in result.dropouts[left].reason
-    assert set(result.rows)
+    assert set(result.groups)
 
 
 def test_a_vector_changed_under_way_spoils_its_senders_rows_alone() -> None:
@@ -314,7 +314,7 @@ def test_a_vector_changed_under_way_spoils_its_senders_rows_alone() -> None:
     result = cluster.server.result()
     check_outcome(cluster, result, liars=[2])
     assert changed == 1
-    (spoilt,) = [row for row in result.rows if 2 in plan.group(row)]
+    (spoilt,) = [row for row in result.groups if 2 in plan.group(row)]
     assert result.sum(spoilt).tolist() != sum(cluster.inputs[v] for v in plan.group(spoilt)).tolist()
 
 

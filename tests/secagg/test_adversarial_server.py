@@ -120,7 +120,7 @@ def test_a_key_of_mine_that_is_not_mine_is_refused(field: str) -> None:
     world, puppets, adverts = advertised()
     other = AgreementKey.from_private(bytes(31) + b"\x01").public
     forged = resigned(world, replace(adverts[0], **{field: other}))
-    refuses(puppets[0], world.key_list({**adverts, 0: forged}.values()), PeerError, "not mine")
+    refuses(puppets[0], world.key_list({**adverts, 0: forged}.values()), PeerError, "that I did not send")
 
 
 def resigned(world: World, advert: KeyAdvert) -> KeyAdvert:
@@ -187,7 +187,7 @@ def test_every_low_order_or_non_canonical_key_is_refused_although_its_owner_sign
 def test_one_key_for_two_purposes_is_refused() -> None:
     world, puppets, adverts = advertised()
     bad = resigned(world, replace(adverts[3], channel=adverts[3].mask))
-    refuses(puppets[0], world.key_list({**adverts, 3: bad}.values()), PeerError, "two purposes")
+    refuses(puppets[0], world.key_list({**adverts, 3: bad}.values()), PeerError, "are the same")
 
 
 def test_without_signatures_on_keys_the_server_reads_every_share_and_lays_the_victim_bare(
@@ -308,7 +308,7 @@ def test_a_dealer_without_one_commitment_per_grouping_is_refused(count: int) -> 
     bundle = world.bundle(0, dealings, dealt_to)
     dealers = list(bundle.dealers)
     dealers[3] = replace(dealers[3], commitments=dealers[3].commitments[:1] * count)
-    refuses(puppets[0], replace(bundle, dealers=tuple(dealers)), PeerError, "one commitment per grouping")
+    refuses(puppets[0], replace(bundle, dealers=tuple(dealers)), PeerError, "expected 1 commitments")
 
 
 @pytest.mark.parametrize("field", ["root", "commitments"])
@@ -317,7 +317,7 @@ def test_my_own_dealing_may_not_be_altered(field: str) -> None:
     world, puppets, dealings, dealt_to = dealt()
     forged = replace(dealings[0], **{field: getattr(dealings[1], field)})
     bundle = world.bundle(0, {**dealings, 0: forged}, dealt_to)
-    refuses(puppets[0], bundle, PeerError, "dealing of mine that is not mine")
+    refuses(puppets[0], bundle, PeerError, "a dealing under my id that I did not send")
 
 
 @pytest.mark.parametrize("part", ["boxes", "proofs"])
@@ -442,14 +442,19 @@ def test_a_row_that_the_audit_closes_is_refused() -> None:
     puppets = world.run_to(Stage.INPUTS, absent={a: Stage.INPUTS, b: Stage.INPUTS})
     inputs = [p.find(MaskedInput) for v, p in puppets.items() if v not in (a, b)]
     asked = world.survivors(inputs)
-    assert asked.rows == ((0, 1),)
+    assert asked.groups == ((0, 1),)
     one = next(p for v, p in puppets.items() if v not in (a, b))
     refuses(
-        one.fork(), replace(asked, rows=((0, 0), (0, 1))), PeerError, r"row \(0, 0\), which my audit closes"
+        one.fork(),
+        replace(asked, groups=((0, 0), (0, 1))),
+        PeerError,
+        r"group \(0, 0\), which my audit closes",
     )
-    refuses(one.fork(), replace(asked, rows=((0, 1), (7, 0))), PeerError, "no such row")
+    refuses(one.fork(), replace(asked, groups=((0, 1), (7, 0))), PeerError, "no such group")
     assert isinstance(one.fork().tell(asked), Consistency)
-    assert isinstance(one.fork().tell(replace(asked, rows=())), Consistency)  # fewer rows are always allowed
+    assert isinstance(
+        one.fork().tell(replace(asked, groups=())), Consistency
+    )  # fewer rows are always allowed
 
 
 def test_without_the_audit_a_row_of_one_survivor_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -493,7 +498,7 @@ def test_a_sparse_run_from_which_too_many_are_gone_is_refused() -> None:
         if allowed:
             assert isinstance(puppets[0].tell(world.survivors(inputs)), Consistency)
         else:
-            refuses(puppets[0], world.survivors(inputs), PeerError, "fall apart")
+            refuses(puppets[0], world.survivors(inputs), PeerError, "may be disconnected")
 
 
 # --- one opening per update --------------------------------------------------------------------------------
@@ -536,9 +541,9 @@ def test_a_second_answer_in_stage_three_is_the_same_or_none(change: str) -> None
     assert puppets[0].tell(asked) == first
     other = {
         "other survivors": world.survivors(inputs[v] for v in range(4)),
-        "fewer rows": replace(asked, rows=()),
+        "fewer rows": replace(asked, groups=()),
     }[change]
-    refuses(puppets[0], other, PeerError, "other survivors or rows than I signed")
+    refuses(puppets[0], other, PeerError, "other survivors or groups than I signed")
 
 
 def test_the_record_lets_a_restored_client_sign_the_same_opening_or_fewer_rows_and_no_other(
@@ -546,8 +551,8 @@ def test_the_record_lets_a_restored_client_sign_the_same_opening_or_fewer_rows_a
 ) -> None:
     world, puppets, inputs = masked(6, schedule=Schedule(name="random", size=3), colluders=0)
     asked = world.survivors(inputs.values())
-    assert len(asked.rows) == 2
-    fewer, four = replace(asked, rows=asked.rows[:1]), world.survivors(inputs[v] for v in range(5))
+    assert len(asked.groups) == 2
+    fewer, four = replace(asked, groups=asked.groups[:1]), world.survivors(inputs[v] for v in range(5))
 
     def interrupted(client: Client) -> None:
         raise KeyboardInterrupt
@@ -611,9 +616,9 @@ def test_a_signature_over_anything_else_does_not_count() -> None:
         bytes(64),
         made[3].signature,
         again[2].find(Consistency).signature,  # the same plan, U3 and rows, another run
-        signed(2, transcript.opening(plan, view, ids[:-1], asked.rows)),  # another U3
+        signed(2, transcript.opening(plan, view, ids[:-1], asked.groups)),  # another U3
         signed(2, transcript.opening(plan, view, ids, ())),  # other rows
-        signed(2, transcript.opening(plan, bytes(32), ids, asked.rows)),  # another view
+        signed(2, transcript.opening(plan, bytes(32), ids, asked.groups)),  # another view
     ):
         forged = {**made, 2: Consistency(2, bad)}
         error = refuses(
@@ -637,7 +642,7 @@ def test_only_seeds_of_opened_rows_and_keys_of_their_members_leave() -> None:
     gone = plan.groupings[0][0][0]
     puppets = world.run_to(Stage.INPUTS, absent={gone: Stage.INPUTS})
     inputs = [p.find(MaskedInput) for v, p in puppets.items() if v != gone]
-    row = plan.rows_of[gone][1]
+    row = plan.groups_of[gone][1]
     other = next((1, g) for g in range(3) if (1, g) != row)
     live = {v: p for v, p in puppets.items() if v != gone}
     for p in live.values():

@@ -88,12 +88,12 @@ BOUND: dict[str, tuple[Any, dict[str, Any], dict[str, list[Any]]]] = {
     ),
     "stage 3 signature": (
         transcript.opening,
-        {"plan": PLAN, "view_digest": A, "survivors": (0, 1, 2), "rows": ((0, 0),)},
+        {"plan": PLAN, "view_digest": A, "survivors": (0, 1, 2), "groups": ((0, 0),)},
         {
             "plan": [make_plan(4, round=6), make_plan(4, context=b"x"), make_plan(4, length=4)],
             "view_digest": [B],
             "survivors": [(0, 1), (0, 1, 3), (0, 1, 2, 3)],
-            "rows": [(), ((0, 1),), ((0, 0), (0, 1)), ((1, 0),)],
+            "groups": [(), ((0, 1),), ((0, 0), (0, 1)), ((1, 0),)],
         },
     ),
     "stage 4 signature": (

@@ -38,8 +38,8 @@ def aggregate(
 
 def attack(result: Result) -> dict[int, np.ndarray]:
     """What the server can do with its own result: read the sums as integers and solve."""
-    members = {row: opened.members for row, opened in result.rows.items()}
-    sums = {row: opened.total.view(np.int32).astype(np.float64) for row, opened in result.rows.items()}
+    members = {row: opened.members for row, opened in result.groups.items()}
+    sums = {row: opened.total.view(np.int32).astype(np.float64) for row, opened in result.groups.items()}
     return solve(members, sums)
 
 
@@ -69,11 +69,11 @@ def test_the_papers_default_gives_away_every_update_to_the_last_bit():
 )
 def test_by_default_the_same_attack_gets_nothing(schedule):
     result, updates = aggregate(schedule, 24, policy=Policy(), drop=(5,))
-    assert result.rows
+    assert result.groups
     assert attack(result) == {}
     # the best guess explains no more of anyone's update than its leverage says
-    rows = sorted(result.rows)
-    matrix = np.array([[c in result.rows[row].members for c in result.survivors] for row in rows], float)
+    rows = sorted(result.groups)
+    matrix = np.array([[c in result.groups[row].members for c in result.survivors] for row in rows], float)
     sums = np.array([result.sum(row) for row in rows], float)
     guess = np.linalg.pinv(matrix) @ sums
     for at, client in enumerate(result.survivors):

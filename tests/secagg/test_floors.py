@@ -109,9 +109,9 @@ BELOW: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "clip a little less": ({"clip": 0.999}, {}, "clip 0.999 is outside"),
     "clip a little more": ({"clip": 2.001}, {}, "clip 2.001 is outside"),
     "weights a little further apart": ({"weights": (10,) * (N - 1) + (31,)}, {}, "differ by more than 3"),
-    "not my weight": ({"weights": (11, *(10,) * (N - 1))}, {"weight": 10}, "my own weight"),
-    "integers not expected": ({"clip": None, "bound": 100}, {}, "would tell who is above"),
-    "bound one less": ({"clip": None, "bound": 99}, {"bound": 100}, "would tell who is above"),
+    "not my weight": ({"weights": (11, *(10,) * (N - 1))}, {"weight": 10}, "weight for me is not my own"),
+    "integers not expected": ({"clip": None, "bound": 100}, {}, "would reveal which clients exceed"),
+    "bound one less": ({"clip": None, "bound": 99}, {"bound": 100}, "would reveal which clients exceed"),
     "neighbourhoods too small": (
         {"schedule": Schedule(name="random", size=N), "degree": 4, "threshold": 2},
         {"accept_semi_honest_server_only": True},
@@ -120,7 +120,7 @@ BELOW: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "one grouping more": (
         {"schedule": replace(TRIPLES, groupings=3), "policy": LOOSE},
         {"policy": LOOSE},
-        "3 groupings, my most is 2",
+        "3 groupings, my maximum is 2",
     ),
     "another schedule": ({"schedule": replace(TRIPLES, name="fixed")}, {"schedule": TRIPLES}, "schedule"),
     "groups of another size": (
@@ -128,7 +128,7 @@ BELOW: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {"schedule": TRIPLES},
         "schedule",
     ),
-    "integers one below mine": ({"clip": None, "bound": 99}, {"bound": 100}, "bound 99 would tell"),
+    "integers one below mine": ({"clip": None, "bound": 99}, {"bound": 100}, "bound 99 would reveal"),
     "integers where I sum none": ({"clip": None, "bound": 100}, {"bound": None}, "mine is None"),
     "a sparse graph that two colluders may cut": (
         {"schedule": Schedule(name="random", size=N), "degree": 2, "threshold": 2},

@@ -18,7 +18,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from secagg.errors import UsageError
-from secagg.protocol import sparse
+from secagg.protocol import graph
 
 DOCS = Path(__file__).parents[2] / "docs" / "sparse.md"
 
@@ -50,7 +50,7 @@ def connected(adjacent: Mapping[int, Sequence[int]], alive: Iterable[int]) -> bo
 @given(graphs())
 def test_graph_is_symmetric_regular_and_without_loops(case: tuple[list[int], int, bytes]) -> None:
     roster, degree, seed = case
-    near = sparse.neighbours(roster, degree, seed)
+    near = graph.neighbours(roster, degree, seed)
     assert list(near) == sorted(roster)
     for client, peers in near.items():
         assert len(set(peers)) == len(peers) == degree
@@ -65,7 +65,7 @@ def test_graph_stays_connected_whichever_degree_minus_one_clients_leave(
     case: tuple[list[int], int, bytes], data: st.DataObject
 ) -> None:
     roster, degree, seed = case
-    near = sparse.neighbours(roster, degree, seed)
+    near = graph.neighbours(roster, degree, seed)
     leave = data.draw(st.sets(st.sampled_from(roster), max_size=degree - 1))
     assert connected(near, set(roster) - leave)
 
@@ -76,32 +76,32 @@ def test_graph_depends_on_seed_and_ranks_alone(
     case: tuple[list[int], int, bytes], data: st.DataObject
 ) -> None:
     roster, degree, seed = case
-    near = sparse.neighbours(roster, degree, seed)
-    assert sparse.neighbours(data.draw(st.permutations(roster)), degree, seed) == near
+    near = graph.neighbours(roster, degree, seed)
+    assert graph.neighbours(data.draw(st.permutations(roster)), degree, seed) == near
     rank = {client: i for i, client in enumerate(sorted(roster))}
     ranked = {rank[client]: tuple(rank[peer] for peer in peers) for client, peers in near.items()}
-    assert sparse.neighbours(range(len(roster)), degree, seed) == ranked
+    assert graph.neighbours(range(len(roster)), degree, seed) == ranked
 
 
 def test_neighbours_are_the_nearest_on_the_circle() -> None:
-    order = sparse.circle(range(11), b"seed")
-    near = sparse.neighbours(range(11), 4, b"seed")
+    order = graph.circle(range(11), b"seed")
+    near = graph.neighbours(range(11), 4, b"seed")
     for i, client in enumerate(order):
         assert set(near[client]) == {order[(i + step) % 11] for step in (-2, -1, 1, 2)}
 
 
 def test_circle_known_answers() -> None:
     """A second implementation must give the same, see docs/sparse.md."""
-    assert sparse.circle(range(10), b"") == [8, 4, 2, 9, 3, 6, 5, 7, 1, 0]
-    assert sparse.circle([7, 1000, 3, 2**31], b"secagg") == [2**31, 7, 1000, 3]
+    assert graph.circle(range(10), b"") == [8, 4, 2, 9, 3, 6, 5, 7, 1, 0]
+    assert graph.circle([7, 1000, 3, 2**31], b"secagg") == [2**31, 7, 1000, 3]
 
 
 def test_stream_does_not_repeat_from_block_to_block() -> None:
-    assert len(set(islice(sparse._words(b"seed"), 3000))) == 3000
+    assert len(set(islice(graph._words(b"seed"), 3000))) == 3000
 
 
 def test_every_order_is_equally_likely() -> None:
-    orders = Counter(tuple(sparse.circle(range(4), i.to_bytes(2, "little"))) for i in range(4800))
+    orders = Counter(tuple(graph.circle(range(4), i.to_bytes(2, "little"))) for i in range(4800))
     assert len(orders) == 24
     assert (
         sum((seen - 200) ** 2 / 200 for seen in orders.values()) < 49.7
@@ -110,19 +110,19 @@ def test_every_order_is_equally_likely() -> None:
 
 def test_words_of_the_incomplete_stretch_are_skipped() -> None:
     top = 2**64 - 2**64 % 1000
-    assert sparse._below(1000, iter([top, 2**64 - 1, top - 1])) == 999
-    assert sparse._below(2**63, iter([2**64 - 1])) == 2**63 - 1
+    assert graph._below(1000, iter([top, 2**64 - 1, top - 1])) == 999
+    assert graph._below(2**63, iter([2**64 - 1])) == 2**63 - 1
 
 
 @pytest.mark.parametrize("degree", [-2, 0, 1, 3, 9, 10, 12])
 def test_degree_that_no_such_graph_has_is_refused(degree: int) -> None:
     with pytest.raises(UsageError, match="degree"):
-        sparse.neighbours(range(10), degree, b"seed")
+        graph.neighbours(range(10), degree, b"seed")
 
 
 def test_client_listed_twice_is_refused() -> None:
     with pytest.raises(UsageError, match="twice"):
-        sparse.neighbours([1, 2, 3, 4, 2], 2, b"seed")
+        graph.neighbours([1, 2, 3, 4, 2], 2, b"seed")
 
 
 # The bounds, against exact counting
@@ -153,7 +153,7 @@ def test_tail_is_exact(data: st.DataObject) -> None:
     n = data.draw(st.integers(1, 300))
     marked, drawn = data.draw(st.integers(0, n)), data.draw(st.integers(0, n))
     least = data.draw(st.integers(-1, drawn + 2))
-    assert_just_above(sparse._tail(least, n, marked, drawn), exact_tail(least, n, marked, drawn))
+    assert_just_above(graph._tail(least, n, marked, drawn), exact_tail(least, n, marked, drawn))
 
 
 @pytest.mark.parametrize(
@@ -166,13 +166,13 @@ def test_tail_is_exact(data: st.DataObject) -> None:
     ],
 )
 def test_tail_is_exact_for_large_rosters(least: int, n: int, marked: int, drawn: int) -> None:
-    assert_just_above(sparse._tail(least, n, marked, drawn), exact_tail(least, n, marked, drawn))
+    assert_just_above(graph._tail(least, n, marked, drawn), exact_tail(least, n, marked, drawn))
 
 
 @pytest.mark.parametrize(("n", "k", "marked"), [(7, 2, 3), (9, 4, 4), (10, 6, 5), (11, 8, 2)])
 def test_bounds_count_the_clients_in_trouble(n: int, k: int, marked: int) -> None:
     """Every placement of colluders (or dropouts): the mean number among the others, scaled to n."""
-    order, near = sparse.circle(range(n), b"seed"), sparse.neighbours(range(n), k, b"seed")
+    order, near = graph.circle(range(n), b"seed"), graph.neighbours(range(n), k, b"seed")
     for t in range(1, k + 1):
         among = below = 0
         for places in combinations(order, marked):
@@ -181,8 +181,8 @@ def test_bounds_count_the_clients_in_trouble(n: int, k: int, marked: int) -> Non
             below += sum(k - found < t for found in beside)
         total = math.comb(n, marked) * Fraction(n - marked, n)
         for log, exact in (
-            (sparse._outnumbered(n, k, t, marked), among),
-            (sparse._unrebuilt(n, k, t, marked), below),
+            (graph._outnumbered(n, k, t, marked), among),
+            (graph._unrebuilt(n, k, t, marked), below),
         ):
             assert_just_above(log - math.log(n), exact / total / n)
 
@@ -197,7 +197,7 @@ def long_gaps(removed: Sequence[int], n: int, half: int) -> int:
 @pytest.mark.parametrize(("n", "k"), [(n, k) for n in range(4, 12) for k in range(2, n, 2)])
 def test_disconnection_is_two_long_gaps_and_its_bound_counts_their_pairs(n: int, k: int) -> None:
     """Every set of removed clients of every size, on the real graph."""
-    order, near = sparse.circle(range(n), b"seed"), sparse.neighbours(range(n), k, b"seed")
+    order, near = graph.circle(range(n), b"seed"), graph.neighbours(range(n), k, b"seed")
     worst = Fraction(0)
     for r in range(n - 1):
         pairs = cuts = 0
@@ -211,9 +211,9 @@ def test_disconnection_is_two_long_gaps_and_its_bound_counts_their_pairs(n: int,
         assert cuts <= pairs
         worst = max(worst, Fraction(pairs, total))  # the bound is for r clients or fewer
         if worst < 1:
-            assert_just_above(sparse._disconnected(n, k, r), worst)
+            assert_just_above(graph._disconnected(n, k, r), worst)
         else:
-            assert sparse._disconnected(n, k, r) >= 0
+            assert graph._disconnected(n, k, r) >= 0
 
 
 @pytest.mark.parametrize(("n", "k", "r"), [(100, 24, 40), (1000, 34, 100), (10**4, 30, 2000)])
@@ -221,7 +221,7 @@ def test_bound_on_disconnection_is_nearly_exact(n: int, k: int, r: int) -> None:
     """Bonferroni: pairs of long gaps, less twice the triples, is below the probability."""
     s = n - r
     triples = math.comb(s, 3) * Fraction(math.comb(n - 3 * k // 2 - 1, s - 1), math.comb(n - 1, s - 1))
-    assert 2 * triples < math.exp(sparse._disconnected(n, k, r)) / 1000
+    assert 2 * triples < math.exp(graph._disconnected(n, k, r)) / 1000
 
 
 # The bounds, against simulation
@@ -281,7 +281,7 @@ TRIALS = 60_000
 )
 def test_outnumbered_clients_are_as_rare_as_bounded(n: int, k: int, t: int, bad: int) -> None:
     kinds = circles(np.random.default_rng(1), TRIALS, n, bad, 0)
-    assert_bounds(sparse._outnumbered(n, k, t, bad), outnumbered(kinds, k, t), TRIALS, most=4)
+    assert_bounds(graph._outnumbered(n, k, t, bad), outnumbered(kinds, k, t), TRIALS, most=4)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +289,7 @@ def test_outnumbered_clients_are_as_rare_as_bounded(n: int, k: int, t: int, bad:
 )
 def test_disconnections_are_as_rare_as_bounded(n: int, k: int, bad: int, gone: int) -> None:
     kinds = circles(np.random.default_rng(2), TRIALS, n, bad, gone)
-    assert_bounds(sparse._disconnected(n, k, bad + gone), disconnected(kinds, k), TRIALS, most=1.2)
+    assert_bounds(graph._disconnected(n, k, bad + gone), disconnected(kinds, k), TRIALS, most=1.2)
 
 
 @pytest.mark.parametrize(
@@ -297,20 +297,20 @@ def test_disconnections_are_as_rare_as_bounded(n: int, k: int, bad: int, gone: i
 )
 def test_lost_secrets_are_as_rare_as_bounded(n: int, k: int, t: int, gone: int) -> None:
     kinds = circles(np.random.default_rng(3), TRIALS, n, 0, gone)
-    assert_bounds(sparse._unrebuilt(n, k, t, gone), unrebuilt(kinds, k, t), TRIALS, most=4)
+    assert_bounds(graph._unrebuilt(n, k, t, gone), unrebuilt(kinds, k, t), TRIALS, most=4)
 
 
 def test_searched_graphs_fail_no_more_often_than_asked() -> None:
     """From the seed to the failure, on the real graph, with (a), (b) and (c) as they are written."""
     n, trials = 60, 3000
-    found = sparse.search(n, colluders=0.1, dropouts=0.15, privacy=2**-5, correctness=2**-5)
+    found = graph.search(n, colluders=0.1, dropouts=0.15, privacy=2**-5, correctness=2**-5)
     colluders, dropouts = (
         set(range(found.colluders)),
         set(range(found.colluders, found.colluders + found.dropouts)),
     )
     exposed = lost = 0
     for i in range(trials):
-        near = sparse.neighbours(range(n), found.degree, i.to_bytes(2, "little"))
+        near = graph.neighbours(range(n), found.degree, i.to_bytes(2, "little"))
         honest = near.keys() - colluders
         exposed += not connected(near, honest - dropouts) or any(
             len(colluders.intersection(near[client])) >= found.threshold for client in honest
@@ -338,7 +338,7 @@ def test_search_is_minimal_among_all_degrees_and_thresholds(
     n: int, colluders: float, dropouts: float, privacy: float, correctness: float
 ) -> None:
     try:
-        found = sparse.search(
+        found = graph.search(
             n, colluders=colluders, dropouts=dropouts, privacy=privacy, correctness=correctness
         )
     except UsageError:
@@ -350,7 +350,7 @@ def test_search_is_minimal_among_all_degrees_and_thresholds(
         (k, t)
         for k in range(2, n, 2)
         for t in range(2, k + 1)
-        if (made := sparse.assess(n, degree=k, threshold=t, colluders=colluders, dropouts=dropouts)).privacy
+        if (made := graph.assess(n, degree=k, threshold=t, colluders=colluders, dropouts=dropouts)).privacy
         <= math.log2(privacy)
         and made.correctness <= math.log2(correctness)
     )
@@ -370,12 +370,12 @@ PUBLISHED = {  # k and t of Google's search at 2^-40 and 2^-30, semi-honest serv
 
 @pytest.mark.parametrize(("n", "fraction"), PUBLISHED)
 def test_one_step_less_is_not_enough(n: int, fraction: float) -> None:
-    found = sparse.search(n, colluders=fraction, dropouts=fraction)
+    found = graph.search(n, colluders=fraction, dropouts=fraction)
     assert found.privacy <= -40
     assert found.correctness <= -30
 
     def enough(k: int, t: int) -> bool:
-        made = sparse.assess(n, degree=k, threshold=t, colluders=fraction, dropouts=fraction)
+        made = graph.assess(n, degree=k, threshold=t, colluders=fraction, dropouts=fraction)
         return made.privacy <= -40 and made.correctness <= -30
 
     assert enough(found.degree, found.threshold)
@@ -405,7 +405,7 @@ def google(n: int, colluders: float, dropouts: float) -> tuple[int, int]:
 @pytest.mark.parametrize(("n", "fraction"), PUBLISHED)
 def test_published_table_differs_by_half_the_privacy_budget_alone(n: int, fraction: float) -> None:
     assert n > 10**4 or google(n, fraction, fraction) == PUBLISHED[n, fraction]
-    found = sparse.search(n, colluders=fraction, dropouts=fraction, privacy=2**-41)
+    found = graph.search(n, colluders=fraction, dropouts=fraction, privacy=2**-41)
     assert (found.degree, found.threshold) == PUBLISHED[n, fraction]
 
 
@@ -422,7 +422,7 @@ def test_differences_from_google_are_those_of_the_docs(
     n: int, colluders: float, dropouts: float, theirs: tuple[int, int], ours: tuple[int, int]
 ) -> None:
     assert google(n, colluders, dropouts) == theirs
-    found = sparse.search(n, colluders=colluders, dropouts=dropouts)
+    found = graph.search(n, colluders=colluders, dropouts=dropouts)
     assert (found.degree, found.threshold) == ours
 
 
@@ -432,26 +432,26 @@ def test_tables_of_the_docs_are_what_search_finds() -> None:
     )
     assert len(rows) >= len(PUBLISHED)
     for colluders, dropouts, n, k, t in rows:
-        found = sparse.search(
+        found = graph.search(
             int(n.replace(",", "")), colluders=int(colluders) / 100, dropouts=int(dropouts) / 100
         )
         assert (found.degree, found.threshold) == (int(k), int(t))
 
 
 def test_result_says_that_it_is_semi_honest() -> None:
-    assert "semi-honest" in repr(sparse.search(1000, colluders=0.05, dropouts=0.05))
+    assert "semi-honest" in repr(graph.search(1000, colluders=0.05, dropouts=0.05))
 
 
 def test_threshold_is_never_one() -> None:
     """With one, any neighbour would hold a client's secrets in the clear."""
-    assert sparse.search(100, colluders=0, dropouts=0).threshold == 2
+    assert graph.search(100, colluders=0, dropouts=0).threshold == 2
     with pytest.raises(UsageError, match="threshold"):
-        sparse.assess(100, degree=4, threshold=1, colluders=0, dropouts=0)
+        graph.assess(100, degree=4, threshold=1, colluders=0, dropouts=0)
 
 
 def test_fractions_that_floats_cannot_hold_do_not_lose_a_colluder() -> None:
     assert 0.29 * 100 < 29
-    assert sparse.search(100, colluders=0.29, dropouts=0.0).colluders == 29
+    assert graph.search(100, colluders=0.29, dropouts=0.0).colluders == 29
 
 
 @pytest.mark.parametrize(
@@ -470,10 +470,10 @@ def test_fractions_that_floats_cannot_hold_do_not_lose_a_colluder() -> None:
 )
 def test_search_refuses(n: int, colluders: float, dropouts: float, privacy: float, reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
-        sparse.search(n, colluders=colluders, dropouts=dropouts, privacy=privacy)
+        graph.search(n, colluders=colluders, dropouts=dropouts, privacy=privacy)
 
 
 @pytest.mark.parametrize(("degree", "threshold"), [(3, 2), (100, 2), (4, 5)])
 def test_assess_refuses_impossible_parameters(degree: int, threshold: int) -> None:
     with pytest.raises(UsageError, match=f"{threshold if threshold > degree else degree}"):
-        sparse.assess(100, degree=degree, threshold=threshold, colluders=0.0, dropouts=0.0)
+        graph.assess(100, degree=degree, threshold=threshold, colluders=0.0, dropouts=0.0)

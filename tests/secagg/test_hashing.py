@@ -15,7 +15,7 @@ from secagg import UsageError, reference
 from secagg.crypto import hashing, keys, masks
 from secagg.crypto.hashing import KERNEL_ROWS, sha256_each
 from secagg.kernels import jit, sha
-from secagg.protocol import client_state, transcript
+from secagg.protocol import dealing, transcript
 from secagg.types import Bytes
 
 has_instructions = jit.target_features() >= sha.FEATURES
@@ -160,6 +160,6 @@ def test_the_hashes_of_many_shares_are_those_of_each(count: int) -> None:
 @pytest.mark.parametrize("secrets", [1, 2, 11])
 def test_the_nonces_of_many_pairs_are_those_of_each(count: int, secrets: int) -> None:
     nonces = random_rows(count, 32)
-    assert listed(client_state.share_nonces(nonces, secrets)) == [
+    assert listed(dealing.share_nonces(nonces, secrets)) == [
         reference.share_nonce(nonce.tobytes(), secret) for nonce in nonces for secret in range(secrets)
     ]

@@ -86,7 +86,7 @@ class Masking:
 
     def _all_keys(self) -> list[bytes]:
         """Every mask that occurs, once."""
-        keys = {self.own(v, r) for v in self.plan.ids for r, _ in self.plan.rows_of[v]}
+        keys = {self.own(v, r) for v in self.plan.ids for r, _ in self.plan.groups_of[v]}
         for r, grouping in enumerate(self.plan.groupings):
             keys |= {self.between(v, w, r) for group in grouping for v in group for w in group if v < w}
         return sorted(keys)
@@ -112,7 +112,7 @@ class Masking:
         revealed += [
             self.between(d, w, r)
             for d in gone
-            for r, g in plan.rows_of[d]
+            for r, g in plan.groups_of[d]
             for w in plan.group((r, g))
             if w != d
         ]

@@ -61,9 +61,9 @@ def test_no_other_message_is_documented() -> None:
 @pytest.mark.parametrize(
     ("title", "struct"),
     [
-        ("Plan", plan._PLAN),
+        ("Plan", plan.LAYOUT),
         ("A saved client is `secagg client 1` and a newline, then", client_state._MEMORY),
-        ("A saved server is `secagg server 1` and a newline, then", server_state._LEDGER),
+        ("A saved server is `secagg server 1` and a newline, then", server_state._MEMORY),
         ("Content of an opening record", client_state.OPENING),
     ],
 )

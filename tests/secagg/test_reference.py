@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from secagg import Plan, Policy, Schedule, Stage, TooFewSurvivors, reference
 from secagg.crypto.shamir import SHARE_BYTES
-from secagg.protocol.client_state import Memory
+from secagg.protocol.client_state import ClientMemory
 from secagg.protocol.messages import MaskedInput, ToServer
 from secagg.simulation.run import make_identities, make_roster, run
 from tests.secagg.drbg import Drbg
@@ -86,7 +86,7 @@ def test_real_and_reference_agree_on_shares_masked_vectors_and_totals(case: int,
         v: seen.masked.get(v, sent[v].vectors.tolist()) for v in sent
     }
     assert set(seen.masked) <= set(sent)
-    assert {row: opened.total.tolist() for row, opened in result.rows.items()} == seen.totals  # type: ignore[attr-defined]
+    assert {row: opened.total.tolist() for row, opened in result.groups.items()} == seen.totals  # type: ignore[attr-defined]
     for row, total in seen.totals.items():
         alive = [v for v in plan.group(row) if v in seen.masked]
         assert total == [int(x) % 2**32 for x in sum(inputs[v] for v in alive)]
@@ -95,14 +95,14 @@ def test_real_and_reference_agree_on_shares_masked_vectors_and_totals(case: int,
 def test_real_and_reference_deal_the_same_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(8, Schedule(name="random", size=4, groupings=2))
     inputs = {v: np.zeros(plan.length, np.int64) for v in plan.ids}
-    memories: dict[int, Memory] = {}
-    original = Memory.__init__
+    memories: dict[int, ClientMemory] = {}
+    original = ClientMemory.__init__
 
-    def remember(self: Memory, *args: object, **kwargs: object) -> None:
+    def remember(self: ClientMemory, *args: object, **kwargs: object) -> None:
         original(self, *args, **kwargs)  # type: ignore[arg-type]
         memories[self.me] = self
 
-    monkeypatch.setattr(Memory, "__init__", remember)
+    monkeypatch.setattr(ClientMemory, "__init__", remember)
 
     def entropy(v: int) -> Drbg:
         return Drbg(f"client {v}".encode())

@@ -152,7 +152,7 @@ def run_captured(capture: Capture, cluster: Cluster) -> None:
         cluster.advance()
     capture.note(reprs())
     result = cluster.server.result()
-    capture.note([repr(result), repr(result.rows), repr(result.dropouts), repr(result.blamed)])
+    capture.note([repr(result), repr(result.groups), repr(result.dropouts), repr(result.blamed)])
     capture.note(f"{v}: {error!r}" for v, error in cluster.errors.items())
 
 
@@ -224,7 +224,7 @@ def test_no_secret_in_any_refusal_of_a_client_or_a_server() -> None:
                     break
             for error in cluster.errors.values():
                 capture.error(error)
-            capture.note(repr(out) for out in cluster.server._dropouts.values())
+            capture.note(repr(out) for out in cluster.server._memory.dropouts.values())
     assert capture.text.count("Traceback") > 10
     for cluster in clusters:
         assert leaks(capture.text, secrets_of(cluster)) == []

@@ -51,7 +51,7 @@ def test_a_dealer_of_garbage_dooms_its_row_and_is_named_before_stage_three() -> 
 
     def look_first(server: Server) -> object:
         if server.stage is Stage.INPUTS:
-            seen.update(server.doomed_rows())
+            seen.update(server.doomed_groups())
         return original(server)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -157,7 +157,7 @@ def test_sums_whose_masks_are_half_off_are_never_taken_for_whole(monkeypatch: py
     cluster.server = Server.restore(saved, journal)  # what was saved before is whole
     result = cluster.finish()
     for row, total in expected_rows(cluster.plan, cluster.inputs, result.survivors).items():
-        assert np.array_equal(result.rows[row].total, total)
+        assert np.array_equal(result.groups[row].total, total)
 
 
 def test_a_vector_that_is_half_added_is_never_taken_for_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +190,7 @@ def test_another_stage_may_be_closed_again_when_there_is_space(stage: Stage) -> 
     result = cluster.finish()
     assert result.lost == {}
     for row, total in expected_rows(cluster.plan, cluster.inputs, result.survivors).items():
-        assert np.array_equal(result.rows[row].total, total)
+        assert np.array_equal(result.groups[row].total, total)
 
 
 def test_the_last_stage_uses_as_many_threads_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,10 +56,10 @@ def play(plan: Plan, inputs: Any = None, **options: Any) -> Result:
 def same(one: Result, other: Result) -> None:
     """Every figure of two results is equal, to the bit."""
     assert one.survivors == other.survivors
-    assert set(one.rows) == set(other.rows)
-    for row, opened in one.rows.items():
-        assert opened.members == other.rows[row].members
-        assert opened.total.tolist() == other.rows[row].total.tolist()
+    assert set(one.groups) == set(other.groups)
+    for row, opened in one.groups.items():
+        assert opened.members == other.groups[row].members
+        assert opened.total.tolist() == other.groups[row].total.tolist()
     assert (one.closed, one.lost, one.blamed) == (other.closed, other.lost, other.blamed)
     assert {v: out.stage for v, out in one.dropouts.items()} == {
         v: out.stage for v, out in other.dropouts.items()
@@ -178,8 +178,8 @@ def test_a_wrong_vector_spoils_its_own_rows_as_a_bad_input_would(processes: int)
         return dataclasses.replace(message, vectors=message.vectors[::-1] + np.uint32(1))
 
     honest, spoiled = play(plan), play(plan, tamper={4: at(Stage.INPUTS, reverse)}, processes=processes)
-    differ = {row for row in honest.rows if (honest.sum(row) != spoiled.sum(row)).any()}
-    assert differ == {row for row in honest.rows if 4 in honest.rows[row].members}
+    differ = {row for row in honest.groups if (honest.sum(row) != spoiled.sum(row)).any()}
+    assert differ == {row for row in honest.groups if 4 in honest.groups[row].members}
 
 
 def test_a_wrong_share_is_an_erasure_with_a_name() -> None:

@@ -18,7 +18,7 @@ from itertools import combinations, product
 import pytest
 
 from secagg import Plan, Schedule, Stage, labels
-from secagg.protocol import client as client_module
+from secagg.protocol import client_checks
 from secagg.protocol.messages import Consistency, Dealing, MaskedInput, Survivor, Survivors
 from tests.secagg.cluster import make_plan, remembered_signatures
 from tests.secagg.malicious import Attacker, Learned, Puppet, World
@@ -125,7 +125,7 @@ class Lab:
             for other in signed
             if self.world.view_of(other) == digest
             and [m.id for m in other.heard(Survivors).members] == ids
-            and other.heard(Survivors).rows == asked.rows
+            and other.heard(Survivors).groups == asked.groups
         ]
         endorsements += [
             self.world.collude_on_opening(c, digest, asked) for c in sorted(self.world.colluders) if c in ids
@@ -284,13 +284,13 @@ def test_every_split_of_u1_or_u2_and_then_of_u3_reveals_nothing_more(
 
 def blind_to(label: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients that take any signature over statements with this label."""
-    real = client_module.verify
+    real = client_checks.verify
 
     def verify(public: bytes, signature: bytes, message: bytes, *, signer: int) -> None:
         if not message.startswith(label):
             real(public, signature, message, signer=signer)
 
-    monkeypatch.setattr(client_module, "verify", verify)
+    monkeypatch.setattr(client_checks, "verify", verify)
 
 
 @pytest.mark.parametrize("case", [(4, 0, 3, PAIRS), (4, 1, 3, TWICE), (5, 1, 4, PAIRS)], ids=name_of)

@@ -99,7 +99,7 @@ def transcript_of(plan: Plan, *, restoring: bool) -> tuple[list[bytes], list[lis
     if restoring:
         server = Server.restore(server.save(), journal)
     server.advance()
-    return sent, [opened.total.tolist() for opened in server.result().rows.values()]
+    return sent, [opened.total.tolist() for opened in server.result().groups.values()]
 
 
 def test_a_run_restored_before_every_message_is_the_same_run_byte_for_byte() -> None:
@@ -144,7 +144,7 @@ def test_a_finished_or_failed_run_is_not_saved() -> None:
 def test_a_client_is_neither_copied_nor_pickled() -> None:
     client = World(plan_of_six()).puppet(0).client
     for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
-        with pytest.raises(UsageError, match="not copied or pickled"):
+        with pytest.raises(UsageError, match="cannot be copied or pickled"):
             duplicate(client)  # type: ignore[operator]
         with pytest.raises(UsageError):
             duplicate(identity(0))  # type: ignore[operator]

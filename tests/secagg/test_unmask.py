@@ -40,16 +40,16 @@ def test_all_masks_come_off_on_however_many_threads(
                     signs.append(pairwise_sign(v, peer))
                 add_masks(totals[r, g], keys, signs)
                 totals[r, g] += np.uint32(v)
-    opened = unmask.Opened(
+    opened = unmask.AgreedOpening(
         plan=plan,
         adverts={v: KeyAdvert(v, b"", public[v], b"") for v in plan.ids},
         dealings={v: Dealing(v, (), b"", b"", b"", b"") for v in plan.ids},
         holders={},
         survivors=alive,
-        rows=tuple(totals),
+        groups=tuple(totals),
     )
     secrets = seeds | {(v, transcript.KEY_SECRET): private[v] for v in gone}
-    monkeypatch.setattr(unmask, "SOME", 4)  # several pieces
+    monkeypatch.setattr(unmask, "PAIRS_PER_TASK", 4)  # several pieces
     lost = unmask.remove_masks(opened, unmask.Rebuilt(secrets, {}, {}), totals, threads=threads)
     assert lost == {}
     for (r, g), total in totals.items():

@@ -34,7 +34,7 @@ from secagg.protocol.messages import (
     Survivors,
     Unmasking,
 )
-from secagg.protocol.plan import _PLAN, _Flat
+from secagg.protocol.plan import LAYOUT, flat
 from secagg.protocol.wire import decode, encode
 from tests.secagg.drbg import Drbg
 from tests.secagg.vector_case import Case, floors_json, identity, policy_json
@@ -151,7 +151,7 @@ def bad_plan_bytes() -> Case:
 
 def patched(plan: Plan, **fields: Any) -> bytes:
     """The bytes of a plan that `Plan` refuses to build."""
-    return codec.to_bytes(_PLAN, replace(_Flat.of(plan), **fields))
+    return codec.to_bytes(LAYOUT, {**flat(plan), **fields})
 
 
 def bad_plans() -> Case:
@@ -598,16 +598,16 @@ def unaudited_rows(crossed: Case) -> Case:
         client=100,
     )
     honest = got(case, "survivors", Survivors)
-    assert honest.rows == ((0, 0), (0, 1), (0, 2), (1, 0))
+    assert honest.groups == ((0, 0), (0, 1), (0, 2), (1, 0))
     case.do("audit", {"plan": "plan", "survivors": [member.id for member in honest.members]})
     for name, rows in {
-        "all rows": (*honest.rows, (1, 1), (1, 2)),
-        "one more row": (*honest.rows, (1, 1)),
+        "all rows": (*honest.groups, (1, 1), (1, 2)),
+        "one more row": (*honest.groups, (1, 1)),
         "that row alone": ((1, 2),),
-        "no such group": (*honest.rows, (1, 3)),
-        "no such grouping": (*honest.rows, (2, 0)),
+        "no such group": (*honest.groups, (1, 3)),
+        "no such grouping": (*honest.groups, (2, 0)),
     }.items():
-        bad.send(name, replace(honest, rows=rows), "PeerError")
+        bad.send(name, replace(honest, groups=rows), "PeerError")
     return case
 
 
@@ -622,7 +622,7 @@ def both_kinds(flat: Case) -> Case:
     honest = got(case, "survivors", Survivors)
     without = tuple(member for member in honest.members if member.id != 3)
     bad.send("another survivor set", replace(honest, members=without), "PeerError")
-    bad.send("no rows", replace(honest, rows=()), "PeerError")
+    bad.send("no rows", replace(honest, groups=()), "PeerError")
     return case
 
 
@@ -648,7 +648,7 @@ def endorsements(flat: Case) -> Case:
         signature = identity(last.id if signer is None else signer).sign(statement)
         return Signatures((*honest.endorsements[:-1], Endorsement(last.id, signature)))
 
-    everyone, rows = memory.survivors, memory.rows
+    everyone, rows = memory.survivors, memory.groups
     good = transcript.opening(plan, view, everyone, rows)
     other = flat_plan(round=8)
     for name, forged in {
@@ -797,12 +797,12 @@ def interrupted(crossed: Case) -> Case:
     update = identity(client).public + plan.training_id + plan.round.to_bytes(8, "little")
     name = digest(labels.OPENING_RECORD, update).hex()
     before = {
-        "the same": (Opening(plan.hash, view, survivors, honest.rows), True),
-        "more rows before": (Opening(plan.hash, view, survivors, (*honest.rows, (1, 1))), True),
-        "fewer rows before": (Opening(plan.hash, view, survivors, honest.rows[1:]), "AlreadyUsed"),
-        "other survivors": (Opening(plan.hash, view, survivors[:-1], honest.rows), "AlreadyUsed"),
-        "another run": (Opening(plan.hash, bytes(32), survivors, honest.rows), "AlreadyUsed"),
-        "another plan": (Opening(bytes(32), view, survivors, honest.rows), "AlreadyUsed"),
+        "the same": (Opening(plan.hash, view, survivors, honest.groups), True),
+        "more rows before": (Opening(plan.hash, view, survivors, (*honest.groups, (1, 1))), True),
+        "fewer rows before": (Opening(plan.hash, view, survivors, honest.groups[1:]), "AlreadyUsed"),
+        "other survivors": (Opening(plan.hash, view, survivors[:-1], honest.groups), "AlreadyUsed"),
+        "another run": (Opening(plan.hash, bytes(32), survivors, honest.groups), "AlreadyUsed"),
+        "another plan": (Opening(bytes(32), view, survivors, honest.groups), "AlreadyUsed"),
     }
     journals = {what: {name: codec.to_bytes(OPENING, record).hex()} for what, (record, _) in before.items()}
     case.given["journals"] = case.session.given["journals"] = journals
@@ -992,9 +992,9 @@ def openings_to_server(flat: Case) -> Case:
 
     for name, forged in {
         "wrong signature": Consistency(3, flip(got(case, "consistency/3", Consistency).signature)),
-        "other survivors": signed(plan, view, memory.survivors[:-1], memory.rows),
+        "other survivors": signed(plan, view, memory.survivors[:-1], memory.groups),
         "no rows": signed(plan, view, memory.survivors, ()),
-        "another view": signed(plan, bytes(32), memory.survivors, memory.rows),
+        "another view": signed(plan, bytes(32), memory.survivors, memory.groups),
         "in another's name": got(case, "consistency/5", Consistency),
     }.items():
         bad.send(name, forged)

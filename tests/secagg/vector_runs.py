@@ -11,7 +11,7 @@ import numpy as np
 from secagg import Plan, Policy, Schedule, Stage, reference
 from secagg.crypto.keys import AgreementKey
 from secagg.protocol import client_state, transcript
-from secagg.protocol.client_state import Memory
+from secagg.protocol.client_state import ClientMemory
 from secagg.protocol.messages import Dealing, Unmasking
 from secagg.protocol.wire import decode, encode
 from tests.secagg.drbg import Drbg
@@ -406,7 +406,7 @@ def cheating_dealer(flat: Case) -> Case:
     )
     plan = flat_plan()
     case.do("client.save", {"client": "3", "as": "state/3"})
-    memory: Memory = client_state.restore(case.session.get("state/3"))
+    memory: ClientMemory = client_state.restore(case.session.get("state/3"))
     commitment = transcript.seed_commitment(plan.hash, 3, 0, Drbg(b"vectors/another seed")(32))
     mine = replace(memory.mine[0], commitments=(commitment,))
     memory.mine = (mine,)

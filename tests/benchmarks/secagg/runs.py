@@ -73,8 +73,8 @@ def measure_run(
     updates = make_updates(size)
     result, measured = run_once(size, updates, processes=processes, on_progress=on_progress)
     expected = clear(result.plan, updates, drop=size.drop())
-    exact = set(result.rows) == set(expected.rows) and all(
-        np.array_equal(opened.total, expected.rows[row].total) for row, opened in result.rows.items()
+    exact = set(result.groups) == set(expected.groups) and all(
+        np.array_equal(opened.total, expected.groups[row].total) for row, opened in result.groups.items()
     )
     if not exact:
         raise AssertionError(f"{size}: the sums are not exact")

@@ -15,7 +15,7 @@ import pytest
 
 from secagg import UsageError
 from secagg.crypto import keys
-from secagg.protocol import client, dealing, server, unmask
+from secagg.protocol import client, client_checks, dealing, server, unmask
 from secagg.protocol.result import Stage
 from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks.secagg import growth, parts, round
@@ -82,7 +82,7 @@ def test_the_floor_counts_exactly_what_a_run_does(size: Size, monkeypatch: pytes
     add_masks = client.add_masks
     monkeypatch.setattr(keys.AgreementKey, "agree", counting("agree", keys.AgreementKey.agree))
     monkeypatch.setattr(keys.Identity, "sign", counting("sign", keys.Identity.sign))
-    for module in (client, dealing, server):
+    for module in (client_checks, dealing, server):
         monkeypatch.setattr(module, "verify", counting("verify", module.verify))
     monkeypatch.setattr(client, "add_masks", masking)
     monkeypatch.setattr(unmask, "add_masks", masking)

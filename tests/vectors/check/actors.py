@@ -14,11 +14,11 @@ from secagg.crypto.keys import AgreementKey, Identity, hkdf
 from secagg.crypto.masks import pairwise_sign
 from secagg.protocol import client_state, codec, server_state, transcript
 from secagg.protocol.client import Client
-from secagg.protocol.client_state import Memory, Opening, State
+from secagg.protocol.client_state import ClientMemory, Opening, State
 from secagg.protocol.messages import Dealing, KeyAdvert, MaskedInput, Message, ToClient
 from secagg.protocol.plan import Plan, roster_hash
 from secagg.protocol.server import Server
-from secagg.protocol.unmask import Opened, Shares, rebuild
+from secagg.protocol.unmask import AgreedOpening, Shares, rebuild
 from secagg.protocol.wire import decode, encode
 from secagg.types import ClientId
 from tests.vectors.check.session import (
@@ -89,7 +89,7 @@ def _client_values(s: Session, v: Values) -> Values:
     return _VALUES_OF[memory.state](memory, message, actor)
 
 
-def _advert_values(memory: Memory, message: Message, actor: Actor) -> Values:
+def _advert_values(memory: ClientMemory, message: Message, actor: Actor) -> Values:
     assert isinstance(message, KeyAdvert)
     pinned = actor.floors
     statement = transcript.key_statement(
@@ -102,7 +102,7 @@ def _advert_values(memory: Memory, message: Message, actor: Actor) -> Values:
     }
 
 
-def _dealing_values(memory: Memory, message: Message, actor: Actor) -> Values:
+def _dealing_values(memory: ClientMemory, message: Message, actor: Actor) -> Values:
     assert isinstance(message, Dealing)
     plan, adverts = actor.machine.plan, {advert.sender: advert for advert in memory.adverts}
     channel = AgreementKey.from_private(memory.channel)
@@ -144,12 +144,12 @@ def _dealing_values(memory: Memory, message: Message, actor: Actor) -> Values:
     }
 
 
-def _masking_values(memory: Memory, message: Message, actor: Actor) -> Values:
+def _masking_values(memory: ClientMemory, message: Message, actor: Actor) -> Values:
     assert isinstance(message, MaskedInput)
     plan, adverts = actor.machine.plan, {advert.sender: advert for advert in memory.adverts}
     mask, members = AgreementKey.from_private(memory.mask), {dealer.id for dealer in memory.dealers}
     rows = {}
-    for (r, g), vector in zip(plan.rows_of[memory.me], message.vectors, strict=True):
+    for (r, g), vector in zip(plan.groups_of[memory.me], message.vectors, strict=True):
         own = reference.self_key(memory.seeds[r], plan.hash, memory.me, r)
         encoded = vector.astype(np.uint32)
         prg.add_masks(encoded, [own], [-1])
@@ -175,17 +175,17 @@ def _masking_values(memory: Memory, message: Message, actor: Actor) -> Values:
     return {"rows": rows, "view": view.hex(), "signed": statement.hex(), "clipped": memory.clipped}
 
 
-def _opening_values(memory: Memory, _: Message, actor: Actor) -> Values:
+def _opening_values(memory: ClientMemory, _: Message, actor: Actor) -> Values:
     plan, adverts = actor.machine.plan, {advert.sender: advert for advert in memory.adverts}
     view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
-    record = Opening(plan.hash, view, memory.survivors, memory.rows)
+    record = Opening(plan.hash, view, memory.survivors, memory.groups)
     return {
-        "signed": transcript.opening(plan, view, memory.survivors, memory.rows).hex(),
+        "signed": transcript.opening(plan, view, memory.survivors, memory.groups).hex(),
         "record": codec.to_bytes(client_state.OPENING, record).hex(),
     }
 
 
-_VALUES_OF: Final[Mapping[State, Callable[[Memory, Message, Actor], Values]]] = {
+_VALUES_OF: Final[Mapping[State, Callable[[ClientMemory, Message, Actor], Values]]] = {
     State.ADVERTISED: _advert_values,
     State.DEALT: _dealing_values,
     State.MASKED: _masking_values,
@@ -230,25 +230,22 @@ def _server_values(s: Session, _: Values) -> Values:
     """In stage 4: the secrets that the server will rebuild, and the masked sums."""
     data = s.server.save()
     s.server = Server.restore(data, s.journal("server"))
-    ledger, plan = server_state.restore(data), s.server.plan
-    adverts = {advert.sender: advert for advert in ledger.adverts}
-    holders = {v: [h for h in plan.peers(v) if h in adverts] for v in adverts}
-    opened = Opened(
+    memory, plan = server_state.restore(data), s.server.plan
+    holders = {v: [h for h in plan.peers(v) if h in memory.adverts] for v in memory.adverts}
+    opening = AgreedOpening(
         plan=plan,
-        adverts=adverts,
-        dealings={dealing.sender: dealing for dealing in ledger.dealings},
+        adverts=memory.adverts,
+        dealings=memory.dealings,
         holders={v: {h: place for place, h in enumerate(held)} for v, held in holders.items()},
-        survivors=frozenset(survivor.id for survivor in ledger.survivors),
-        rows=ledger.rows,
+        survivors=frozenset(memory.survivors),
+        groups=memory.groups,
     )
-    shares = Shares(opened)
-    for message in ledger.unmaskings:
+    shares = Shares(opening)
+    for message in memory.unmaskings.values():
         shares.add(message)
     rebuilt = rebuild(shares)
     return {
-        "masked_sums": {
-            row_name(row): words(total) for row, total in zip(ledger.units, ledger.sums, strict=True)
-        },
+        "masked_sums": {row_name(group): words(total) for group, total in sorted(memory.sums.items())},
         "keys": {str(owner): value.hex() for (owner, which), value in rebuilt.secrets.items() if which == 0},
         "seeds": {
             f"{owner}/{which - 1}": value.hex() for (owner, which), value in rebuilt.secrets.items() if which
@@ -267,7 +264,7 @@ def _server_result(s: Session, _: Values) -> Values:
                 "sum": result.sum(row).tobytes().hex(),
                 "mean": result.mean(row).tobytes().hex(),
             }
-            for row, opened in result.rows.items()
+            for row, opened in result.groups.items()
         },
         "closed": [row_name(row) for row in result.closed],
         "lost": [row_name(row) for row in result.lost],

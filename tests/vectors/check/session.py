@@ -17,7 +17,7 @@ from secagg.exposure.audit import Policy
 from secagg.exposure.schedules import Schedule
 from secagg.protocol import client_state
 from secagg.protocol.client import Client
-from secagg.protocol.client_state import Memory
+from secagg.protocol.client_state import ClientMemory
 from secagg.protocol.floors import Floors
 from secagg.protocol.plan import Plan
 from secagg.protocol.server import Server
@@ -114,7 +114,7 @@ class Actor:
     journal: Records
     entropy: Entropy = field(repr=False)
 
-    def memory(self) -> Memory:
+    def memory(self) -> ClientMemory:
         """The client's state, read by `save`; the client is restored from the same bytes."""
         data = self.machine.save()
         self.restore(data)

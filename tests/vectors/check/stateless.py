@@ -14,8 +14,8 @@ from secagg.crypto.keys import AgreementKey, Identity, digest, hkdf, verify
 from secagg.crypto.masks import pairwise_keys, pairwise_sign, self_key
 from secagg.exposure.schedules import Schedule, shuffled
 from secagg.exposure.seed import Beacon, SeedCeremony
-from secagg.protocol import sparse, transcript
-from secagg.protocol.client_state import share_nonces
+from secagg.protocol import graph, transcript
+from secagg.protocol.dealing import share_nonces
 from secagg.protocol.messages import Unmasking
 from secagg.protocol.plan import Plan
 from secagg.protocol.wire import decode, encode
@@ -185,9 +185,9 @@ def _lists(value: Any) -> Any:
 
 def _graph(_: Session, v: Values) -> Values:
     seed = bytes.fromhex(v["seed"])
-    near = sparse.neighbours(v["ids"], v["degree"], seed)
+    near = graph.neighbours(v["ids"], v["degree"], seed)
     return {
-        "circle": sparse.circle(v["ids"], seed),
+        "circle": graph.circle(v["ids"], seed),
         "neighbours": {str(client): list(peers) for client, peers in near.items()},
     }
 
@@ -260,7 +260,8 @@ def _fields(value: Any) -> Any:
         return [_fields(item) for item in value]
     if isinstance(value, int):
         return value
-    return {name: _fields(getattr(value, name)) for name in value.__dataclass_fields__}
+    names = {"groups": "rows"}  # as the files call them
+    return {names.get(name, name): _fields(getattr(value, name)) for name in value.__dataclass_fields__}
 
 
 def _pairwise_key(_: Session, v: Values) -> Values:

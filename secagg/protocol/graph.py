@@ -1,21 +1,21 @@
-"""Who is whose neighbour in the sparse mode, and how many neighbours are enough.
+"""The neighbour graph of sparse mode, and how many neighbours are enough.
 
 Bell et al. 2020, "Secure Single-Server Aggregation with (Poly)Logarithmic Overhead": each client shares its
 secrets and its pairwise masks with k neighbours instead of all. The graph is a Harary graph (section 3): the
-clients stand in a circle in a public random order, each joined to the k/2 nearest on either side.
+clients stand in a circle in a public random order, and each is joined to the k/2 nearest on either side.
 
 This protects from a **semi-honest** server only. `search` finds the smallest k and then t for which
 
 (a) no honest client has t or more colluders among its neighbours. At unmasking, honest neighbours give the
     server one kind of share of a client (of the self-mask seed if it survived, of the mask key if not);
-    colluders hold both kinds, so t of them would complete the other kind and lay the client's vector bare;
-(b) the honest survivors are connected once colluders and dropouts are taken out of the graph, for the
-    server learns one sum per connected component;
-(c) every client has t or more surviving neighbours, so that whatever must be rebuilt can be.
+    colluders hold both kinds, so t of them would complete the other kind and reveal the client's vector;
+(b) the honest survivors stay connected when colluders and dropouts are removed from the graph, because
+    the server learns one sum per connected component;
+(c) every client has t or more surviving neighbours, so that its secrets can be rebuilt.
 
-Failing (a) or (b) has probability at most `privacy` in all, failing (c) at most `correctness`. Both are over
-the circle's order alone, for any sets of at most C colluders and at most D dropouts that do not depend on it.
-docs/sparse.md derives every bound below and compares the result with other people's.
+(a) or (b) fails with probability at most `privacy` in total, (c) with at most `correctness`. The order of the
+circle is the only randomness: the bounds hold for any at most C colluders and D dropouts that do not depend
+on it. docs/sparse.md derives every bound below and compares the result with other implementations.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from secagg.errors import UsageError
 
 ASSUMES: Final = "semi-honest server; colluders and dropouts chosen without regard to the graph's seed"
 MOST_CLIENTS: Final = 10**7  # so that _SLACK covers the rounding of lgamma
-_SLACK: Final = 1e-6  # added to every logarithm: bounds err on the safe side, by a millionth
+_SLACK: Final = 1e-6  # added to every logarithm: bounds are too high by at most a millionth
 _BLOCK: Final = 8192
 
 
@@ -55,13 +55,13 @@ def neighbours(roster: Sequence[int], degree: int, seed: bytes) -> dict[int, tup
 
 
 def check_degree(n: int, degree: int) -> None:
-    """Refuse what no Harary graph on a circle of n clients can have."""
+    """Refuse a degree that no Harary graph on a circle of n clients has."""
     if degree < 2 or degree % 2 or degree >= n:
-        raise UsageError(f"degree must be even, at least 2 and below n={n}, not {degree}")
+        raise UsageError(f"degree must be even, at least 2 and below n={n}, got {degree}")
 
 
 def circle(roster: Sequence[int], seed: bytes) -> list[int]:
-    """The roster in the public order of the seed, whatever order it was given in (Fisher and Yates)."""
+    """The roster in the public random order of the seed (Fisher and Yates), whatever its order before."""
     order = sorted(roster)
     if len(set(order)) < len(order):
         raise UsageError("a client is listed twice in the roster")
@@ -80,7 +80,7 @@ def _words(seed: bytes) -> Iterator[int]:
 
 
 def _below(bound: int, words: Iterator[int]) -> int:
-    """A number below `bound`, each as likely: words of the last, incomplete stretch are skipped."""
+    """A uniform number below `bound`; words at or above the last multiple of `bound` are skipped."""
     return next(word for word in words if word < 2**64 - 2**64 % bound) % bound
 
 
@@ -89,9 +89,9 @@ def _below(bound: int, words: Iterator[int]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sparse:
-    """A degree and a threshold, and what they are good for.
+    """A degree and a threshold, and how likely they are to fail.
 
-    `privacy` and `correctness` are upper bounds on log2 of the failure probabilities; -inf: cannot happen.
+    `privacy` and `correctness` are upper bounds on log2 of the failure probabilities; -inf means never.
     """
 
     clients: int
@@ -107,7 +107,7 @@ class Sparse:
 def search(
     n: int, *, colluders: float, dropouts: float, privacy: float = 2**-40, correctness: float = 2**-30
 ) -> Sparse:
-    """The smallest degree, and for it the smallest threshold, that fail no more often than given.
+    """The smallest degree, and the smallest threshold for it, within the given failure probabilities.
 
     `colluders` and `dropouts` are fractions of n. Raises UsageError if no degree below n is enough.
     """
@@ -122,8 +122,8 @@ def search(
         t = _least_threshold(n, k, bad, cut, private)
         if _unrebuilt(n, k, t, gone) <= correct:
             return assess(n, degree=k, threshold=t, colluders=colluders, dropouts=dropouts)
-        # Every larger degree needs at least the threshold `floor`, since more neighbours are more
-        # colluders; so skip the degrees at which even `floor` surviving neighbours are too rare.
+        # Every larger degree needs at least the threshold `floor`, because more neighbours include more
+        # colluders. So skip the degrees at which even `floor` surviving neighbours are too rare.
         floor = _least_threshold(n, k, bad, -math.inf, private)
         k = _least_degree(range(k + 2, n, 2), n, floor, gone, correct)
     raise UsageError(
@@ -133,7 +133,7 @@ def search(
 
 
 def assess(n: int, *, degree: int, threshold: int, colluders: float, dropouts: float) -> Sparse:
-    """What a given degree and threshold are good for: the check of a plan that somebody else wrote."""
+    """How likely a given degree and threshold are to fail: checks a plan that somebody else wrote."""
     bad, gone = _counts(n, colluders, dropouts)
     check_degree(n, degree)
     if not 2 <= threshold <= degree:
@@ -151,7 +151,7 @@ def assess(n: int, *, degree: int, threshold: int, colluders: float, dropouts: f
 
 
 def _counts(n: int, colluders: float, dropouts: float) -> tuple[int, int]:
-    """The fractions as numbers of clients, rounded down, but 0.29 * 100 = 28.999... is 29."""
+    """The fractions as numbers of clients, rounded down; 0.29 * 100 = 28.999... counts as 29."""
     if not 3 <= n <= MOST_CLIENTS:
         raise UsageError(f"n={n} must be between 3 and {MOST_CLIENTS}")
     if not (0 <= colluders < 1 and 0 <= dropouts < 1):
@@ -159,26 +159,26 @@ def _counts(n: int, colluders: float, dropouts: float) -> tuple[int, int]:
     bad, gone = (math.floor(fraction * n + 1e-6) for fraction in (colluders, dropouts))
     if bad + gone > n - 2:
         raise UsageError(
-            f"{bad} colluders and {gone} dropouts of n={n} leave fewer than two to hide each other"
+            f"{bad} colluders and {gone} dropouts of n={n} leave fewer than two honest survivors"
         )
     return bad, gone
 
 
 def _first(candidates: range, holds: Callable[[int], bool]) -> int | None:
-    """The first candidate for which `holds`, which once true stays true."""
+    """The first candidate for which `holds` is true; `holds` is monotone."""
     i = bisect_left(candidates, True, key=holds)
     return candidates[i] if i < len(candidates) else None
 
 
 def _least_degree(degrees: range, n: int, t: int, gone: int, correct: float) -> int | None:
-    """The least of the degrees with (c) in bounds for the threshold t."""
+    """The smallest of the degrees that meets (c) with threshold t."""
     return _first(degrees, lambda k: _unrebuilt(n, k, t, gone) <= correct)
 
 
 def _least_threshold(n: int, k: int, bad: int, cut: float, private: float) -> int:
-    """The least t >= 2 with (a) and (b) in bounds; k + 1, which never passes (c), if there is none.
+    """The smallest t >= 2 that meets (a) and (b), or k + 1, which never meets (c), if there is none.
 
-    t = 1 is never used: a single neighbour would hold a client's secrets in the clear.
+    t = 1 is never used: a single neighbour could then read a client's secrets.
     """
     t = _first(range(2, k + 1), lambda t: _plus(_outnumbered(n, k, t, bad), cut) <= private)
     return k + 1 if t is None else t
@@ -190,26 +190,26 @@ def _least_threshold(n: int, k: int, bad: int, cut: float, private: float) -> in
 def _outnumbered(n: int, k: int, t: int, bad: int) -> float:
     """(a): some honest client has t or more of the colluders among its k neighbours.
 
-    Union bound over n rather than n - bad clients, so that it also holds for fewer colluders.
+    The union bound is over n rather than n - bad clients, so that it also holds for fewer colluders.
     """
     return math.log(n) + _tail(t, n - 1, bad, k)
 
 
 def _unrebuilt(n: int, k: int, t: int, gone: int) -> float:
-    """(c): some client has fewer than t surviving neighbours, that is, at least k - t + 1 that dropped out.
+    """(c): some client has fewer than t surviving neighbours, that is, at least k - t + 1 dropouts.
 
-    Union bound over all n clients. A dropout has one dropout less around it, so this holds for it too.
+    The union bound is over all n clients. A dropout has one dropout less around it, so it is covered too.
     """
     return math.log(n) + _tail(k - t + 1, n - 1, gone, k)
 
 
 def _disconnected(n: int, k: int, removed: int) -> float:
-    """(b): at most `removed` clients, taken out of the circle at random, disconnect the others.
+    """(b): removing at most `removed` random clients from the circle disconnects the others.
 
-    They do exactly when two of the gaps between survivors that follow each other reach k/2. With r removed
-    and s = n - r left, the s gaps are any composition of r, each as likely, so two given gaps are that long
-    with probability C(n-k-1, s-1) / C(n-1, s-1), and the union bound has s(s-1)/2 pairs. It grows with r
-    while 2(r+1) <= k(n-r) and shrinks after, so the worst r is `removed` or that peak.
+    This happens exactly when two gaps between consecutive survivors reach k/2. With r removed and s = n - r
+    left, all compositions of r into s gaps are equally likely, so two given gaps are that long with
+    probability C(n-k-1, s-1) / C(n-1, s-1), and the union bound has s(s-1)/2 pairs. It grows with r while
+    2(r+1) <= k(n-r) and shrinks after that, so the worst r is `removed` or that peak.
     """
     r = min(removed, (k * n - 2) // (k + 2) + 1)
     if r < k:
@@ -219,12 +219,12 @@ def _disconnected(n: int, k: int, removed: int) -> float:
 
 
 def _tail(least: int, n: int, marked: int, drawn: int) -> float:
-    """ln P[X >= least], X hypergeometric: how many of `drawn` out of n are among the `marked`."""
+    """ln P[X >= least]; X is hypergeometric: how many of `drawn` out of n are among the `marked`."""
     high = min(drawn, marked)
     if least > high:
         return -math.inf
     rest = n - marked - drawn
-    # Sum outwards from the largest term, relative to it; what is left out is below 2^-60 of it each.
+    # Sum outwards from the largest term, relative to it; each term left out is below 2^-60 of it.
     peak = max(least, (drawn + 1) * (marked + 1) // (n + 2))
     total = term = 1.0
     for x in range(peak, high):
