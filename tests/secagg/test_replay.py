@@ -142,5 +142,5 @@ def test_a_message_passed_on_by_somebody_else_is_refused() -> None:
     message = cluster.clients[0].hello()
     out = cluster.server.receive(1, encode(message))
     assert out is not None
-    assert "says it is from client 0" in out.reason
+    assert "names client 0" in out.reason
     assert cluster.server.receive(0, encode(message)) is None  # and its true sender is not hurt
