@@ -1,7 +1,7 @@
-"""Floats and integers to the ring of integers mod 2^32 and back, such that no honest sum can wrap.
+"""Floats and integers as numbers modulo 2^32, such that the sum of honest values cannot wrap.
 
-A total is read as a signed number: the sum of `clients` encoded values stays inside ±(2^31 - 1), or the
-encoding cannot be built. Both classes encode and decode one vector in one pass over memory, on all cores.
+A total is read as a signed number. An encoding can only be built if the sum of `clients` encoded values stays
+within ±(2^31 - 1). Both classes encode and decode a vector in one pass over memory, on all cores.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,19 +21,22 @@ from secagg.types import Ring32
 
 HALF_RING = 2**31
 FLOAT32_MAX = float(np.finfo(np.float32).max)
-LEAST_CLIP = 2.0**-64  # no model is that small, and no scale leaves the range of a float above it
+LEAST_CLIP = 2.0**-64  # with any larger clip, the scale is a normal float
 
-_PIECE = (
-    2**17
-)  # values that one thread takes at a time; below two pieces each, a thread is not worth starting
+_PIECE = 2**17  # values that a thread takes at a time; another thread pays off from two pieces per thread on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedPoint:
     """Floats, clipped to ±clip, times a power of two, rounded to the nearest integer (ties to even).
 
-    `clients` is how many values are summed at most. The scale is the largest power of two for which the sum
-    of that many values cannot wrap: clients * round(clip * scale) < 2^31 and clients * clip * scale < 2^31.
+    `clients` is the largest number of values in a sum. The scale is the largest power of two for which their
+    sum cannot wrap: clients * round(clip * scale) < 2^31 and clients * clip * scale < 2^31.
+
+    >>> encoding = FixedPoint(clients=3, clip=1.0)
+    >>> encoded, clipped = encoding.encode([0.5, -0.25, 7.0])
+    >>> encoding.decode(encoded + encoded), clipped
+    (array([ 1. , -0.5,  2. ], dtype=float32), 1)
     """
 
     clients: int
@@ -46,11 +49,11 @@ class FixedPoint:
                 f"{self.clients} values of ±{self.clip} do not fit float32 (clip >= {LEAST_CLIP})"
             )
         if round(self.clip * self.scale) < 1:
-            raise UsageError(f"{self.clients} clients leave no bit for a value in 32")
+            raise UsageError(f"{self.clients} clients leave no bit for a value: 2^31 is the limit of a sum")
 
     @property
     def frac_bits(self) -> int:
-        """log2 of the scale; negative when even whole numbers are too fine."""
+        """log2 of the scale; negative if the step is larger than 1."""
         return _frac_bits(self.clients, float(self.clip))
 
     @property
@@ -60,10 +63,10 @@ class FixedPoint:
     def encode(
         self, update: npt.ArrayLike, *, weight: float = 1.0, out: Ring32 | None = None
     ) -> tuple[Ring32, int]:
-        """The code of update * weight, and how many values were clipped: for the caller's eyes alone.
+        """The code of update * weight, and the number of clipped values, which is private to the caller.
 
-        float32 and float64 are taken as they are, and computed in float64. A NaN or infinity in the update is
-        an error, and then `out` is all zero.
+        The update is float32 or float64; the arithmetic is in float64. NaN or infinity in the update is an
+        error, and then `out` is all zero.
         """
         values = np.asarray(update)
         if values.dtype not in (np.float32, np.float64):
@@ -89,9 +92,9 @@ class FixedPoint:
     def decode(
         self, total: Ring32, *, divisor: float = 1.0, out: npt.NDArray[np.float32] | None = None
     ) -> npt.NDArray[np.float32]:
-        """The sum (or, divided by the sum of weights, the mean) that a total stands for.
+        """The sum that a total encodes, or the mean if `divisor` is the sum of weights.
 
-        The signed total, which a float64 holds exactly, times the float64 nearest to 1 / (scale * divisor),
+        This is the signed total, exact in float64, times the float64 nearest to 1 / (scale * divisor),
         rounded to float64 and then to float32: the same on every machine.
         """
         total = _checked_total(total)
@@ -111,7 +114,12 @@ class FixedPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Integers:
-    """Integers from -bound to bound, summed exactly: counts, histograms, votes."""
+    """Integers from -bound to bound, summed exactly: counts, histograms, votes.
+
+    >>> encoding = Integers(clients=10, bound=5)
+    >>> encoding.decode(encoding.encode([1, -5])[0] + encoding.encode([2, 3])[0])
+    array([ 3, -2])
+    """
 
     clients: int
     bound: int
@@ -125,7 +133,7 @@ class Integers:
     def encode(
         self, update: npt.ArrayLike, *, weight: float = 1.0, out: Ring32 | None = None
     ) -> tuple[Ring32, int]:
-        """The code of integers of any width, and 0: an integer outside ±bound is an error, not clipped."""
+        """The code of integers of any width, and 0: an integer outside ±bound is an error."""
         values = np.asarray(update)
         if values.dtype.kind not in "iu":
             raise UsageError(f"integers are expected, not {values.dtype}")
@@ -148,7 +156,7 @@ class Integers:
     def decode(
         self, total: Ring32, *, divisor: float = 1.0, out: npt.NDArray[np.int64] | None = None
     ) -> npt.NDArray[np.int64]:
-        """The signed sum that a total stands for."""
+        """The signed sum that a total encodes."""
         total = _checked_total(total)
         if divisor != 1:
             raise UsageError(f"integers are summed exactly: divisor 1, not {divisor}")
@@ -157,15 +165,14 @@ class Integers:
         return values
 
 
-Encoding: TypeAlias = FixedPoint | Integers
+Encoding = FixedPoint | Integers
 
 
 @lru_cache(maxsize=64)
 def _frac_bits(clients: int, clip: float) -> int:
     exact = Fraction(clip)
-    bits = (
-        32 - (clients * exact.numerator).bit_length() + exact.denominator.bit_length()
-    )  # one too many, or two
+    # one or two more than the result
+    bits = 32 - (clients * exact.numerator).bit_length() + exact.denominator.bit_length()
     while True:
         largest = exact * Fraction(2) ** bits
         # audit: float-sum-never-wraps
@@ -187,7 +194,7 @@ def _checked_vector(values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
     if values.ndim != 1:
         raise UsageError(f"{what} is a vector, not an array of {values.ndim} dimensions")
     view = np.require(values, requirements=("C", "A")).view()
-    view.flags.writeable = False  # always, so that kernels are compiled for one type, not for two
+    view.flags.writeable = False  # always, so that numba compiles for one type of array
     return view
 
 
@@ -206,5 +213,5 @@ def _target(out: npt.NDArray[Any] | None, length: int, dtype: type[np.generic]) 
 
 
 def _normal(value: float) -> bool:
-    """Above zero, not so small that bits are lost, and finite."""
+    """Whether a number is a positive normal float: finite, and not so small that bits are lost."""
     return sys.float_info.min <= value <= sys.float_info.max

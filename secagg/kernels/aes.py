@@ -1,17 +1,16 @@
-"""AES-128-CTR made in registers and added to a vector: VAES (two blocks a register) or AES-NI (one).
+"""AES-128-CTR made in registers and added to a vector: VAES (two blocks per register) or AES-NI (one).
 
 Counter caching, after Bernstein and Schwabe 2008 ("New AES software speed records", section 4). A page is 256
 consecutive blocks whose counters differ only in the last byte. Byte 15 of a block enters column 0 in round 1,
-together with bytes 0, 5 and 10; each column of round 2 takes exactly one byte of column 0; and mixing columns
+together with bytes 0, 5 and 10. Each column of round 2 takes exactly one byte of column 0, and mixing columns
 is linear. So the state after two rounds is A(bytes 0, 5, 10, 15) xor B(the other bytes), and bytes 0, 5 and
-10 of a counter below 2^64 change only every 2^40 blocks. We tabulate the states of the first page once per
-key and piece, and every further page starts from table[b] xor (its own first state xor the table's): eight
-rounds are left of ten. The table is indexed by the public counter, never by a secret; the key schedule takes
-its S-box from `aeskeygenassist`. The kernel's time depends on lengths alone.
+10 of a counter below 2^64 change only every 2^40 blocks. The kernel tabulates the states of the first page
+once per key and piece. Every further page starts from table[b] xor (its own first state xor the table's), so
+eight of ten rounds remain. The public counter indexes the table, never a secret, and the key schedule uses
+`aeskeygenassist` as S-box. The time of the kernel depends only on lengths.
 
-How many blocks fit a register is told by the *type* of the argument `lanes`, (0, 1) or (0,), so that code for
-VAES is not even generated unless somebody asks for it: LLVM ends the process when it meets an instruction
-that the processor does not have.
+The *type* of the argument `lanes`, (0, 1) or (0,), says how many blocks fit in a register. So numba generates
+code for VAES only on request: LLVM ends the process at an instruction that the processor does not have.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from numba import types
 
 from secagg.kernels.jit import kernel
 
-# numba's annotations end where its extension interface begins
+# numba has no type annotations for its extension interface
 cgutils: Any = numba.core.cgutils
 intrinsic: Callable[[Callable[..., Any]], Any] = numba.extending.intrinsic
 make_array: Any = numba.np.arrayobj.make_array
@@ -38,11 +37,11 @@ FEATURES = {"vaes": frozenset({"vaes", "avx2", "aes"}), "aesni": frozenset({"aes
 
 ROUNDS = 10
 PAGE = 1024  # words: 256 blocks of four
-TILE = 32768  # words: 128 KiB stay in the second-level cache while all keys pass over them
-SAME_TABLE = 2**42  # words: 2^40 blocks, whose counters have the same bytes 0, 5 and 10
-LEAST = 2**16  # words of keystream that a thread takes at a time
-KEPT = 1024  # key schedules that a thread keeps, 180 KB; of more keys they are made again for every piece
-UNROLL = 4  # registers in flight; with the eight round keys they fill the sixteen there are
+TILE = 32768  # words: 128 KiB, which stay in the second-level cache for all keys
+SAME_TABLE = 2**42  # words: 2^40 blocks, whose counters share bytes 0, 5 and 10
+LEAST = 2**16  # words of keystream that a thread takes at least
+KEPT = 1024  # key schedules that a thread keeps (180 KB); with more keys, it makes them again per piece
+UNROLL = 4  # registers in flight: with the eight round keys they fill the sixteen that exist
 
 _BYTE, _WORD, _LONG = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 _BLOCK = ir.VectorType(_LONG, 2)
@@ -69,7 +68,7 @@ def _store(builder: Any, value: Any, pointer: Any, index: Any) -> None:
 
 
 class _Register:
-    """One register of `lanes` blocks: the instructions that we need of it."""
+    """One register of `lanes` blocks, and the instructions on it."""
 
     def __init__(self, builder: Any, lanes: int) -> None:
         self.builder = builder
@@ -104,7 +103,7 @@ class _Register:
         return [self.repeat(_load(self.builder, schedule, _BLOCK, _long(r))) for r in range(first, last + 1)]
 
     def rounds(self, states: list[Any], keys: list[Any]) -> list[Any]:
-        """The same rounds for several registers, side by side: one alone would wait for its own result."""
+        """The same rounds on several registers at once: a single one would wait for its own result."""
         for key in keys:
             states = [self.builder.call(self._round, [state, key]) for state in states]
         return states
@@ -211,11 +210,11 @@ def _add_page(
 
 @intrinsic
 def _swap(typing: Any, cell: Any, old: Any, new: Any) -> Any:
-    """Write `new` where cell[0] is `old`, at one blow; what was there before comes back."""
+    """Atomic compare-and-swap of cell[0]; returns the old value."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         pointer = _data(context, builder, signature.args[0], args[0])
-        two_orderings = "monotonic", "monotonic"  # nothing else is told from thread to thread
+        two_orderings = "monotonic", "monotonic"  # threads exchange nothing else
         found = builder.cmpxchg(pointer, args[1], args[2], *two_orderings)  # audit: piece-taken-once
         return builder.extract_value(found, 0)
 
@@ -224,7 +223,7 @@ def _swap(typing: Any, cell: Any, old: Any, new: Any) -> Any:
 
 @kernel
 def _take(taken: Any, stop: int, keys: int, threads: int) -> Any:
-    """The next words [start, end) for this thread: short ones at last, so that all threads end together."""
+    """The next words [start, end) for this thread. Pieces get shorter, so that all end together."""
     start = taken[0]
     while start < stop:
         size = TILE if threads == 1 else max(LEAST // keys, 2 * (stop - start) // (3 * threads))
@@ -239,17 +238,16 @@ def _take(taken: Any, stop: int, keys: int, threads: int) -> Any:
 
 @kernel
 def add_masks(keys: Any, signs: Any, vector: Any, offset: int, taken: Any, threads: int, lanes: Any) -> None:
-    """Every key's stream to the vector, whose first element is word `offset`.
+    """Add every key's stream to the vector, whose first element is word `offset`.
 
-    keys (k, 16) uint8, signs (k,) int64 of +1 and -1, vector uint32; all contiguous, nothing is checked here.
-    So many threads are in this function at a time; taken[0], `offset` at first, is the word that nobody has
-    taken yet.
+    keys (k, 16) uint8, signs (k,) int64 of +1 and -1, vector uint32; all contiguous, and not checked here.
+    `threads` threads run this function at a time. taken[0], initially `offset`, is the first free word.
     """
     count = keys.shape[0]
     schedules = np.empty((min(count, KEPT), 4 * (ROUNDS + 1)), np.uint32)
     known = 0
     table = np.empty(PAGE, np.uint32)
-    edges = np.empty(2 * PAGE, np.uint32)  # pages that begin before, or end after, this piece
+    edges = np.empty(2 * PAGE, np.uint32)  # pages that begin before this piece or end after it
     stop = offset + vector.shape[0]
     while True:
         start, end = _take(taken, stop, count, threads)
@@ -282,7 +280,7 @@ def add_masks(keys: Any, signs: Any, vector: Any, offset: int, taken: Any, threa
 
 @kernel
 def _add_part(vector: Any, offset: int, page: Any, at: int, start: int, end: int) -> None:
-    """Of a page that begins at word `at`, the words in [start, end) to the vector."""
+    """Add the words in [start, end) of the page that begins at word `at` to the vector."""
     start, end = max(at, start), min(at + PAGE, end)
     part, source = vector[start - offset : end - offset], page[start - at : end - at]
     for i in range(part.shape[0]):

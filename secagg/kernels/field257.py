@@ -1,13 +1,13 @@
-"""Arithmetic in the prime field of p = 2^257 - 93, ten limbs of 26 bits, for Shamir's scheme.
+"""Arithmetic in the prime field of p = 2^257 - 93, in ten limbs of 26 bits, for Shamir's scheme.
 
-A number is x[0] + x[1] 2^26 + ... + x[9] 2^234, and 2^260 = 744 (mod p) brings what runs over the top back to
-the bottom. Between steps limbs are loose, a little over 26 bits: one round of carries, all limbs at once,
-keeps them there, so no carry has to ripple, and sixteen points go through vector instructions side by side.
-Loops run as often as public counts say and no branch or address depends on a secret; the last reduction
-computes both candidates and selects by mask. So the time tells nothing about secrets and shares, as far as
-the processor's integer multiplication takes constant time.
+A number is x[0] + x[1] 2^26 + ... + x[9] 2^234, and 2^260 = 744 (mod p) folds the overflow of the top into
+the bottom. Between steps, limbs may have a little more than 26 bits: one round of carries on all limbs at
+once keeps them there. So no carry ripples, and vector instructions handle sixteen points at once. Loop counts
+are public, and no branch or address depends on a secret; the last reduction computes both candidates and
+selects one by mask. So the time does not depend on secrets and shares if the processor multiplies integers in
+constant time.
 
-int64 throughout: numba turns an int64 beside a uint64 into a float.
+All numbers are int64: numba turns an int64 and a uint64 into a float.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from numba import types
 
 from secagg.kernels.jit import kernel
 
-# numba's annotations end where its extension interface begins
+# numba has no type annotations for its extension interface
 intrinsic: Callable[[Callable[..., Any]], Any] = numba.extending.intrinsic
 make_array: Any = numba.np.arrayobj.make_array
 
@@ -35,13 +35,13 @@ FOLD = 744  # 2^260 mod p
 TOP_BITS = 257 - BITS * (LIMBS - 1)  # of the last limb, below 2^257
 TOP_MASK = 2**TOP_BITS - 1
 TOP_FOLD = 93  # 2^257 mod p
-POINTS = 16  # evaluated side by side
-PAIRS = LIMBS // 2  # a product of two numbers wants the widest multiplication there is
+POINTS = 16  # evaluated at once
+PAIRS = LIMBS // 2  # products use pairs of limbs, for the widest multiplication
 
 
 @kernel
 def _unpack(packed: Any, limbs: Any) -> None:
-    """Ten limbs of 33 bytes, little-endian: a limb lies inside the four bytes where its lowest bit is."""
+    """Ten limbs from 33 bytes, little-endian: each lies in the four bytes from its lowest bit on."""
     for i in range(LIMBS):
         at = BITS * i // 8
         word = np.int64(packed[at])
@@ -53,7 +53,7 @@ def _unpack(packed: Any, limbs: Any) -> None:
 
 @kernel
 def _ripple(x: Any) -> int:
-    """Carry through limbs of any size; returns what leaves the last one."""
+    """Carry through limbs of any size; return the carry out of the last one."""
     carry = 0
     for i in range(LIMBS):
         carry += x[i]
@@ -64,7 +64,7 @@ def _ripple(x: Any) -> int:
 
 @kernel
 def _pack(x: Any, packed: Any) -> None:
-    """The representative below p of limbs up to 2^46, as 33 bytes, little-endian. Overwrites the limbs."""
+    """Write the number below p, from limbs up to 2^46, as 33 bytes, little-endian. Overwrites the limbs."""
     over = _ripple(x)
     high = x[LIMBS - 1] >> TOP_BITS
     x[LIMBS - 1] &= TOP_MASK
@@ -91,9 +91,9 @@ def _pack(x: Any, packed: Any) -> None:
 def _times_plus(x: Any, factors: Any, addend: Any) -> None:
     """x = x * factors + addend for POINTS numbers, limb i of point p at x[i * POINTS + p], factors < 2^16.
 
-    With limbs below 2^27 a product stays below 2^43 and what is carried below 2^17; 744 times that, added to
-    limb 0, stays below 2^27 again. The masks change nothing: they tell the compiler that 32-bit
-    multiplications and unsigned shifts will do.
+    With limbs below 2^27, a product is below 2^43 and a carry below 2^17; limb 0 plus 744 times the carry is
+    below 2^27 again. The masks change no value: they show the compiler that 32-bit multiplications and
+    unsigned shifts suffice.
     """
     for p in range(POINTS):
         factor = factors[p] & 0xFFFF
@@ -183,8 +183,8 @@ def _pair(limbs: Any, pairs: Any) -> None:
 def dot(weights: Any, shares: Any, values: Any) -> None:
     """values[s] = sum over k of weights[k] * shares[s, k], all of them 33 bytes.
 
-    Products of 52-bit limbs gather in columns of 128 bits, which hold 2^22 of them: at most 65,535 weights
-    times five. They are carried and reduced once per secret.
+    Products of 52-bit limbs are summed in columns of 128 bits, which have room for 2^22 of them; there are at
+    most 5 * 65,535. Carries and the reduction happen once per secret.
     """
     factors = np.empty((weights.shape[0], PAIRS), np.int64)
     limbs = np.empty(LIMBS, np.int64)

@@ -1,7 +1,7 @@
 """Loops modulo a 61-bit prime: elimination, and the search for dependent columns. No policy.
 
-Numbers are in Montgomery form (Montgomery 1985): a stands for a·2^64 mod p, so that a product costs three
-multiplications and no division. Sums and comparisons with zero do not notice.
+Numbers are in Montgomery form (Montgomery 1985): a is stored as a·2^64 mod p, so that a product costs three
+multiplications and no division. Sums and comparisons with zero work as usual.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Index = npt.NDArray[np.int64]
 
 
 def _wide_mul(typingctx: Any, a: Any, b: Any) -> Any:
-    """(high, low) words of the 128-bit product: one instruction, which numba has no name for."""
+    """(high, low) words of the 128-bit product: one instruction that numba does not offer."""
     word: Any = types.uint64
     pair: Any = types.UniTuple
 
@@ -55,7 +55,7 @@ def sub(a: np.uint64, b: np.uint64, p: np.uint64) -> np.uint64:
 
 @kernel
 def inverse(a: np.uint64, one: np.uint64, p: np.uint64, pinv: np.uint64) -> np.uint64:
-    """a^(p-2) by squaring: 0 for 0."""
+    """1/a as a^(p-2), by squaring; 0 for 0."""
     result, exponent = one, p - np.uint64(2)
     while exponent:
         if exponent & np.uint64(1):
@@ -67,7 +67,7 @@ def inverse(a: np.uint64, one: np.uint64, p: np.uint64, pinv: np.uint64) -> np.u
 
 @kernel
 def reduce(C: Words, k: int, place: Index, row: Index, y: Words, one: np.uint64, p: np.uint64) -> int:
-    """Put row minus its pivots' echelon rows into y (over the free columns); return its first nonzero."""
+    """Write row minus its pivots' echelon rows to y (over the free columns); return its first nonzero."""
     for f in range(k):
         y[f] = 0
     for i in row:
@@ -133,7 +133,7 @@ def eliminate(
 
 @kernel
 def support_sizes(C: Words, r: int, k: int) -> Index:
-    """How many clients each echelon row combines; 1 means that its pivot is known."""
+    """How many clients each echelon row combines; 1 means that its pivot is exposed."""
     sizes = np.ones(r, np.int64)
     for q in range(r):
         for f in range(k):
@@ -161,7 +161,7 @@ def _parallel(
             ratio[i] = mul(z[0, i], mul(product, prefix[i], p, pinv), p, pinv)
             product = mul(product, z[1, i], p, pinv)
         else:
-            ratio[i] = p  # the point at infinity: no ratio mod p looks like it
+            ratio[i] = p  # the point at infinity: no ratio mod p equals p
     order = np.argsort(ratio[:n])
     for at in range(n - 1):
         if ratio[order[at]] == ratio[order[at + 1]]:
@@ -170,20 +170,33 @@ def _parallel(
 
 
 @kernel
+def _divide(
+    this: Words, lead: int, rows: int, at: int, size: int, p: np.uint64, pinv: np.uint64, out: Words
+) -> None:
+    """Divide the `size` columns after column `at` by it: cross products with its nonzero row `lead`."""
+    to = 0
+    for row in range(rows):
+        if row == lead:
+            continue
+        for i in range(size):
+            cross = mul(this[lead, at], this[row, at + 1 + i], p, pinv)
+            out[to, i] = sub(cross, mul(this[row, at], this[lead, at + 1 + i], p, pinv), p)
+        to += 1
+
+
+@kernel
 def dependent(columns: Words, one: np.uint64, p: np.uint64, pinv: np.uint64) -> Index:
     """Dependent columns, at most as many as there are rows; all -1 if all such sets are independent.
 
-    Walks all sets of (rows - 2) columns in order. Each level divides the later columns by one column: two
-    columns are then parallel exactly when they were dependent together with the ones divided out.
+    Walks all sets of (rows - 2) columns in order. Each level divides the later columns by one column. Then
+    two columns are parallel exactly if they are dependent together with the columns divided by.
     """
     rows, n = columns.shape
     found = np.full(rows, -1, np.int64)
     levels = rows - 1
-    stack = np.zeros(
-        (levels, rows, n), np.uint64
-    )  # level l: what is left of the later columns, rows - l high
+    stack = np.zeros((levels, rows, n), np.uint64)  # level l: the later columns after division, rows - l high
     count = np.zeros(levels, np.int64)
-    chosen = np.full(levels, -1, np.int64)  # index within level l of the column divided out next
+    chosen = np.full(levels, -1, np.int64)  # index within level l of the column to divide by next
     origin = np.zeros((levels, n), np.int64)
     prefix, ratio = np.zeros(n, np.uint64), np.zeros(n, np.uint64)
     stack[0, :rows, :] = columns
@@ -213,23 +226,13 @@ def dependent(columns: Words, one: np.uint64, p: np.uint64, pinv: np.uint64) -> 
             if stack[level, row, at]:
                 lead = row
                 break
-        if lead < 0:  # zero after dividing: dependent on the columns divided out before
+        if lead < 0:  # zero after division: dependent on the columns divided by before
             for up in range(level):
                 found[up] = origin[up, chosen[up]]
             found[level] = origin[level, at]
             return found
-        size = count[level] - at - 1
-        out = 0
-        for row in range(left):
-            if row == lead:
-                continue
-            for i in range(size):
-                cross = mul(stack[level, lead, at], stack[level, row, at + 1 + i], p, pinv)
-                other = mul(stack[level, row, at], stack[level, lead, at + 1 + i], p, pinv)
-                stack[level + 1, out, i] = sub(cross, other, p)
-            out += 1
-        for i in range(size):
-            origin[level + 1, i] = origin[level, at + 1 + i]
-        count[level + 1] = size
+        count[level + 1] = count[level] - at - 1
+        _divide(stack[level], lead, left, at, count[level + 1], p, pinv, stack[level + 1])
+        origin[level + 1, : count[level + 1]] = origin[level, at + 1 : count[level]]
         level += 1
     return found

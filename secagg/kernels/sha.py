@@ -1,8 +1,8 @@
 """SHA-256 with the processor's SHA instructions, for many short messages (FIPS 180-4, section 6.2).
 
 The registers are those of Intel's extension: each holds four of the state's eight words, (F, E, B, A) and
-(H, G, D, C), and one instruction does two rounds. Nothing branches on what is hashed, and nothing is indexed
-by it: the time depends on lengths and counts alone, so secrets may be hashed here.
+(H, G, D, C), and one instruction does two rounds. No branch and no index depends on the data, so the time
+depends only on lengths and counts, and secrets may be hashed here.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numba import types
 
 from secagg.kernels.jit import kernel
 
-# numba's annotations end where its extension interface begins
+# numba has no type annotations for its extension interface
 cgutils: Any = numba.core.cgutils
 intrinsic: Callable[[Callable[..., Any]], Any] = numba.extending.intrinsic
 make_array: Any = numba.np.arrayobj.make_array
@@ -32,7 +32,7 @@ _SIXTEEN = ir.VectorType(ir.IntType(8), 16)
 
 
 def _first_bits(power: int, count: int) -> list[int]:
-    """32 bits after the point of the square or cube roots of the first primes (sections 4.2.2 and 5.3.3)."""
+    """The first 32 fractional bits of the square or cube roots of the first primes (4.2.2, 5.3.3)."""
     primes: list[int] = []
     number = 2
     while len(primes) < count:
@@ -52,12 +52,12 @@ def _first_bits(power: int, count: int) -> list[int]:
 _CONSTANTS = _first_bits(3, 64)
 _A, _B, _C, _D, _E, _F, _G, _H = _first_bits(2, 8)
 _START = np.array([_F, _E, _B, _A, _H, _G, _D, _C], np.uint32)
-_ORDER = np.array([3, 2, 7, 6, 1, 0, 5, 4])  # where A, B, ... H are
+_ORDER = np.array([3, 2, 7, 6, 1, 0, 5, 4])  # positions of A, B, ... H
 
 
 @intrinsic
 def _compress(typing: Any, state: Any, text: Any, at: Any) -> Any:
-    """Take the 64 bytes text[at:] into the state."""
+    """Add the 64 bytes text[at:] to the state."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         registers = make_array(signature.args[0])(context, builder, args[0]).data

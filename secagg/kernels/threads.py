@@ -1,8 +1,8 @@
-"""One range of work over several threads, for kernels and libraries that let go of the GIL.
+"""One range of work over several threads, for kernels and libraries that release the GIL.
 
-Helpers wait for the next call, because to start one costs the caller 0.05 ms and to wake one half of that. A
-helper belongs to one call at a time, so callers in several threads cannot get into each other's way (numba's
-own workqueue layer ends the process when they do), and a forked child begins without any.
+Idle threads wait for the next call: starting a thread costs 0.05 ms, waking one costs half of that. A thread
+works for one call at a time, so calls from several threads do not interfere (numba's own workqueue layer ends
+the process in that case). A forked child starts without idle threads.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """How many processors this process may use."""
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -40,11 +40,11 @@ def thread_count(threads: int | None) -> int:
 def spread(
     work: Callable[[int, int], Result], start: int, stop: int, *, step: int, threads: int
 ) -> list[Result]:
-    """Call `work(a, b)` for pieces that cover [start, stop), cut at multiples of `step`; results in no order.
+    """Call `work(a, b)` for pieces that cover [start, stop), cut at multiples of `step`.
 
-    Pieces are handed out as threads become free, large ones first (half of an equal share of what is left)
-    and single steps at the end: few calls, and a thread that starts late or is held up elsewhere does not
-    hold up the rest. The first exception of any thread is raised here, after all of them have stopped.
+    A free thread takes the next piece: large pieces first (half of an equal share of the rest), single steps
+    at the end. So there are few calls, and a late or slow thread does not delay the others. The results are
+    in no particular order. The first exception of any thread is raised here when all threads have stopped.
     """
     if threads == 1 or stop - start <= step:
         return [work(a, b) for a, b in _steps(start, stop, step)]
@@ -67,7 +67,7 @@ def spread(
             while not failed and (piece := next_piece()) is not None:
                 results.append(work(*piece))
         except BaseException:
-            failed = True  # the others need not go on
+            failed = True  # stops the others
             raise
 
     together(drain, min(threads, -(-(stop - start) // step)))
@@ -75,29 +75,29 @@ def spread(
 
 
 def together(work: Callable[[], None], threads: int) -> None:
-    """Call `work` once in each of at most so many threads, this one among them.
+    """Call `work` once in each of up to `threads` threads, including this one.
 
-    Fewer if the system gives no more: `work` takes what is left to do, so this thread alone could do it all.
-    The first exception is raised here, of any of them or of waiting for them, when all have ended.
+    There may be fewer if the system starts no more, so `work` must take whatever is left to do. The first
+    exception, of any thread or of waiting for one, is raised here when all have ended.
     """
     failures: list[BaseException] = []
 
     def attempt() -> None:
         try:
             work()
-        except BaseException as failure:  # raised again below, by the caller's thread
+        except BaseException as failure:  # raised below, in the caller's thread
             failures.append(failure)
 
-    helpers: list[threading.Lock] = []
+    running: list[threading.Lock] = []
     with suppress(RuntimeError):  # no thread could be started
-        while len(helpers) < threads - 1:
-            helpers.append(_begin(attempt))
+        while len(running) < threads - 1:
+            running.append(_start(attempt))
     attempt()
-    while helpers:
+    while running:
         try:
-            helpers[-1].acquire()
-            helpers.pop()
-        except BaseException as interruption:  # they are still at work on what the caller gave them
+            running[-1].acquire()
+            running.pop()
+        except BaseException as interruption:  # the threads still use the caller's data
             failures.append(interruption)
     if failures:
         raise failures[0]
@@ -108,31 +108,31 @@ def _steps(start: int, stop: int, step: int) -> Iterator[tuple[int, int]]:
     return itertools.pairwise(edges) if stop > start else iter(())
 
 
-Task: TypeAlias = tuple[Callable[[], None], threading.Lock]  # what to do, and what to release when it is over
+Task: TypeAlias = tuple[Callable[[], None], threading.Lock]  # the work, and the lock to release after it
 
-_idle: list[SimpleQueue[Task]] = []  # of helpers that have nothing to do: where each takes its tasks from
+_idle: list[SimpleQueue[Task]] = []  # the task queue of each idle thread
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)  # a child has none of its parent's threads
 
 
-def _begin(work: Callable[[], None]) -> threading.Lock:
-    """Let a helper begin with this, one that waits or a new one; the lock can be had when it is over."""
+def _start(work: Callable[[], None]) -> threading.Lock:
+    """Run work on an idle or new thread; the lock is released when it is done."""
     try:
         tasks = _idle.pop()
     except IndexError:
         tasks = SimpleQueue()
         _thread.start_new_thread(_serve, (tasks,))
-    over = threading.Lock()
-    over.acquire()
-    tasks.put((work, over))
-    return over
+    done = threading.Lock()
+    done.acquire()
+    tasks.put((work, done))
+    return done
 
 
 def _serve(tasks: SimpleQueue[Task]) -> None:
-    """The life of a helper. Work does not raise: `together` has seen to that."""
+    """The loop of a thread. The work does not raise: `together` catches its exceptions."""
     while True:
-        work, over = tasks.get()
+        work, done = tasks.get()
         work()
-        del work  # and with it what the caller gave
+        del work  # releases the caller's data
         _idle.append(tasks)
-        over.release()
+        done.release()

@@ -1,4 +1,4 @@
-"""Numeric loops that need no special instructions: no policy, no checks, one pass over memory each."""
+"""Numeric loops without special instructions: no policy, no checks, one pass over memory each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from secagg.kernels.jit import kernel
 
 @kernel
 def _flip(sign: int) -> Any:
-    """What turns x into sign * x: -x is (x xor m) - m with m all ones, and x itself with m zero."""
+    """A mask m such that (x xor m) - m is sign * x: all ones for -1, zero for +1."""
     return np.uint32(-(sign < 0))
 
 
@@ -19,8 +19,8 @@ def _flip(sign: int) -> Any:
 def add_streams(vector: Any, start: int, stop: int, covered: Any, signs: Any, first: int, count: int) -> None:
     """Add one to four keystreams to vector[start:stop], each times its sign, mod 2^32.
 
-    covered[g] is vector[start:stop] xor keystream g, whose sign is signs[first + g]. All are added in one
-    pass: the second-level cache, not arithmetic, decides how long it takes.
+    covered[g] is vector[start:stop] xor keystream g, whose sign is signs[first + g]. One pass adds them all:
+    the second-level cache, not arithmetic, is the bottleneck.
     """
     part = vector[start:stop]
     length = part.shape[0]
@@ -52,7 +52,7 @@ def add_streams(vector: Any, start: int, stop: int, covered: Any, signs: Any, fi
 def encode(update: Any, factor: float, limit: float, encoded: Any) -> Any:
     """Round clip(update * factor, limit) to the nearest integer, ties to even, mod 2^32.
 
-    Returns how many values were clipped and how many were not finite (what those became means nothing).
+    Returns how many values were clipped and how many were not finite (the codes of those mean nothing).
     """
     outside = 0
     infinite = 0
@@ -67,6 +67,6 @@ def encode(update: Any, factor: float, limit: float, encoded: Any) -> Any:
 
 @kernel
 def decode(total: Any, factor: float, values: Any) -> None:
-    """Signed value * factor, a float64 product, rounded once more to float32."""
+    """Signed value * factor as a float64 product, then rounded to float32."""
     for i in range(total.shape[0]):
         values[i] = np.float32(np.float64(np.int32(total[i])) * factor)

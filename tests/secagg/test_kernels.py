@@ -138,7 +138,7 @@ assert len(vectors.encode.signatures) == 2 and vectors.decode.signatures
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     # those that only other kernels call
-    inner = {"_unpack", "_ripple", "_pack", "_times_plus", "_pack_points", "_pair", "_parallel"}
+    inner = {"_unpack", "_ripple", "_pack", "_times_plus", "_pack_points", "_pair", "_parallel", "_divide"}
     assert set(done.stdout.split()) <= inner | {"mul", "sub", "inverse"}
 
 
@@ -152,6 +152,7 @@ import secagg, secagg.compilation
 import secagg.crypto.shamir, secagg.simulation.secure_sum, secagg.exposure.audit
 secagg.crypto.shamir.split = secagg.simulation.secure_sum.secure_sum = lambda *args, **kwargs: None
 secagg.crypto.shamir.combine = secagg.exposure.audit.audit = lambda *args, **kwargs: None
+secagg.crypto.hashing.has_kernel = lambda: False
 secagg.warm_up()
 """
     environment = os.environ | {"SECAGG_BACKEND": "openssl", "PYTHONWARNINGS": "default"}

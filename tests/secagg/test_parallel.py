@@ -47,7 +47,9 @@ def test_an_error_in_any_piece_reaches_the_caller(threads: int) -> None:
         parallel.spread(work, 0, 20, step=1, threads=threads)
 
 
-def test_helpers_wait_for_the_next_call_and_keep_nothing_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_threads_wait_for_the_next_call_and_keep_nothing_of_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(parallel, "_idle", [])
 
     def call() -> tuple[set[int], weakref.ref[threading.Barrier]]:
@@ -100,9 +102,9 @@ def test_fewer_threads_than_asked_for_do_all_the_work(monkeypatch: pytest.Monkey
     assert len(begun) == 1
 
 
-def test_an_interruption_waits_for_the_helpers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while the caller waits: helpers still write into what the caller gave them."""
-    caller, done, real = threading.get_ident(), [], parallel._begin
+def test_an_interruption_waits_for_the_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the caller waits: the threads still write into the caller's data."""
+    caller, done, real = threading.get_ident(), [], parallel._start
 
     class Interrupted:
         def __init__(self, over: threading.Lock) -> None:
@@ -119,7 +121,7 @@ def test_an_interruption_waits_for_the_helpers(monkeypatch: pytest.MonkeyPatch) 
             time.sleep(0.2)
             done.append(True)
 
-    monkeypatch.setattr(parallel, "_begin", lambda work: Interrupted(real(work)))
+    monkeypatch.setattr(parallel, "_start", lambda work: Interrupted(real(work)))
     with pytest.raises(KeyboardInterrupt):
         parallel.together(work, 3)
     assert len(done) == 2

@@ -142,8 +142,8 @@ def test_an_offset_may_be_any_kind_of_integer(backend: str, offset: np.integer) 
 def test_no_thread_is_started_for_nothing(
     backend: str, words: int, keys: int, used: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, real = [], parallel._begin
-    monkeypatch.setattr(parallel, "_begin", lambda work: begun.append(work) or real(work))
+    begun, real = [], parallel._start
+    monkeypatch.setattr(parallel, "_start", lambda work: begun.append(work) or real(work))
     prg.add_masks(np.zeros(words, np.uint32), np.zeros((keys, 16), np.uint8), [1] * keys, threads=9)
     assert len(begun) + 1 == used
 

@@ -253,3 +253,27 @@ def test_canonical_draws_the_line_at_the_prime() -> None:
 def test_the_repr_of_coefficients_is_short() -> None:
     coefficients = shamir.coefficients([1, 2])
     assert repr(coefficients) == "Coefficients(indices=(1, 2))"
+
+
+@given(st.integers(1, 8), st.data())
+def test_one_secret_is_split_and_any_t_shares_give_it_back(threshold: int, data: st.DataObject) -> None:
+    shares = shamir.split(SECRET, threshold, data.draw(st.integers(threshold, 12)), Drbg(b"simple"))
+    chosen = data.draw(st.permutations(shares))[: data.draw(st.integers(threshold, len(shares)))]
+    assert shamir.combine(chosen) == SECRET
+    assert repr(shares[0].value) not in repr(shares[0])
+
+
+def test_shares_that_cannot_give_a_secret_are_refused() -> None:
+    shares, others = shamir.split(SECRET, 3, 5, Drbg(b"a")), shamir.split(SECRET, 2, 5, Drbg(b"b"))
+    apart = shamir.Share(1, 1, packed(2**256))
+    for wrong, message in (
+        ([], "one threshold, got \\[\\]"),
+        (shares[:2], "at least 3 shares, got 2"),
+        ([*shares[:2], others[2]], "one threshold, got \\[2, 3\\]"),
+        ([*shares[:3], shares[0]], "same index"),
+        ([apart], "do not come from one secret"),
+        ([shamir.Share(1, 1, packed(PRIME))], "below the prime"),
+        ([shamir.Share(1, 1, b"short")], "33 bytes"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            shamir.combine(wrong)
