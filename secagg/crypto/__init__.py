@@ -13,11 +13,10 @@ from secagg.crypto.keys import (
     SIGNATURE_BYTES,
     AgreementKey,
     Identity,
-    check_public_key,
     hkdf,
     verify,
 )
-from secagg.crypto.prg import MASK_KEY_BYTES, add_masks, available_backends, backend, mask, use_backend
+from secagg.crypto.prg import MASK_KEY_BYTES, add_masks, backend, mask, use_backend
 from secagg.crypto.shamir import SECRET_BYTES, SHARE_BYTES, Share, combine, split
 
 __all__ = [
@@ -35,10 +34,8 @@ __all__ = [
     "Integers",
     "Share",
     "add_masks",
-    "available_backends",
     "backend",
     "box_keys",
-    "check_public_key",
     "combine",
     "hkdf",
     "mask",

@@ -77,7 +77,12 @@ def seal(
 
 
 def unseal(key: bytes, plan_hash: bytes, sender: ClientId, receiver: ClientId, box: bytes) -> bytes:
-    """The content of a box, or PeerError with the sender as culprit if it was changed or is for others."""
+    """The content of a box, or PeerError with the sender as culprit if it was changed or is for others.
+
+    >>> unseal(bytes(32), b"run 1", 1, 2, bytes(40))
+    Traceback (most recent call last):
+    secagg.errors.PeerError: the box from client 1 does not open
+    """
     cipher, address = _cipher(key), _address(plan_hash, sender, receiver)
     try:
         return cipher.decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], address)

@@ -159,7 +159,11 @@ def _add_openssl(vector: Ring32, keys: Bytes, signs: npt.NDArray[np.int64], offs
 
 
 def backend() -> str:
-    """The backend that `add_masks` uses here and now. The first call may load or compile it."""
+    """The backend that `add_masks` uses here and now. The first call may load or compile it.
+
+    >>> backend() in BACKENDS
+    True
+    """
     forced = _forced.get() or os.environ.get(ENVIRONMENT)
     if not forced:
         return next(name for name in BACKENDS if _works(name))
@@ -170,7 +174,12 @@ def backend() -> str:
 
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Force a backend inside this context. It takes precedence over SECAGG_BACKEND."""
+    """Force a backend inside this context. It takes precedence over SECAGG_BACKEND.
+
+    >>> with use_backend("openssl"):
+    ...     backend()
+    'openssl'
+    """
     token = _forced.set(name)
     try:
         backend()

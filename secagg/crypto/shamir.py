@@ -34,7 +34,11 @@ MAX_INDEX = 65535
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Share:
-    """One holder's share of a secret. Index and threshold are public, the value is not."""
+    """One holder's share of a secret. Index and threshold are public, the value is not.
+
+    >>> split(bytes(32), threshold=2, holders=3)[0]
+    Share(index=1, threshold=2)
+    """
 
     index: int
     threshold: int
