@@ -1,4 +1,4 @@
-"""What all participants agree on before a training begins: one file, `training.toml`, the same for everybody.
+"""What all participants agree on before a training begins: one file, `training.toml`, the same for all.
 
 It lists the members with their public keys and numbers of examples, the seed of every random grouping, and
 the experiment. Its hash is the training id, which every signature binds. A server that changes anything in

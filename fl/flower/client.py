@@ -41,20 +41,11 @@ SIMULATE: Final = "share-simulate"
 HASH_BYTES: Final = hashlib.sha256().digest_size
 ANSWERED: Final = b"\xff" * HASH_BYTES  # in place of a model's hash: the last answer follows
 NOT_READY: Final = "this node is not set up for this training; its own log says why"
-PLAN_FIELDS: Final = {
-    "training_id": "training_id",
-    "round": "round",
-    "roster": "roster",
-    "t": "threshold",
-    "assumed_colluders": "number of colluders",
-    "schedule": "schedule",
-    "training_seed": "training_seed",
-    "clip": "clip",
-    "weights": "weights",
-    "policy": "policy",
-    "context": "context",
-    "degree": "degree",
-}
+PLAN_FIELDS: Final = (
+    *("training_id", "round", "roster", "t", "assumed_colluders", "schedule", "training_seed"),
+    *("clip", "weights", "policy", "context", "degree"),
+)
+FIELD_NAMES: Final = {"t": "threshold", "assumed_colluders": "number of colluders"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +135,7 @@ def hello(session: Session) -> dict[str, bytes]:
 
 
 def location_statement(training_id: bytes, run_id: int, node_id: int, client: int, advert: bytes) -> bytes:
-    """What a client signs to say at which Flower node it is, so that nobody can copy its advert."""
+    """What a client signs to say at which Flower node it is. Another node cannot reuse its advert."""
     where = run_id.to_bytes(8, "little") + node_id.to_bytes(8, "little") + client.to_bytes(4, "little")
     return b"fl/flower/seat/v1\n" + training_id + where + hashlib.sha256(advert).digest()
 
@@ -178,9 +169,9 @@ def _check_plan(session: Session, offered: bytes, bound: bytes) -> None:
     if mine is None:
         raise PlanRefused("plan refused: this node was not drawn for this round")
     if mine.to_bytes() != offered:
-        differing = [text for name, text in PLAN_FIELDS.items() if getattr(mine, name) != getattr(plan, name)]
+        differing = [name for name in PLAN_FIELDS if getattr(mine, name) != getattr(plan, name)]
         what = differing[0] if differing else "encoding"
-        raise PlanRefused(f"plan refused: its {what} is not what was agreed")
+        raise PlanRefused(f"plan refused: its {FIELD_NAMES.get(what, what)} is not what was agreed")
 
 
 def mask(session: Session, train: Train) -> dict[str, bytes]:

@@ -90,7 +90,7 @@ class Network:
                 yield Response(client, None, "its node is not connected")
             else:
                 waiting[sent], asked[client] = client, node
-        end = time.monotonic() + seconds  # from here: a node is not charged for the time that sending takes
+        end = time.monotonic() + seconds  # the time that sending takes does not count
         looked, last_look = 0.0, False
         while waiting and not last_look:
             last_look = time.monotonic() >= end
@@ -109,7 +109,7 @@ class Network:
                         del waiting[number]
                         if self.nodes.get(client) == asked[client]:
                             del self.nodes[client]
-                        yield Response(client, None, "its node is gone")
+                        yield Response(client, None, "its node has disconnected")
             if waiting:
                 time.sleep(POLL)
         for client in waiting.values():
@@ -124,7 +124,7 @@ class Network:
         patience: float,
         unseen: float = 0.0,
     ) -> None:
-        """Ask for keys until all of the groups' clients have sent them, or nobody else can be asked.
+        """Ask for keys until all of the groups' clients have sent them, or no other node can be asked.
 
         A group is some clients and how many of them are enough. This waits at most `seconds` for enough, and
         after that at most `patience` for nodes that were asked and `unseen` for nodes that are not connected.
@@ -174,7 +174,7 @@ class Network:
             try:
                 replies: list[Message | None] = [*self.grid.pull_messages([number])]
             except (OSError, httpx.HTTPError):
-                raise  # the SuperLink is gone; no client is at fault
+                raise  # the SuperLink does not answer; no client is at fault
             except Exception:
                 replies = [None]
             for reply in replies:

@@ -1,10 +1,10 @@
 """The server's side of SHARE over Flower: the rounds of a simulation, with clients on other machines.
 
 A round has four exchanges: share keys, train and mask, sign, unmask. Keys for the next round come with the
-unmasking of this one. A client that is late, gone, refusing or malformed is a dropout with a reason. If too
-few remain, the stage decides. Before anybody signed, the run is repeated with the same plan. Afterwards it
-is only resumed, because a second opening with other survivors would reveal their difference. If neither
-helps, the round is skipped and the record says so. Nothing waits longer than its deadline.
+unmasking of this one. A client that is late, disconnected, refusing or malformed is a dropout with a reason.
+If too few remain, the stage decides. Before a client signed, the run is repeated with the same plan.
+Afterwards it is only resumed, because a second opening with other survivors would reveal their difference. If
+neither helps, the round is skipped and the record says so. Nothing waits longer than its deadline.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Deadlines:
     join: float = 120.0
     stage: float = 60.0
     training: float = 600.0
-    tries: int = 2  # of a run that failed before anybody signed, and of each stage after that
+    tries: int = 2  # of a run that failed before a client signed, and of each stage after that
 
     def __post_init__(self) -> None:
         if min(self.join, self.stage, self.training) <= 0 or self.tries < 1:
@@ -244,7 +244,7 @@ class Engine:
             self._save(run)
 
     def _repeat(self, index: int, run: CellRun, why: str) -> None:
-        """Nobody has signed, so the same plan may run again with fresh keys."""
+        """No client has signed, so the same plan may run again with fresh keys."""
         if run.tries >= self.deadlines.tries:
             run.failed = why
             return
@@ -256,14 +256,14 @@ class Engine:
         self._take_keys(index, run)
 
     def _ask_again(self, run: CellRun, why: str) -> None:
-        """Somebody may have signed, so only this run can still be opened, by late responses."""
+        """A client may have signed, so only this run can still be opened, by late responses."""
         run.late += 1
         self.show.note(f"resumed: {why}")
         if run.late >= self.deadlines.tries:
             run.failed = why
 
     def _save(self, run: CellRun) -> None:
-        """Write the run to disk before anybody is asked to sign, so that a restarted server resumes it."""
+        """Write the run to disk before a client is asked to sign, so that a restarted server resumes it."""
         data = run.server.save()
         write(run.file, data)
         run.server = Server.restore(data)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SPARKS = "▁▂▃▄▅▆▇█"
 REDRAW_SECONDS = 0.05
+WIDE = 120  # columns of a terminal that has room for everything
 LAST_PHASE = 0.95  # a round that is about to end fills this much of its part of the bar
 
 
@@ -107,7 +108,7 @@ class LiveProgress(LineProgress):
         self._drawn = time.monotonic()
         accuracy = ""
         if self._accuracies:
-            width = 20 if self._bar.console.width >= 120 else 8
+            width = 20 if self._bar.console.width >= WIDE else 8
             accuracy = f"accuracy {self._accuracies[-1]:6.1%} {sparkline(self._accuracies, width)}"
         self._bar.update(
             self._bar.task_ids[0],
@@ -169,15 +170,19 @@ def _training_bar(stream: TextIO) -> rich_progress.Progress:
         def render(self, task: Task) -> Text:
             return Text(task.fields["phase"], style="dim", no_wrap=True, overflow="ellipsis")
 
-    return _bar(
+    bar = BarColumn(bar_width=20)
+    display = _bar(
         stream,
         TextColumn("{task.description}", style="bold", markup=False),
-        BarColumn(bar_width=20),
+        bar,
         TextColumn("{task.fields[round]}"),
         TextColumn("{task.fields[accuracy]}"),
         TimeElapsedColumn(),
         Phase(Column(no_wrap=False)),
     )
+    if display.console.width < WIDE:
+        bar.bar_width = 10
+    return display
 
 
 def sparkline(values: list[float], width: int) -> str:

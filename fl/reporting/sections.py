@@ -203,7 +203,7 @@ def _blamed(run: Recorded) -> Table:
 
 
 def _dropouts(run: Recorded) -> Table:
-    times = Counter((gone["stage"], gone["why"]) for record in run.rounds for gone in record["dropouts"])
+    times = Counter((entry["stage"], entry["why"]) for record in run.rounds for entry in record["dropouts"])
     rows = [[stage, why, str(count)] for (stage, why), count in times.most_common(MOST_REASONS)]
     return Table(["stage", "reason", "times"], rows, numbers=[2])
 

@@ -71,8 +71,8 @@ def test_flower_gives_the_model_of_a_simulation_with_dropouts(tmp_path: Path, st
     e = small(dropout={"schedule": [{"round": 1, "clients": [1, 6], "stage": stage}]})
     _, out = train_over_flower(e, tmp_path)
     assert_same_model(out, e)
-    gone = {entry["client"] for entry in rounds_in(out)[0]["dropouts"]}
-    assert gone == {1, 6}
+    dropouts = {entry["client"] for entry in rounds_in(out)[0]["dropouts"]}
+    assert dropouts == {1, 6}
     assert rounds_in(out)[1]["dropouts"] == []
 
 

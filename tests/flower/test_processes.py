@@ -102,18 +102,18 @@ def started(place: Path) -> list[tuple[int, str]]:
 def test_a_training_over_real_processes_gives_the_model_of_a_simulation(tmp_path: Path) -> None:
     """Five members, and a node that is not a member."""
     e = small(clients=5, rounds=2, clusters={"size": 5}, privacy={"colluders": 1})
-    with federation_of(e, tmp_path) as here:
-        shutil.copytree(here.folders[4], here.place / "stranger")
-        (here.place / "stranger" / "identity.key").write_text("11" * 32)
-        for number, folder in enumerate(here.folders):
-            here.federation.start_node(number, folder, simulate=True)
-        here.federation.start_node(99, here.place / "stranger")
-        here.begin()
-        here.end(900)
-        assert processes_of(here.place)
-    assert_same_model(here.out, e)
-    assert any("is not of this training" in line for line in here.lines)
-    assert [record["dropouts"] for record in here.rounds()] == [[], []]
+    with federation_of(e, tmp_path) as running:
+        shutil.copytree(running.folders[4], running.place / "stranger")
+        (running.place / "stranger" / "identity.key").write_text("11" * 32)
+        for number, folder in enumerate(running.folders):
+            running.federation.start_node(number, folder, simulate=True)
+        running.federation.start_node(99, running.place / "stranger")
+        running.begin()
+        running.end(900)
+        assert processes_of(running.place)
+    assert_same_model(running.out, e)
+    assert any("is not of this training" in line for line in running.lines)
+    assert [record["dropouts"] for record in running.rounds()] == [[], []]
 
 
 def test_a_wrong_command_fails_with_one_line(tmp_path: Path) -> None:
@@ -162,32 +162,32 @@ def test_ctrl_c_stops_everything_that_was_started(tmp_path: Path) -> None:
 def test_a_node_killed_in_each_stage_is_a_dropout_and_returns(tmp_path: Path) -> None:
     """SIGKILL to one node in each of the first four rounds, each time in another stage."""
     e = small(rounds=6)
-    with federation_of(e, tmp_path) as here:
-        for number, folder in enumerate(here.folders):
-            here.federation.start_node(number, folder, simulate=True)
-        here.begin()
+    with federation_of(e, tmp_path) as running:
+        for number, folder in enumerate(running.folders):
+            running.federation.start_node(number, folder, simulate=True)
+        running.begin()
         for t, stage in enumerate(STAGES):
-            wait_for_stage(here, t, stage, 900, node=t)
-            here.federation.kill_node(t)
-            here.federation.start_node(t, here.folders[t], simulate=True)
-        here.end(1800)
-    records = here.rounds()
-    gone = [{entry["client"] for entry in record["dropouts"]} for record in records]
-    print(gone, [record["exchanges"] for record in records])
+            wait_for_stage(running, t, stage, 900, node=t)
+            running.federation.kill_node(t)
+            running.federation.start_node(t, running.folders[t], simulate=True)
+        running.end(1800)
+    records = running.rounds()
+    dropouts = [{entry["client"] for entry in record["dropouts"]} for record in records]
+    print(dropouts, [record["exchanges"] for record in records])
     assert len(records) == 6
     assert not any(record["skipped"] for record in records)
-    assert all(t in gone[t] for t in range(4))
-    assert all(t not in dropped for t in range(4) for dropped in gone[t + 2 :])
-    replay(e, records, here.out)
+    assert all(t in dropouts[t] for t in range(4))
+    assert all(t not in dropped for t in range(4) for dropped in dropouts[t + 2 :])
+    replay(e, records, running.out)
 
 
-def wait_for_stage(here: Running, t: int, stage: str, seconds: float, node: int | None = None) -> None:
+def wait_for_stage(running: Running, t: int, stage: str, seconds: float, node: int | None = None) -> None:
     """Wait until this node, or any, is asked for this stage of round t."""
     asked = re.compile(rf"ROUND {t + 1}\](?s:(?:(?!ROUND \d).)*)query.{stage} message")
-    numbers = range(len(here.folders)) if node is None else (node,)
+    numbers = range(len(running.folders)) if node is None else (node,)
     end = time.monotonic() + seconds
-    while not any(asked.search(here.federation.log(f"node-{number}")) for number in numbers):
-        assert time.monotonic() < end, here.federation.log("run")[-3000:]
+    while not any(asked.search(running.federation.log(f"node-{number}")) for number in numbers):
+        assert time.monotonic() < end, running.federation.log("run")[-3000:]
         time.sleep(0.05)
 
 
@@ -197,32 +197,32 @@ def test_two_of_eight_killed_at_random_moments_in_each_of_five_rounds(tmp_path: 
     e = small(rounds=5, data={"name": "digits"}, local={"epochs": 5, "batch_size": 8, "lr": 0.1})
     generator = random.Random(7)
     killed: list[dict[int, str]] = [{} for _ in range(5)]
-    with federation_of(e, tmp_path) as here:
-        for number, folder in enumerate(here.folders):
-            here.federation.start_node(number, folder, simulate=True)
-        here.begin()
+    with federation_of(e, tmp_path) as running:
+        for number, folder in enumerate(running.folders):
+            running.federation.start_node(number, folder, simulate=True)
+        running.begin()
         for t in range(5):
             for moment, node in zip(
                 sorted(generator.choices(range(4), k=2)), generator.sample(range(8), 2), strict=True
             ):
-                wait_for_stage(here, t, STAGES[moment], 600)
+                wait_for_stage(running, t, STAGES[moment], 600)
                 time.sleep(generator.uniform(0, 3))
-                assert len(here.rounds()) == t, "too late for this round"
-                here.federation.kill_node(node)
+                assert len(running.rounds()) == t, "too late for this round"
+                running.federation.kill_node(node)
                 killed[t][node] = STAGES[moment]
-                here.federation.start_node(node, here.folders[node], simulate=True)
-        here.end(1200)
-    records = here.rounds()
+                running.federation.start_node(node, running.folders[node], simulate=True)
+        running.end(1200)
+    records = running.rounds()
     undisturbed = run(e)
     print(killed, [record["accuracy"] for record in records], undisturbed.accuracy)
-    gone = [{entry["client"] for entry in record["dropouts"]} for record in records]
-    print([record["skipped"] or sorted(dropped) for record, dropped in zip(records, gone, strict=True)])
+    dropouts = [{entry["client"] for entry in record["dropouts"]} for record in records]
+    print([record["skipped"] or sorted(dropped) for record, dropped in zip(records, dropouts, strict=True)])
     assert len(records) == 5
     assert [len(nodes) for nodes in killed] == [2] * 5
-    assert sum(len(dropped & set(nodes)) for dropped, nodes in zip(gone, killed, strict=True)) >= 5
+    assert sum(len(dropped & set(nodes)) for dropped, nodes in zip(dropouts, killed, strict=True)) >= 5
     assert sum(bool(record["skipped"]) for record in records) <= 2
     assert abs(records[-1]["accuracy"] - undisturbed.accuracy) <= 0.02
-    replay(e, records, here.out)
+    replay(e, records, running.out)
 
 
 @pytest.mark.long
@@ -232,26 +232,26 @@ def test_a_server_that_is_killed_and_restarted_continues_from_its_checkpoint(
 ) -> None:
     """SIGKILL in the third round of four. A new run has new contexts, so a signed round is lost."""
     e = small(rounds=4)
-    with federation_of(e, tmp_path) as here:
-        for number, folder in enumerate(here.folders):
-            here.federation.start_node(number, folder, simulate=True)
-        here.begin()
-        wait_for_stage(here, 2, stage, 600)
-        early = here.rounds()[:2]
-        servers = [pid for pid, command in started(here.place) if "flwr-serverapp" in command]
+    with federation_of(e, tmp_path) as running:
+        for number, folder in enumerate(running.folders):
+            running.federation.start_node(number, folder, simulate=True)
+        running.begin()
+        wait_for_stage(running, 2, stage, 600)
+        early = running.rounds()[:2]
+        servers = [pid for pid, command in started(running.place) if "flwr-serverapp" in command]
         assert servers
         for pid in servers:
             os.kill(pid, signal.SIGKILL)
-        assert not (here.out / "summary.json").exists()
-        here.begin()
-        here.end(900)
-    records = here.rounds()
+        assert not (running.out / "summary.json").exists()
+        running.begin()
+        running.end(900)
+    records = running.rounds()
     print([(record["round"], record["skipped"], record["dropouts"]) for record in records])
     assert records[:2] == early
     assert [record["round"] for record in records] == [1, 2, 3, 4]
     assert bool(records[2]["skipped"]) == lost
     assert not records[3]["skipped"]
-    replay(e, records, here.out)
+    replay(e, records, running.out)
 
 
 def replay(e: Experiment, records: list[dict[str, Any]], out: Path) -> None:
@@ -284,16 +284,16 @@ def test_the_papers_vector_in_three_groupings_passes(tmp_path: Path, monkeypatch
         data={"name": "digits", "examples": 60, "test_examples": 50},
         local={"epochs": 1, "batch_size": 4, "lr": 0.01},
     )
-    with federation_of(e, tmp_path) as here:
-        for number, folder in enumerate(here.folders):
-            here.federation.start_node(number, folder, simulate=True)
-        here.begin()
-        here.end(900)
-    (record,) = here.rounds()
+    with federation_of(e, tmp_path) as running:
+        for number, folder in enumerate(running.folders):
+            running.federation.start_node(number, folder, simulate=True)
+        running.begin()
+        running.end(900)
+    (record,) = running.rounds()
     assert record["dropouts"] == []
     assert record["cryptography"]["bytes_up"]["inputs"] > 9 * 3 * 4 * 2_156_490
     print({stage: seconds / 9 for stage, seconds in record["cryptography"]["client_seconds"].items()})
-    assert_same_model(here.out, e)
+    assert_same_model(running.out, e)
 
 
 @pytest.mark.long
@@ -301,28 +301,28 @@ def test_tls_and_node_authentication(tmp_path: Path) -> None:
     """Nodes also authenticate to the SuperLink, which rejects one that is not registered."""
     certificates = make_certificates(tmp_path / "tls")
     e = small(clients=5, rounds=1, clusters={"size": 5}, privacy={"colluders": 1})
-    with federation_of(e, tmp_path, certificates) as here:
+    with federation_of(e, tmp_path, certificates) as running:
         keys = [tmp_path / "tls" / f"node-{number}" for number in range(6)]
         for key in keys:
             subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", key], check=True)
         for key in keys[:5]:
             subprocess.run(
                 ["flwr", "supernode", "register", f"{key}.pub", "here"],
-                env=here.federation.environment,
+                env=running.federation.environment,
                 check=True,
                 capture_output=True,
             )
-        for number, (folder, key) in enumerate(zip(here.folders, keys, strict=False)):
-            here.federation.start_node(
+        for number, (folder, key) in enumerate(zip(running.folders, keys, strict=False)):
+            running.federation.start_node(
                 number, folder, "--auth-supernode-private-key", str(key), simulate=True
             )
-        here.federation.start_node(
-            99, here.folders[0], "--auth-supernode-private-key", str(keys[5]), simulate=True
+        running.federation.start_node(
+            99, running.folders[0], "--auth-supernode-private-key", str(keys[5]), simulate=True
         )
-        here.begin()
-        here.end(300)
-        assert here.federation.nodes[99].poll() is not None  # rejected
-    assert_same_model(here.out, e)
+        running.begin()
+        running.end(300)
+        assert running.federation.nodes[99].poll() is not None  # rejected
+    assert_same_model(running.out, e)
 
 
 @pytest.mark.long
