@@ -21,31 +21,16 @@ import numpy.typing as npt
 from secagg import labels
 from secagg.crypto import box, hashtree, shamir
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Identity, digest
-from secagg.crypto.masks import pairwise_keys, pairwise_sign, self_key
-from secagg.crypto.prg import add_masks
 from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, UsageError
-from secagg.protocol import client_state, codec, transcript
+from secagg.protocol import client_state, codec, messages, transcript
 from secagg.protocol.cache import Cache, NoCache
 from secagg.protocol.client_checks import check_adverts, check_dealers, check_endorsements, check_survivors
 from secagg.protocol.client_state import OPENING, ClientMemory, Opening, State
 from secagg.protocol.codec import BUFFERS, Buffer
-from secagg.protocol.dealing import HeldShares, box_bytes, nonces_of, read_proofs, share_hashes
+from secagg.protocol.dealing import HeldShares, nonces_of, open_boxes, share_hashes
 from secagg.protocol.floors import Floors
 from secagg.protocol.journal import Journal
-from secagg.protocol.messages import (
-    Bundle,
-    Consistency,
-    Dealer,
-    Dealing,
-    KeyAdvert,
-    KeyList,
-    MaskedInput,
-    Signatures,
-    Survivors,
-    ToClient,
-    ToServer,
-    Unmasking,
-)
+from secagg.protocol.masking import masked_vectors
 from secagg.protocol.plan import Plan, roster_hash
 from secagg.protocol.wire import decode
 from secagg.types import ClientId, Entropy, Ring32, u32
@@ -92,33 +77,26 @@ class Client:
     ) -> None:
         if not 0 <= round < 2**63:
             raise UsageError(f"round {round} does not fit in 63 bits")
-        self._bind(identity, floors, journal, entropy, cache)
-        self._threads = threads
         # audit: client-on-pinned-roster
         if identity.public != {m.id: m.identity for m in floors.roster}.get(me):
             raise UsageError(f"client {me} with this identity is not on the pinned roster")
-        self._memory = ClientMemory(
-            me=me,
-            round=round,
-            instance=entropy(16),
-            channel=entropy(KEY_BYTES),
-            mask=entropy(KEY_BYTES),
-        )
-        self._plan: Plan | None = None
+        instance, channel, mask = entropy(16), entropy(KEY_BYTES), entropy(KEY_BYTES)
+        memory = ClientMemory(me=me, round=round, instance=instance, channel=channel, mask=mask)
+        self._bind(memory, identity, floors, journal, entropy, cache, threads)
 
     def _bind(
         self,
+        memory: ClientMemory,
         identity: Identity,
         floors: Floors,
         journal: Journal,
         entropy: Entropy,
         cache: Cache | None,
+        threads: int | None,
     ) -> None:
-        self._identity = identity
-        self._floors = floors
-        self._journal = journal
-        self._entropy = entropy
-        self._cache = cache or NoCache()
+        self._memory, self._identity, self._floors, self._journal = memory, identity, floors, journal
+        self._entropy, self._cache, self._threads = entropy, cache or NoCache(), threads
+        self._plan: Plan | None = None
         self._agreed: dict[ClientId, bytes] = {}  # channel secrets, so that each is computed once
 
     def __repr__(self) -> str:
@@ -150,13 +128,13 @@ class Client:
 
     # --- the state machine ---------------------------------------------------------------------------
 
-    def hello(self) -> KeyAdvert:
+    def hello(self) -> messages.KeyAdvert:
         """Stage 0: advertise two fresh, signed keys. They serve only the first plan that is accepted."""
         before, self._memory.state = self.state, State.FAILED
         if before is not State.NEW:  # audit: hello-once
             raise UsageError(f"hello() begins a run and is called once; this client is {before.name}")
         memory = self._memory
-        unsigned = KeyAdvert(memory.me, self._channel_key.public, self._mask_key.public, b"")
+        unsigned = messages.KeyAdvert(memory.me, self._channel_key.public, self._mask_key.public, b"")
         statement = transcript.key_statement(
             self._floors.training_id, memory.round, roster_hash(self._floors.roster), unsigned
         )
@@ -167,12 +145,12 @@ class Client:
 
     def receive(
         self,
-        message: ToClient | Buffer,
+        message: messages.ToClient | Buffer,
         *,
         update: Update | None = None,
         context: bytes = b"",
         out: Ring32 | None = None,
-    ) -> ToServer:
+    ) -> messages.ToServer:
         """Answer one server message. Any violation ends this run permanently.
 
         Pass `context` (which the application computed itself) with the KeyList, and `update` with the
@@ -184,7 +162,7 @@ class Client:
         if isinstance(message, BUFFERS):
             message = decode(message)  # type: ignore[assignment]
         encoded = None
-        if (before, type(message)) == (State.DEALT, Bundle):
+        if (before, type(message)) == (State.DEALT, messages.Bundle):
             self._memory.state = before  # a mistake of the application does not end the run
             encoded = self._encode(update, out)
             self._memory.state = State.FAILED
@@ -219,7 +197,7 @@ class Client:
 
     # --- stage 1 -------------------------------------------------------------------------------------
 
-    def _deal(self, message: KeyList, given: FromApplication) -> Dealing:
+    def _deal(self, message: messages.KeyList, given: FromApplication) -> messages.Dealing:
         """Check plan and keys; share the mask key and one fresh seed per grouping with every peer.
 
         Bonawitz et al. 2017, Fig. 4, Round 1. Deviation: the hash of every share is public and signed.
@@ -250,12 +228,14 @@ class Client:
         commitments = tuple(
             transcript.seed_commitment(plan.hash, memory.me, r, seed) for r, seed in enumerate(memory.seeds)
         )
-        dealer = Dealer(memory.me, commitments, hashtree.levels(leaves)[-1])
+        dealer = messages.Dealer(memory.me, commitments, hashtree.levels(leaves)[-1])
         memory.mine = (dealer,)
         signature = self._identity.sign(transcript.dealing_statement(plan.hash, adverts[memory.me], dealer))
-        return Dealing(memory.me, commitments, dealer.root, signature, hashes.tobytes(), b"".join(boxes))
+        return messages.Dealing(
+            memory.me, commitments, dealer.root, signature, hashes.tobytes(), b"".join(boxes)
+        )
 
-    def _accept(self, message: KeyList, context: bytes) -> Plan:
+    def _accept(self, message: messages.KeyList, context: bytes) -> Plan:
         """Accept the plan if it meets the floors and no other plan was accepted for this update.
 
         The record binds the update (training, round) to this plan: a repeated run must have the same plan.
@@ -277,7 +257,9 @@ class Client:
         content = held.nonce + held.shares
         return box.seal(key, self.plan.hash, self.me, receiver, content, self._entropy)
 
-    def _box_keys(self, peers: Sequence[KeyAdvert], ends: Sequence[tuple[ClientId, ClientId]]) -> list[bytes]:
+    def _box_keys(
+        self, peers: Sequence[messages.KeyAdvert], ends: Sequence[tuple[ClientId, ClientId]]
+    ) -> list[bytes]:
         for advert in peers:
             if advert.sender not in self._agreed:
                 self._agreed[advert.sender] = self._channel_key.agree(advert.channel)
@@ -293,7 +275,7 @@ class Client:
 
     # --- stage 2 -------------------------------------------------------------------------------------
 
-    def _mask(self, message: Bundle, given: FromApplication) -> MaskedInput:
+    def _mask(self, message: messages.Bundle, given: FromApplication) -> messages.MaskedInput:
         """Open the boxes, encode the update and mask it once per grouping; sign the view of U2.
 
         Bonawitz et al. 2017, Fig. 4, Round 2. If a box does not open, or a share does not match its
@@ -305,63 +287,13 @@ class Client:
         adverts = {advert.sender: advert for advert in memory.adverts}
         members = check_dealers(plan, memory.mine[0], adverts, message)
         memory.dealers = message.dealers
-        memory.held, disputes = self._open_boxes(message, members)
-        vectors = self._masked(encoded, members, given.out)
-        statement = transcript.view_statement(plan.hash, memory.me, self._view, disputes)
-        return MaskedInput(memory.me, disputes, self._identity.sign(statement), vectors)
-
-    def _open_boxes(
-        self, message: Bundle, members: Mapping[ClientId, KeyAdvert]
-    ) -> tuple[tuple[HeldShares, ...], tuple[ClientId, ...]]:
-        plan = self.plan
         others = [dealer for dealer in message.dealers if dealer.id != self.me]
-        box_size = box_bytes(plan)
-        proofs = read_proofs(message.proofs)
-        # audit: one-box-and-proof-per-dealer
-        if len(message.boxes) != len(others) * box_size or len(proofs) != len(others):
-            raise PeerError(f"wrong bundle size: expected {len(others)} boxes and proofs")
-        opened: list[tuple[HeldShares, Dealer, int, tuple[bytes, ...]]] = []
-        held, disputes = list(self._memory.held), []
         keys = self._box_keys([members[dealer.id] for dealer in others], [(v.id, self.me) for v in others])
-        for place, (dealer, key, (index, path)) in enumerate(zip(others, keys, proofs, strict=True)):
-            sealed = message.boxes[place * box_size : (place + 1) * box_size]
-            try:
-                content = box.unseal(key, plan.hash, dealer.id, self.me, sealed)
-            except PeerError:
-                disputes.append(dealer.id)  # audit: unopened-box-disputed
-                continue
-            opened.append(
-                (HeldShares(dealer.id, content[:HASH_BYTES], content[HASH_BYTES:]), dealer, index, path)
-            )
-        contents = share_hashes(plan, [shares for shares, *_ in opened], [self.me] * len(opened))
-        leaves = np.frombuffer(hashtree.leaves(contents), np.uint8).reshape(-1, HASH_BYTES)
-        roots = hashtree.roots(leaves, [index for *_, index, _ in opened], [path for *_, path in opened])
-        for (shares, dealer, _, _), root in zip(opened, roots, strict=True):
-            # audit: share-matches-signed-root share-in-field-or-disputed
-            if shares.canonical and root == dealer.root:
-                held.append(shares)
-            else:
-                disputes.append(dealer.id)
-        return tuple(sorted(held, key=lambda shares: shares.dealer)), tuple(sorted(disputes))
-
-    def _masked(self, encoded: Ring32, members: Mapping[ClientId, KeyAdvert], out: Ring32 | None) -> Ring32:
-        plan, memory = self.plan, self._memory
-        groups = plan.groups_of[memory.me]
-        shape = (len(groups), plan.length if groups else 0)
-        vectors = np.empty(shape, np.uint32) if out is None else out[: shape[0], : shape[1]]
-        # audit: pairwise-masks-added
-        peers = [[v for v in plan.groupings[r][g] if v != memory.me and v in members] for r, g in groups]
-        agreed = {v: self._mask_key.agree(members[v].mask) for v in set().union(*peers)}
-        pairs = [(memory.me, v, r) for (r, _), others in zip(groups, peers, strict=True) for v in others]
-        secrets = np.frombuffer(b"".join([agreed[v] for _, v, _ in pairs]), np.uint8).reshape(-1, KEY_BYTES)
-        keys = iter(pairwise_keys(secrets, plan.hash, np.array(pairs, np.uint32).reshape(-1, 3)))
-        for vector, (r, _), others in zip(vectors, groups, peers, strict=True):
-            own = self_key(memory.seeds[r], plan.hash, memory.me, r)
-            signs = [1, *(pairwise_sign(memory.me, v) for v in others)]
-            vector[:] = encoded
-            # audit: self-mask-added
-            add_masks(vector, [own, *(next(keys).tobytes() for _ in others)], signs, threads=self._threads)
-        return vectors
+        opened, disputes = open_boxes(plan, self.me, others, keys, message)
+        memory.held = tuple(sorted((*memory.held, *opened), key=lambda held: held.dealer))
+        vectors = masked_vectors(plan, memory, members, encoded, out=given.out, threads=self._threads)
+        statement = transcript.view_statement(plan.hash, memory.me, self._view, disputes)
+        return messages.MaskedInput(memory.me, disputes, self._identity.sign(statement), vectors)
 
     @cached_property
     def _view(self) -> bytes:
@@ -372,7 +304,7 @@ class Client:
 
     # --- stage 3 -------------------------------------------------------------------------------------
 
-    def _sign(self, message: Survivors, _: FromApplication) -> Consistency:
+    def _sign(self, message: messages.Survivors, _: FromApplication) -> messages.Consistency:
         """Sign U3 and the groups, if all of U3 saw the same U2 and the audit allows the groups.
 
         Bonawitz et al. 2017, Fig. 4, Round 3. The record comes first: after it, this update is opened for
@@ -388,7 +320,7 @@ class Client:
             raise PeerError(f"the server wants to open group {refused[0]}, which my audit closes: {why}")
         memory.survivors, memory.groups = survivors, message.groups
         self._record_opening()  # audit: opening-recorded
-        return Consistency(memory.me, self._identity.sign(self._statement()))
+        return messages.Consistency(memory.me, self._identity.sign(self._statement()))
 
     def _record_opening(self) -> None:
         memory = self._memory
@@ -406,13 +338,13 @@ class Client:
                 "this update was opened before, in another run or for other survivors or groups"
             )
 
-    def _sign_again(self, message: Survivors, _: FromApplication) -> Consistency:
+    def _sign_again(self, message: messages.Survivors, _: FromApplication) -> messages.Consistency:
         """Sign the same statement again, when the first answer was lost. Any other ends the run."""
         asked = (tuple(member.id for member in message.members), message.groups)
         if asked != (self._memory.survivors, self._memory.groups):
             # audit: same-answer-again
             raise PeerError("the server named other survivors or groups than I signed")
-        return Consistency(self.me, self._identity.sign(self._statement()))
+        return messages.Consistency(self.me, self._identity.sign(self._statement()))
 
     def _statement(self) -> bytes:
         return transcript.opening(self.plan, self._view, self._memory.survivors, self._memory.groups)
@@ -424,7 +356,7 @@ class Client:
 
     # --- stage 4 -------------------------------------------------------------------------------------
 
-    def _unmask(self, message: Signatures, _: FromApplication) -> Unmasking:
+    def _unmask(self, message: messages.Signatures, _: FromApplication) -> messages.Unmasking:
         """Give one kind of share per peer: of its seeds if it survived, of its mask key if it dropped out.
 
         Bonawitz et al. 2017, Fig. 4, Round 4: b_{v,u} for v in U3, s^SK_{v,u} for v in U2 minus U3.
@@ -449,7 +381,7 @@ class Client:
                 key_owners.append(held.dealer)
                 secret = transcript.KEY_SECRET
                 keys.append(held.share(secret) + nonces[secret].tobytes())
-        unsigned = Unmasking(
+        unsigned = messages.Unmasking(
             memory.me, tuple(seed_owners), b"".join(seeds), tuple(key_owners), b"".join(keys), b""
         )
         signature = self._identity.sign(transcript.unmasking_statement(plan.hash, unsigned))
@@ -482,13 +414,10 @@ class Client:
         threads: int | None = None,
     ) -> Client:
         """The client that `save` wrote, with the same identity, floors and journal."""
-        client = cls.__new__(cls)
-        client._bind(identity, floors, journal, entropy, cache)
-        client._threads = threads
-        client._memory = client_state.restore(data)
-        data = client._memory.plan
+        client, memory = cls.__new__(cls), client_state.restore(data)
+        client._bind(memory, identity, floors, journal, entropy, cache, threads)
         try:
-            client._plan = client._cache.plan(data) if data else None
+            client._plan = client._cache.plan(memory.plan) if memory.plan else None
         except SecAggError as damaged:
             raise UsageError(f"this saved client is damaged: {damaged}") from None
         # audit: saved-client-bound-to-identity
@@ -497,14 +426,14 @@ class Client:
         return client
 
 
-_FROM_SERVER: Final = (KeyList, Bundle, Survivors, Signatures)
-Handler = Callable[..., ToServer]
+_FROM_SERVER: Final = (messages.KeyList, messages.Bundle, messages.Survivors, messages.Signatures)
+Handler = Callable[..., messages.ToServer]
 STEPS: Final[Mapping[tuple[State, type], tuple[Handler, State]]] = {
     # (state, message) -> (handler, next state). Rounds of Bonawitz et al. 2017, Fig. 4.
-    (State.ADVERTISED, KeyList): (Client._deal, State.DEALT),  # Round 1
-    (State.DEALT, Bundle): (Client._mask, State.MASKED),  # Round 2
-    (State.MASKED, Survivors): (Client._sign, State.SIGNED),  # Round 3
-    (State.SIGNED, Survivors): (Client._sign_again, State.SIGNED),  # the answer was lost
+    (State.ADVERTISED, messages.KeyList): (Client._deal, State.DEALT),  # Round 1
+    (State.DEALT, messages.Bundle): (Client._mask, State.MASKED),  # Round 2
+    (State.MASKED, messages.Survivors): (Client._sign, State.SIGNED),  # Round 3
+    (State.SIGNED, messages.Survivors): (Client._sign_again, State.SIGNED),  # the answer was lost
     # audit: unmask-once
-    (State.SIGNED, Signatures): (Client._unmask, State.DONE),  # Round 4
+    (State.SIGNED, messages.Signatures): (Client._unmask, State.DONE),  # Round 4
 }

@@ -15,7 +15,7 @@ from secagg.crypto.keys import HASH_BYTES, check_public_key, verify
 from secagg.crypto.shamir import SHARE_BYTES
 from secagg.errors import PeerError
 from secagg.protocol import transcript
-from secagg.protocol.messages import KeyAdvert
+from secagg.protocol.messages import Bundle, Dealer, KeyAdvert
 from secagg.protocol.plan import Plan
 from secagg.types import Bytes, ClientId
 
@@ -106,6 +106,37 @@ def share_hashes(plan: Plan, dealt: Sequence[HeldShares], holders: Sequence[Clie
 def box_bytes(plan: Plan) -> int:
     """The size of every box of a run."""
     return box.BOX_OVERHEAD + HASH_BYTES + (len(plan.groupings) + 1) * SHARE_BYTES
+
+
+def open_boxes(
+    plan: Plan, me: ClientId, dealers: Sequence[Dealer], keys: Sequence[bytes], message: Bundle
+) -> tuple[list[HeldShares], tuple[ClientId, ...]]:
+    """The shares that dealers sent to a client, and the dealers whose box or shares it disputes."""
+    size, proofs = box_bytes(plan), read_proofs(message.proofs)
+    # audit: one-box-and-proof-per-dealer
+    if len(message.boxes) != len(dealers) * size or len(proofs) != len(dealers):
+        raise PeerError(f"wrong bundle size: expected {len(dealers)} boxes and proofs")
+    opened: list[tuple[HeldShares, Dealer, int, tuple[bytes, ...]]] = []
+    held, disputes = [], []
+    for number, (dealer, key, (place, path)) in enumerate(zip(dealers, keys, proofs, strict=True)):
+        sealed = message.boxes[number * size : (number + 1) * size]
+        try:
+            content = box.unseal(key, plan.hash, dealer.id, me, sealed)
+        except PeerError:
+            disputes.append(dealer.id)  # audit: unopened-box-disputed
+            continue
+        shares = HeldShares(dealer.id, content[:HASH_BYTES], content[HASH_BYTES:])
+        opened.append((shares, dealer, place, path))
+    contents = share_hashes(plan, [shares for shares, *_ in opened], [me] * len(opened))
+    leaves = np.frombuffer(hashtree.leaves(contents), np.uint8).reshape(-1, HASH_BYTES)
+    roots = hashtree.roots(leaves, [place for *_, place, _ in opened], [path for *_, path in opened])
+    for (shares, dealer, _, _), root in zip(opened, roots, strict=True):
+        # audit: share-matches-signed-root share-in-field-or-disputed
+        if shares.canonical and root == dealer.root:
+            held.append(shares)
+        else:
+            disputes.append(dealer.id)
+    return held, tuple(sorted(disputes))
 
 
 def read_proofs(data: bytes) -> list[tuple[int, tuple[bytes, ...]]]:

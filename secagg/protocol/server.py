@@ -20,25 +20,10 @@ from secagg import labels
 from secagg.crypto.keys import HASH_BYTES, digest, verify
 from secagg.errors import AlreadyUsed, PeerError, TooFewSurvivors, UsageError
 from secagg.exposure.audit import Verdict
-from secagg.protocol import server_state, transcript
+from secagg.protocol import messages, server_state, transcript
 from secagg.protocol.codec import BUFFERS, Buffer
 from secagg.protocol.dealing import box_bytes, check_advert
 from secagg.protocol.journal import Journal, MemoryJournal
-from secagg.protocol.messages import (
-    Consistency,
-    Dealing,
-    Endorsement,
-    KeyAdvert,
-    KeyList,
-    MaskedInput,
-    Outbox,
-    Signatures,
-    Survivor,
-    Survivors,
-    ToClient,
-    ToServer,
-    Unmasking,
-)
 from secagg.protocol.plan import Plan
 from secagg.protocol.result import ATOM_TOO_SMALL, NO_ANSWER, Dropout, GroupSum, Result, Stage
 from secagg.protocol.server_state import ServerMemory
@@ -102,7 +87,7 @@ class Server:
 
     # --- one message ---------------------------------------------------------------------------------
 
-    def receive(self, sender: ClientId, message: ToServer | Buffer) -> Dropout | None:
+    def receive(self, sender: ClientId, message: messages.ToServer | Buffer) -> Dropout | None:
         """Take one message. It does not raise when a client misbehaves: that client becomes a dropout.
 
         A second message for the same stage, or one for a stage that is over, changes nothing.
@@ -163,11 +148,11 @@ class Server:
     def _drop(self, client: ClientId, reason: str) -> Dropout:
         return self._memory.dropouts.setdefault(client, Dropout(self.stage, reason))
 
-    def _take_advert(self, message: KeyAdvert) -> None:
+    def _take_advert(self, message: messages.KeyAdvert) -> None:
         check_advert(self.plan, message)  # audit: server-checks-adverts
         self._memory.adverts[message.sender] = message
 
-    def _take_dealing(self, message: Dealing) -> None:
+    def _take_dealing(self, message: messages.Dealing) -> None:
         plan, memory, sender = self.plan, self._memory, message.sender
         holders, secrets = len(self._views.places(sender)), len(plan.groupings) + 1
         if (
@@ -186,7 +171,7 @@ class Server:
             raise PeerError("the root that it signed is not that of its share hashes")
         memory.dealings[sender], self._views.trees[sender] = message, tree
 
-    def _take_input(self, message: MaskedInput) -> None:
+    def _take_input(self, message: messages.MaskedInput) -> None:
         plan, memory, sender = self.plan, self._memory, message.sender
         groups = plan.groups_of[sender]
         expected = (len(groups), plan.length if groups else 0)
@@ -204,7 +189,7 @@ class Server:
                     np.add(memory.sums[place], vector, out=memory.sums[place])
                 else:
                     memory.sums[place] = np.array(vector, dtype=np.uint32)
-            memory.survivors[sender] = Survivor(sender, message.disputes, message.signature)
+            memory.survivors[sender] = messages.Survivor(sender, message.disputes, message.signature)
         # audit: half-added-vectors-discarded
         except BaseException:  # out of memory, or interrupted
             self._fail()
@@ -215,14 +200,14 @@ class Server:
         """With atoms, sums are kept per atom, so that an atom with too few survivors can leave whole."""
         return {client: a for a, atom in enumerate(self.plan.atoms) for client in atom}
 
-    def _take_consistency(self, message: Consistency) -> None:
+    def _take_consistency(self, message: messages.Consistency) -> None:
         sender = message.sender
         statement = self._views.statement(sender)
         # audit: endorsement-signed
         verify(self.plan.identities[sender], message.signature, statement, signer=sender)
         self._memory.endorsements[sender] = message
 
-    def _take_unmasking(self, message: Unmasking) -> None:
+    def _take_unmasking(self, message: messages.Unmasking) -> None:
         statement = transcript.unmasking_statement(self.plan.hash, message)
         # audit: unmasking-signed
         verify(self.plan.identities[message.sender], message.signature, statement, signer=message.sender)
@@ -230,7 +215,7 @@ class Server:
 
     # --- the end of a stage --------------------------------------------------------------------------
 
-    def advance(self) -> Outbox:
+    def advance(self) -> messages.Outbox:
         """Close this stage and return what to send next (nothing after the last).
 
         TooFewSurvivors: in the first three stages the run has failed, and may be repeated with the same
@@ -265,16 +250,16 @@ class Server:
         if self._journal.create(name, b"") is not None:  # audit: stage-closed-once
             raise AlreadyUsed(f"another process has begun stage {stage.name} of this run")
 
-    def outbox(self) -> Outbox:
+    def outbox(self) -> messages.Outbox:
         """What to send to every client that has not answered in this stage."""
         make = _MAKE.get(self.stage)
         receivers = self.waiting_for() if make else ()
         if make is None or not receivers:
-            return Outbox((), self._key_list)
+            return messages.Outbox((), self._key_list)
         if self._views.common and self.stage is not Stage.INPUTS:  # every bundle differs
             everyone = make(self, receivers[0])
-            return Outbox(receivers, lambda _: everyone)
-        return Outbox(receivers, lambda client: make(self, client))
+            return messages.Outbox(receivers, lambda _: everyone)
+        return messages.Outbox(receivers, lambda client: make(self, client))
 
     def _close(self) -> None:
         """Go on if enough clients answered; those that did not are dropouts."""
@@ -291,9 +276,9 @@ class Server:
         for client in self.waiting_for():
             self._drop(client, NO_ANSWER)
 
-    def _key_list(self, client: ClientId) -> KeyList:
+    def _key_list(self, client: ClientId) -> messages.KeyList:
         peers, adverts = self.plan.peers(client), self._memory.adverts
-        return KeyList(self.plan.to_bytes(), tuple(adverts[v] for v in peers if v in adverts))
+        return messages.KeyList(self.plan.to_bytes(), tuple(adverts[v] for v in peers if v in adverts))
 
     def _close_inputs(self) -> None:
         """Fix U3 and the groups to open. An atom with fewer survivors than the policy asks leaves whole."""
@@ -340,15 +325,15 @@ class Server:
         """How many survivors dispute the shares of each dealer."""
         return Counter(v for survivor in self._memory.survivors.values() for v in set(survivor.disputes))
 
-    def _survivors_message(self, _: ClientId) -> Survivors:
+    def _survivors_message(self, _: ClientId) -> messages.Survivors:
         survivors = self._memory.survivors
-        return Survivors(tuple(survivors[v] for v in sorted(survivors)), self._memory.groups)
+        return messages.Survivors(tuple(survivors[v] for v in sorted(survivors)), self._memory.groups)
 
-    def _signatures(self, client: ClientId) -> Signatures:
+    def _signatures(self, client: ClientId) -> messages.Signatures:
         """t signatures are enough, and each costs the client a verification."""
         endorsements = self._memory.endorsements
         signers = [v for v in self.plan.peers(client) if v in endorsements][: self.plan.t]
-        return Signatures(tuple(Endorsement(v, endorsements[v].signature) for v in signers))
+        return messages.Signatures(tuple(messages.Endorsement(v, endorsements[v].signature) for v in signers))
 
     def _close_unmasking(self) -> None:
         self._close()
@@ -423,11 +408,11 @@ class Server:
 
 STEPS: Final[Mapping[tuple[Stage, type], Callable[..., None]]] = {
     # (stage, message) -> handler. Rounds of Bonawitz et al. 2017, Fig. 4.
-    (Stage.KEYS, KeyAdvert): Server._take_advert,  # Round 0
-    (Stage.SHARES, Dealing): Server._take_dealing,  # Round 1
-    (Stage.INPUTS, MaskedInput): Server._take_input,  # Round 2
-    (Stage.CONSISTENCY, Consistency): Server._take_consistency,  # Round 3
-    (Stage.UNMASKING, Unmasking): Server._take_unmasking,  # Round 4
+    (Stage.KEYS, messages.KeyAdvert): Server._take_advert,  # Round 0
+    (Stage.SHARES, messages.Dealing): Server._take_dealing,  # Round 1
+    (Stage.INPUTS, messages.MaskedInput): Server._take_input,  # Round 2
+    (Stage.CONSISTENCY, messages.Consistency): Server._take_consistency,  # Round 3
+    (Stage.UNMASKING, messages.Unmasking): Server._take_unmasking,  # Round 4
 }
 _STAGE_OF: Final = {message: stage for stage, message in STEPS}
 _SUMS_CHANGE: Final = frozenset({Stage.INPUTS, Stage.UNMASKING})  # closing these changes sums in place
@@ -445,7 +430,7 @@ _DID: Final = {
     Stage.CONSISTENCY: "signed the survivors",
     Stage.UNMASKING: "sent shares",
 }
-_MAKE: Final[Mapping[Stage, Callable[[Server, ClientId], ToClient]]] = {
+_MAKE: Final[Mapping[Stage, Callable[[Server, ClientId], messages.ToClient]]] = {
     Stage.SHARES: Server._key_list,
     Stage.INPUTS: lambda server, client: server._views.bundle(client),
     Stage.CONSISTENCY: Server._survivors_message,

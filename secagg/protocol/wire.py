@@ -11,6 +11,7 @@ from typing import Final
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES
 from secagg.errors import WireError
 from secagg.labels import VERSION
+from secagg.protocol import messages as m
 from secagg.protocol.codec import (
     U32,
     Ascending,
@@ -24,21 +25,6 @@ from secagg.protocol.codec import (
     Reader,
     Struct,
 )
-from secagg.protocol.messages import (
-    Bundle,
-    Consistency,
-    Dealer,
-    Dealing,
-    Endorsement,
-    KeyAdvert,
-    KeyList,
-    MaskedInput,
-    Message,
-    Signatures,
-    Survivor,
-    Survivors,
-    Unmasking,
-)
 from secagg.protocol.plan import MOST_CLIENTS, MOST_GROUPINGS
 
 IDS: Final = Ascending(MOST_CLIENTS)
@@ -49,17 +35,17 @@ SIGNATURE: Final = Fixed(SIGNATURE_BYTES)
 COMMITMENTS: Final = Many(HASH, MOST_GROUPINGS)
 
 ADVERT: Final = Struct(
-    KeyAdvert, (("sender", U32), ("channel", KEY), ("mask", KEY), ("signature", SIGNATURE))
+    m.KeyAdvert, (("sender", U32), ("channel", KEY), ("mask", KEY), ("signature", SIGNATURE))
 )
-DEALER: Final = Struct(Dealer, (("id", U32), ("commitments", COMMITMENTS), ("root", HASH)))
-SURVIVOR: Final = Struct(Survivor, (("id", U32), ("disputes", IDS), ("signature", SIGNATURE)))
-ENDORSEMENT: Final = Struct(Endorsement, (("id", U32), ("signature", SIGNATURE)))
+DEALER: Final = Struct(m.Dealer, (("id", U32), ("commitments", COMMITMENTS), ("root", HASH)))
+SURVIVOR: Final = Struct(m.Survivor, (("id", U32), ("disputes", IDS), ("signature", SIGNATURE)))
+ENDORSEMENT: Final = Struct(m.Endorsement, (("id", U32), ("signature", SIGNATURE)))
 
 LAYOUTS: Final[dict[int, Struct]] = {
     1: ADVERT,
-    2: Struct(KeyList, (("plan", Blob()), ("adverts", Many(ADVERT, MOST_CLIENTS)))),
+    2: Struct(m.KeyList, (("plan", Blob()), ("adverts", Many(ADVERT, MOST_CLIENTS)))),
     3: Struct(
-        Dealing,
+        m.Dealing,
         (
             ("sender", U32),
             ("commitments", COMMITMENTS),
@@ -69,15 +55,16 @@ LAYOUTS: Final[dict[int, Struct]] = {
             ("boxes", Blob()),
         ),
     ),
-    4: Struct(Bundle, (("dealers", Many(DEALER, MOST_CLIENTS)), ("boxes", Blob()), ("proofs", Blob()))),
+    4: Struct(m.Bundle, (("dealers", Many(DEALER, MOST_CLIENTS)), ("boxes", Blob()), ("proofs", Blob()))),
     5: Struct(
-        MaskedInput, (("sender", U32), ("disputes", IDS), ("signature", SIGNATURE), ("vectors", Matrix()))
+        m.MaskedInput,
+        (("sender", U32), ("disputes", IDS), ("signature", SIGNATURE), ("vectors", Matrix())),
     ),
-    6: Struct(Survivors, (("members", Many(SURVIVOR, MOST_CLIENTS)), ("groups", GROUPS))),
-    7: Struct(Consistency, (("sender", U32), ("signature", SIGNATURE))),
-    8: Struct(Signatures, (("endorsements", Many(ENDORSEMENT, MOST_CLIENTS)),)),
+    6: Struct(m.Survivors, (("members", Many(SURVIVOR, MOST_CLIENTS)), ("groups", GROUPS))),
+    7: Struct(m.Consistency, (("sender", U32), ("signature", SIGNATURE))),
+    8: Struct(m.Signatures, (("endorsements", Many(ENDORSEMENT, MOST_CLIENTS)),)),
     9: Struct(
-        Unmasking,
+        m.Unmasking,
         (
             ("sender", U32),
             ("seed_owners", IDS),
@@ -91,7 +78,7 @@ LAYOUTS: Final[dict[int, Struct]] = {
 TYPES: Final = {layout.cls: tag for tag, layout in LAYOUTS.items()}
 
 
-def parts(message: Message) -> list[Buffer]:
+def parts(message: m.Message) -> list[Buffer]:
     """The message as buffers to send one after the other; large vectors are views, not copies."""
     tag = TYPES[type(message)]
     out: list[Buffer] = [bytes((VERSION, tag))]
@@ -99,7 +86,7 @@ def parts(message: Message) -> list[Buffer]:
     return out
 
 
-def encode(message: Message) -> bytes:
+def encode(message: m.Message) -> bytes:
     r"""The message as one byte string.
 
     >>> from secagg.protocol import Signatures, encode
@@ -109,12 +96,12 @@ def encode(message: Message) -> bytes:
     return b"".join(parts(message))
 
 
-def size(message: Message) -> int:
+def size(message: m.Message) -> int:
     """The number of bytes that `encode` would make, without making them."""
     return sum(len(part) for part in parts(message))
 
 
-def decode(data: Buffer) -> Message:
+def decode(data: Buffer) -> m.Message:
     """One message from exactly these bytes, or WireError. A vector is a read-only view of `data`.
 
     >>> from secagg.protocol import decode
@@ -128,6 +115,6 @@ def decode(data: Buffer) -> Message:
     layout: Codec | None = LAYOUTS.get(tag)
     if layout is None:
         raise WireError(f"unknown message type {tag}")
-    message: Message = layout.get(reader)
+    message: m.Message = layout.get(reader)
     reader.end()
     return message

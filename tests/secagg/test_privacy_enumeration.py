@@ -23,7 +23,7 @@ import pytest
 from secagg import Plan, Schedule, Stage, reference
 from secagg.crypto import masks
 from secagg.crypto.keys import AgreementKey, Identity
-from secagg.protocol import client as client_module
+from secagg.protocol import masking
 from secagg.protocol.messages import KeyAdvert
 from tests.secagg.cluster import identities_of, make_plan
 from tests.secagg.drbg import Drbg
@@ -60,8 +60,8 @@ class Masking:
         self.clients = {v: p.client for v, p in puppets.items()}
         self.adverts = {v: p.find(KeyAdvert) for v, p in puppets.items()}
         self.values: dict[bytes, int] = {}
-        monkeypatch.setattr(client_module, "add_masks", self._add)
-        monkeypatch.setattr(client_module, "self_key", cache(client_module.self_key))
+        monkeypatch.setattr(masking, "add_masks", self._add)
+        monkeypatch.setattr(masking, "self_key", cache(masking.self_key))
         remembered: dict[tuple[bytes, ...], Any] = {}
 
         def pairwise_keys(agreed: Any, plan_hash: bytes, pairs: Any) -> Any:
@@ -70,7 +70,7 @@ class Masking:
                 remembered[known] = masks.pairwise_keys(agreed, plan_hash, pairs)
             return remembered[known]
 
-        monkeypatch.setattr(client_module, "pairwise_keys", pairwise_keys)
+        monkeypatch.setattr(masking, "pairwise_keys", pairwise_keys)
         self.keys = self._all_keys()
 
     def _add(self, vector: Any, keys: Sequence[bytes], signs: Sequence[int], **_: object) -> None:
@@ -121,7 +121,9 @@ class Masking:
             self.values = dict(zip(self.keys, values, strict=True))
             view: list[int] = []
             for v, client in self.clients.items():
-                view += (client._masked(encoded[v], members[v], None).ravel() % ring).tolist()
+                view += (
+                    masking.masked_vectors(plan, client._memory, members[v], encoded[v]).ravel() % ring
+                ).tolist()
             counted[tuple(view + [self.values[key] for key in revealed])] += 1
         return counted
 

@@ -165,7 +165,7 @@ def test_a_vector_that_is_half_added_is_never_taken_for_whole(monkeypatch: pytes
     cluster.advance()
     while not (cluster.flying[0].up and cluster.flying[0].client == 3):
         cluster.deliver()
-    monkeypatch.setattr("secagg.protocol.server.Survivor", lambda *_: 1 // 0)
+    monkeypatch.setattr("secagg.protocol.messages.Survivor", lambda *_: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         cluster.deliver()
     monkeypatch.undo()
