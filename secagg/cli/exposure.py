@@ -184,11 +184,7 @@ def _as_json(case: Case, schedule: Schedule, everything: Verdict, allowed: Verdi
             "closed": [{"row": row, "why": why} for row, why in verdict.closed.items()],
             "exposed": sorted(verdict.exposed),
             "rank": verdict.rank,
-            "anonymity": {
-                "lower": verdict.anonymity.lower,
-                "upper": verdict.anonymity.upper,
-                "exact": verdict.anonymity.exact,
-            },
+            "anonymity": {key: getattr(verdict.anonymity, key) for key in ("lower", "upper", "exact")},
             "mean_leverage": verdict.mean_leverage,
             "leverage": {str(client): value for client, value in verdict.leverage.items()},
         }
@@ -203,9 +199,7 @@ def _as_json(case: Case, schedule: Schedule, everything: Verdict, allowed: Verdi
             "dropped": case.dropped,
             "colluders": case.colluders,
             "policy": {
-                "anonymity": case.policy.anonymity,
-                "max_leverage": case.policy.max_leverage,
-                "min_survivors": case.policy.min_survivors,
+                key: getattr(case.policy, key) for key in ("anonymity", "max_leverage", "min_survivors")
             },
             "all_rows": described(everything),
             "allowed": described(allowed),

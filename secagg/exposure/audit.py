@@ -129,10 +129,6 @@ class Verdict:
     sentences: tuple[str, ...]
 
     @property
-    def rows(self) -> frozenset[GroupId]:  # the old name, until nobody uses it
-        return self.opened
-
-    @property
     def mean_leverage(self) -> float:
         return self.rank / self.clients if self.clients else 0.0
 

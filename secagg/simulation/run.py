@@ -117,9 +117,9 @@ def clear(
     drop: Drop | None = None,
     misbehave: Mapping[ClientId, Misbehaviour] | None = None,
 ) -> Result:
-    """The result that `run` would give, bit for bit, with the same encoding and audit but no cryptography.
+    """The sums that `run` would give, bit for bit, with the same encoding and audit but no cryptography.
 
-    Only the reasons differ: a client that misbehaves is a dropout here, and nobody is blamed.
+    A client that misbehaves counts as a dropout here, where `run` may blame it instead.
     """
     misbehave = misbehave or {}
     drop = _earlier(drop, {v: kind.unusable_from for v, kind in misbehave.items()})

@@ -188,7 +188,7 @@ class World:
             )
         )
         if rows is None:
-            rows = sorted(self.cache.verdict(self.plan, tuple(member.id for member in members)).rows)
+            rows = sorted(self.cache.verdict(self.plan, tuple(member.id for member in members)).opened)
         return Survivors(members, tuple(rows))
 
     def signatures(self, endorsements: Iterable[Consistency]) -> Signatures:

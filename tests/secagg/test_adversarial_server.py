@@ -467,7 +467,7 @@ def test_without_the_audit_a_row_of_one_survivor_is_opened(monkeypatch: pytest.M
     asked = world.survivors((p.find(MaskedInput) for p in left.values()), rows=((0, 0),))
     everything = frozenset({(0, 0), (0, 1)})
     monkeypatch.setattr(
-        world.cache, "verdict", lambda plan, survivors: replace(plan.audit(survivors), rows=everything)
+        world.cache, "verdict", lambda plan, survivors: replace(plan.audit(survivors), opened=everything)
     )
     for p in left.values():
         p.tell(asked)

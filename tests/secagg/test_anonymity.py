@@ -58,7 +58,7 @@ def test_bounds_hold_the_truth_and_meet_up_to_seven(case):
 
 @settings(deadline=None, max_examples=300)
 @given(groupings(), st.integers(2, 7))
-def test_dependent_columns_are_found_exactly_if_fewer_clients_can_be_told(case, t):
+def test_dependent_columns_exist_exactly_if_a_smaller_combination_is_known(case, t):
     n, rows = case
     space = span(n, rows.values())
     found = dependent(space, space.null, t)
@@ -71,7 +71,7 @@ def test_dependent_columns_are_found_exactly_if_fewer_clients_can_be_told(case, 
 
 @settings(deadline=None, max_examples=300)
 @given(groupings(most=2))
-def test_two_groupings_are_as_anonymous_as_their_graph_is_connected(case):
+def test_anonymity_of_two_groupings_is_the_edge_connectivity_of_their_graph(case):
     _, rows = case
     for columns, part in anonymity._components(rows):
         assert mincut.anonymity(part, sorted(columns)) == rational.lightest(part.values(), sorted(columns))
@@ -94,7 +94,7 @@ DESIGNS = [
 
 
 @pytest.mark.parametrize(("m", "c", "R"), DESIGNS)
-def test_transversal_keeps_its_promise(m, c, R, monkeypatch):
+def test_transversal_keeps_its_guarantee(m, c, R, monkeypatch):
     monkeypatch.setattr(anonymity, "REPORT_BUDGET", 10**7)
     draw = Schedule(name="transversal", size=m, groupings=R).draw(range(m * c), SEED, 0)
     rows = {(g, k): group for g, grouping in enumerate(draw) for k, group in enumerate(grouping)}
@@ -106,7 +106,7 @@ def test_transversal_keeps_its_promise(m, c, R, monkeypatch):
         assert guarantee == min(m, 2 * (m - R + 1)) == lower == upper
 
 
-def test_a_small_prime_factor_breaks_the_simple_promise_and_not_the_general_one():
+def test_a_small_prime_factor_breaks_the_simple_bound_but_not_the_general_one():
     draw = Schedule(name="transversal", size=5, groupings=3).draw(range(30), SEED, 0)
     rows = {(g, k): group for g, grouping in enumerate(draw) for k, group in enumerate(grouping)}
     assert min(5, 2 * (5 - 3 + 1)) == 5
@@ -114,7 +114,7 @@ def test_a_small_prime_factor_breaks_the_simple_promise_and_not_the_general_one(
     assert transversal_guarantee(5, 6, 3) == 4
 
 
-def test_the_promise_of_transversal_covers_only_its_own_rows():
+def test_the_guarantee_of_transversal_covers_only_its_own_groups():
     schedule = Schedule(name="transversal", size=5, groupings=3)
     draw, columns = schedule.draw(range(36), SEED, 1), schedule.columns(range(36), SEED, 1)
     assert transversal_bound(draw, columns, 0) == 5
@@ -133,19 +133,19 @@ def test_the_promise_of_transversal_covers_only_its_own_rows():
 
 @settings(deadline=None, max_examples=100)
 @given(st.sets(st.integers(0, 34), max_size=3))
-def test_dropouts_take_at_most_one_each_from_the_promise(gone):
+def test_each_dropout_lowers_the_guarantee_by_at_most_one(dropouts):
     draw = Schedule(name="transversal", size=5, groupings=3).draw(range(35), SEED, 0)
-    column = {client: at for at, client in enumerate(sorted(set(range(35)) - gone))}
+    column = {client: at for at, client in enumerate(sorted(set(range(35)) - dropouts))}
     rows = {
-        (g, k): tuple(column[client] for client in group if client not in gone)
+        (g, k): tuple(column[client] for client in group if client not in dropouts)
         for g, grouping in enumerate(draw)
         for k, group in enumerate(grouping)
     }
     lower, _ = bounds(span(len(column), rows.values()), rows)
-    assert lower >= 5 - len(gone)
+    assert lower >= 5 - len(dropouts)
 
 
-def test_an_atom_bound_is_the_smallest_atom_left_in_a_row_of_whole_atoms():
+def test_an_atom_bound_is_the_smallest_surviving_atom_of_a_group_of_whole_atoms():
     atoms = [(0, 1, 2), (3, 4, 5), (6, 7, 8)]
     assert atom_bound((0, 1, 2, 3, 4, 5), atoms, ()) == 3
     assert atom_bound((0, 1, 2, 4, 5), atoms, {3}) == 2
@@ -157,15 +157,15 @@ def test_an_atom_bound_is_the_smallest_atom_left_in_a_row_of_whole_atoms():
 
 @settings(deadline=None, max_examples=40)
 @given(st.sets(st.integers(0, 11), max_size=7), st.integers(0, 50))
-def test_atoms_keep_their_promise_under_any_dropouts(gone, round):
+def test_atoms_keep_their_guarantee_under_any_dropouts(dropouts, round):
     schedule = Schedule(name="atoms", size=6, groupings=3, atom=3)
     atoms = schedule.atoms(range(12), SEED, round)
     draw = schedule.draw(range(12), SEED, round)
-    rows = [tuple(i for i in group if i not in gone) for grouping in draw for group in grouping]
+    rows = [tuple(i for i in group if i not in dropouts) for grouping in draw for group in grouping]
     rows = [row for row in rows if row]
-    columns = sorted(set(range(12)) - gone)
-    guarantee = min((atom_bound(row, atoms, gone) for row in rows), default=0)
-    left = [len(set(atom) - gone) for atom in atoms if set(atom) - gone]
+    columns = sorted(set(range(12)) - dropouts)
+    guarantee = min((atom_bound(row, atoms, dropouts) for row in rows), default=0)
+    left = [len(set(atom) - dropouts) for atom in atoms if set(atom) - dropouts]
     assert guarantee == min(left, default=0)
     if rows:
         assert rational.lightest(rows, columns, most=3) >= guarantee

@@ -1,4 +1,4 @@
-"""What atoms promise over many rounds of updates that hardly change, and what breaks the promise."""
+"""What atoms guarantee over many rounds of updates that hardly change, and what breaks the guarantee."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_the_papers_default_exposes_every_client():
     )
 
 
-def test_by_default_the_same_run_opens_some_rows_and_exposes_nobody():
+def test_by_default_the_same_run_opens_some_sums_and_exposes_nobody():
     draw = PAPER.draw(range(60), SEED, 0)
     verdict = audit(draw, range(60), Policy(), plan_hash=b"plan")
     assert verdict.exposed == exposed_by(draw, range(60), verdict.opened) == set()
@@ -59,7 +59,7 @@ def test_by_default_the_same_run_opens_some_rows_and_exposes_nobody():
 
 
 @pytest.mark.parametrize(("size", "full"), [(3, 4), (5, 6), (10, 12)])
-def test_the_rank_grows_by_the_groups_less_one_until_it_is_full(size, full):
+def test_each_grouping_adds_its_number_of_groups_minus_one_to_the_rank(size, full):
     draw = Schedule(name="random", size=size, groupings=full).draw(range(60), SEED, 0)
     report = Policy(mode=REPORT_EVEN_IF_EXPOSED)
     for R in range(1, full + 1):
@@ -74,7 +74,7 @@ def test_the_rank_grows_by_the_groups_less_one_until_it_is_full(size, full):
 TWO = (((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)), ((0, 4, 8, 1), (5, 9, 2, 6), (10, 3, 7, 11)))
 
 
-def test_a_weak_row_takes_one_more_with_it_when_the_total_is_known():
+def test_a_weak_group_closes_one_more_when_the_total_is_known():
     survivors = set(range(12)) - {2, 3}  # leaves (0, 1) in the first grouping
     verdict = audit(TWO, survivors, Policy(max_leverage=1.0), plan_hash=b"plan")
     closed = [row for row in verdict.closed if row[0] == 0]
@@ -103,7 +103,7 @@ def test_totals_of_survivor_sets_that_differ_by_one_client_cannot_both_be_opened
     assert verdict.would_expose == {5}
 
 
-def test_rows_without_survivors_are_closed_even_in_a_report():
+def test_groups_without_survivors_are_closed_even_in_a_report():
     survivors = range(4, 12)
     verdict = audit(TWO, survivors, Policy(mode=REPORT_EVEN_IF_EXPOSED), plan_hash=b"plan")
     assert verdict.closed == {(0, 0): "it has no survivors"}
@@ -122,10 +122,10 @@ def test_rows_without_survivors_are_closed_even_in_a_report():
     st.integers(0, 1000),
     st.data(),
 )
-def test_whoever_drops_out_nothing_that_may_be_opened_exposes_anyone(name, groupings, gone, round, data):
+def test_for_any_dropouts_the_opened_sums_expose_nobody(name, groupings, dropouts, round, data):
     schedule = Schedule(name=name, size=6, groupings=groupings, atom=3 if name == "atoms" else 0)
     draw = schedule.draw(range(24), SEED, round)
-    survivors = set(range(24)) - gone
+    survivors = set(range(24)) - dropouts
     verdict = audit(
         draw, survivors, Policy(anonymity=2, max_leverage=1.0), plan_hash=b"plan",
         atoms=schedule.atoms(range(24), SEED, round), columns=schedule.columns(range(24), SEED, round),
@@ -139,7 +139,7 @@ def test_whoever_drops_out_nothing_that_may_be_opened_exposes_anyone(name, group
 # colluders
 
 
-def test_colluders_are_taken_out_before_anything_is_judged():
+def test_colluders_are_removed_before_the_audit():
     verdict = audit(TWO[:1], range(12), Policy(), colluders=(0, 1), plan_hash=b"plan")
     assert verdict.closed == {(0, 0): "it has 4 survivors, 2 of them assumed to collude, fewer than 3"}
     verdict = audit(TWO[:1], range(12), Policy(anonymity=2), colluders=(0, 1, 2), plan_hash=b"plan")
@@ -158,13 +158,13 @@ def test_anonymity_three_withstands_any_one_colluder():
 # limits
 
 
-def test_a_row_below_the_least_number_of_survivors_stays_closed():
+def test_a_group_with_too_few_survivors_stays_closed():
     for least, opened in [(2, 3), (4, 3), (5, 0)]:
         verdict = audit(TWO[:1], range(12), Policy(min_survivors=least), plan_hash=b"plan")
         assert len(verdict.opened) == opened
 
 
-def test_a_row_that_is_mostly_one_heavy_client_stays_closed():
+def test_a_group_dominated_by_one_heavy_client_stays_closed():
     weights = {i: 10.0 if i == 5 else 1.0 for i in range(12)}
     verdict = audit(TWO[:1], range(12), Policy(), weights=weights, plan_hash=b"plan")
     assert verdict.closed == {(0, 1): "the leverage of client 5 would be 0.971, above 0.8"}
@@ -191,7 +191,7 @@ def test_large_anonymity_is_allowed_only_where_it_is_proven_or_computed():
     assert "not proven and too expensive to compute" in verdict.closed[2, 0]
 
 
-def test_a_schedules_proof_stands_in_for_the_computation():
+def test_a_schedules_proof_replaces_the_computation():
     schedule = Schedule(name="transversal", size=11, groupings=6)
     draw, columns = schedule.draw(range(209), SEED, 0), schedule.columns(range(209), SEED, 0)
     proven = audit(draw, range(209), Policy(anonymity=11), plan_hash=b"plan", columns=columns)
@@ -269,6 +269,15 @@ def test_the_prime_depends_on_the_plan_and_on_who_survived():
     assert len(primes) == 3
 
 
+def test_names_that_are_also_modules_give_the_function():
+    code = (
+        "import secagg.exposure.audit, secagg.simulation.run, secagg.simulation.secure_sum\n"
+        "from secagg.exposure import audit\nfrom secagg.simulation import run, secure_sum\n"
+        "assert callable(audit) and callable(run) and callable(secure_sum)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_importing_the_audit_does_not_import_numba():
     code = "import secagg.exposure.audit, sys; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": ":".join(sys.path)}, check=True)
@@ -309,7 +318,7 @@ def test_a_policy_is_at_least_another_in_every_respect_or_not_at_all():
     assert Policy().mode == ENFORCE
 
 
-def test_arguments_that_make_no_sense_are_refused():
+def test_invalid_arguments_are_refused():
     with pytest.raises(UsageError, match="a client twice"):
         audit((((0, 1), (1, 2)),), range(3), Policy(), plan_hash=b"plan")
     with pytest.raises(UsageError, match="client 1 has no weight"):
@@ -337,7 +346,7 @@ def test_leverage_accumulates_over_rounds_unless_atoms_stay_together():
 # One pass, in an order that the audit would not choose
 
 
-def test_a_proof_is_not_used_once_a_row_outside_it_is_open():
+def test_a_proof_is_not_used_once_a_group_outside_it_is_open():
     """Whole atoms 012 and 345 are proven together, but not beside the row 0123, which differs by client 3."""
     groupings = (((0, 1, 2, 3), (4, 5)), ((0, 1, 2), (3, 4, 5)))
     rows = Incidence(groupings, range(6), plan_hash=b"plan")

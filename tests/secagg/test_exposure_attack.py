@@ -48,7 +48,7 @@ def encoded(result: Result, updates: np.ndarray, client: int) -> np.ndarray:
     return np.rint(updates[client].astype(np.float64) * result.plan.encoding.scale)
 
 
-def test_the_papers_default_gives_away_every_update_to_the_last_bit():
+def test_the_papers_default_reveals_every_update_exactly():
     schedule = Schedule(name="random", size=3, groupings=10)
     result, updates = aggregate(schedule, 60, policy=Policy(mode=REPORT_EVEN_IF_EXPOSED))
     found = attack(result)
@@ -67,7 +67,7 @@ def test_the_papers_default_gives_away_every_update_to_the_last_bit():
     ],
     ids=lambda schedule: schedule.name,
 )
-def test_by_default_the_same_attack_gets_nothing(schedule):
+def test_by_default_the_same_attack_learns_nothing(schedule):
     result, updates = aggregate(schedule, 24, policy=Policy(), drop=(5,))
     assert result.groups
     assert attack(result) == {}

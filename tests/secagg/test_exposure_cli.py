@@ -12,7 +12,7 @@ from secagg.cli.main import main
 PAPER = ["exposure", "--clients", "60", "--size", "3", "--groupings", "10", "--schedule", "random"]
 
 
-def test_the_papers_default_is_told_in_words(capsys):
+def test_the_papers_default_is_described_in_words(capsys):
     assert main(PAPER) == 0
     said = capsys.readouterr().out
     assert "60 clients, 10 random groupings into groups of 3" in said
@@ -22,7 +22,7 @@ def test_the_papers_default_is_told_in_words(capsys):
     assert "The first 1 of these groupings could be opened completely." in said
 
 
-def test_a_safe_schedule_is_told_in_words(capsys):
+def test_a_safe_schedule_is_described_in_words(capsys):
     arguments = (
         "exposure --clients 62 --size 6 --groupings 4 --schedule transversal --drop 0.05 --colluders 1"
     )
@@ -34,7 +34,7 @@ def test_a_safe_schedule_is_told_in_words(capsys):
     assert "closed" not in said
 
 
-def test_not_even_one_grouping_is_said_plainly(capsys):
+def test_a_schedule_without_one_complete_grouping_is_reported(capsys):
     assert main(["exposure", "--clients", "20", "--size", "2", "--groupings", "3"]) == 0
     said = capsys.readouterr().out
     assert "0 of 30 group sums are opened; nothing is learned" in said
@@ -62,7 +62,7 @@ def test_the_seed_and_the_round_change_the_draw(capsys):
     assert rows[0] != rows[1] != rows[2] != rows[0]
 
 
-def test_atoms_below_the_anonymity_leave_whole(capsys):
+def test_atoms_below_the_anonymity_leave_completely(capsys):
     arguments = "exposure --clients 60 --size 10 --groupings 10 --schedule atoms --atom 5 --drop 0.2 --json"
     assert main(arguments.split()) == 0
     said = json.loads(capsys.readouterr().out)

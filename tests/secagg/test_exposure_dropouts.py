@@ -1,4 +1,4 @@
-"""Whoever drops out, what is opened under `enforce` exposes nobody: many generated runs over sizes."""
+"""For any dropouts, the sums opened under `enforce` expose nobody: many generated runs of many sizes."""
 
 from __future__ import annotations
 

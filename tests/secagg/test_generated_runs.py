@@ -35,7 +35,7 @@ def test_the_generator_reaches_every_size_schedule_cheat_and_kind_of_trouble() -
     assert {case.plan.schedule.groupings for case in cases} == {1, 2, 3, 4}
     assert any(case.plan.weights for case in cases)
     assert any(case.plan.semi_honest_only for case in cases)
-    assert any(len(case.plan.groups_of[v]) == 0 for case in cases for v in case.plan.ids)  # left out by lot
+    assert any(len(case.plan.groups_of[v]) == 0 for case in cases for v in case.plan.ids)  # left out
     drawn = {name for case in cases for name in case.cheaters.values()}
     assert {name for name in CHEATS if not name.startswith("silence")} <= drawn
     assert {stage for case in cases for stage in case.absent.values()} == set(range(5))

@@ -35,7 +35,7 @@ def drawable(draw: st.DrawFn) -> tuple[Schedule, list[int]]:
 
 @settings(deadline=None)
 @given(drawable(), st.integers(0, 2**40))
-def test_every_grouping_parts_the_same_clients_into_equal_groups(case, round):
+def test_every_grouping_divides_the_same_clients_into_equal_groups(case, round):
     schedule, roster = case
     groupings = schedule.draw(roster, SEED, round)
     seated = clients_of(groupings[0])
@@ -62,7 +62,7 @@ def test_fewer_groupings_are_the_first_of_more(case, round):
     assert first.draw(roster, SEED, round) == schedule.draw(roster, SEED, round)[:1]
 
 
-def test_a_draw_is_what_it_was_when_this_was_written():
+def test_draws_have_not_changed():
     draws = {
         "random": Schedule(name="random", size=3, groupings=2).draw(range(7), SEED, 4),
         "fixed": Schedule(name="fixed", size=3).draw(range(7), SEED, 4),
@@ -145,7 +145,7 @@ def test_transversal_groups_hold_one_client_of_each_column():
         assert all(len(set(group) & set(column)) == 1 for group in grouping for column in columns)
 
 
-def test_only_transversal_has_columns_and_only_atoms_has_units():
+def test_only_transversal_has_columns_and_only_atoms_has_atoms():
     for schedule in (Schedule(name="random", size=4), Schedule(name="fixed", size=4)):
         assert schedule.columns(range(9), SEED, 0) == schedule.atoms(range(9), SEED, 0) == ()
 
@@ -160,7 +160,7 @@ def test_every_permutation_is_equally_likely():
     assert sum((count - expected) ** 2 / expected for count in counts.values()) < 49.7
 
 
-def test_words_that_would_favour_small_numbers_are_thrown_away():
+def test_words_that_would_bias_the_draw_are_rejected():
     assert below(3, iter([2**64 - 1, 5])) == 2  # 2^64 - 1 is one more than the last multiple of 3 allows
     assert below(2**63 + 1, iter([2**64 - 1, 2**63 + 1, 7])) == 7
 
@@ -184,7 +184,7 @@ def test_one_group_of_everyone_is_the_flat_sum():
     assert Schedule(name="random", size=5).draw(range(5), SEED, 0) == (((0, 1, 2, 3, 4),),)
 
 
-def test_an_atom_that_shrank_leaves_whole():
+def test_an_atom_with_too_few_survivors_leaves_completely():
     atoms = ((0, 1, 2), (3, 4, 5), (6, 7, 8))
     assert keep_whole_atoms(atoms, {0, 1, 2, 3, 5, 8}, 2) == {0, 1, 2, 3, 5}
     assert keep_whole_atoms(atoms, {0, 1, 2, 3, 5, 8}, 3) == {0, 1, 2}
@@ -206,7 +206,7 @@ def test_an_atom_that_shrank_leaves_whole():
         ({"name": "transversal", "size": 3, "groupings": 4}, "lower groupings or raise size"),
     ],
 )
-def test_senseless_schedules_are_refused(fields, says):
+def test_invalid_schedules_are_refused(fields, says):
     with pytest.raises(UsageError, match=says):
         Schedule(**fields)
 
@@ -219,7 +219,7 @@ def test_senseless_schedules_are_refused(fields, says):
         ({"name": "transversal", "size": 12, "groupings": 6}, 60, "set groupings=5 or lower size to 10"),
     ],
 )
-def test_schedules_that_cannot_be_drawn_say_what_can(fields, n, says):
+def test_errors_about_impossible_schedules_suggest_a_possible_one(fields, n, says):
     with pytest.raises(UsageError, match=says):
         Schedule(**fields).check(n)
 

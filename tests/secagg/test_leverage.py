@@ -71,7 +71,7 @@ def test_a_heavy_client_has_a_high_leverage():
     assert measure([(0, 1, 2)], [10, 1, 1]).values == pytest.approx([100 / 102, 1 / 102, 1 / 102])
 
 
-def test_rows_too_close_to_tell_count_as_exposing():
+def test_numerically_dependent_rows_count_as_exposing():
     values = measure([(0, 1, 2), (0, 1)], [1, 1, 1e-9]).values
     assert (values == 1).all()
     result = Leverage(np.array([1, 1, 1e-9]))

@@ -97,21 +97,21 @@ class Masking:
         ring: int,
         *,
         opened: Sequence[tuple[int, int]],
-        gone: Sequence[int] = (),
+        dropouts: Sequence[int] = (),
         seen_by: Mapping[int, Sequence[int]] | None = None,
     ) -> Counter[tuple[int, ...]]:
         """How often each view of the server occurs over all values of all masks.
 
-        Clients in `gone` sent their vectors, but the server counts them as dropped. `seen_by` gives a client
-        another U2 than the roster.
+        Clients in `dropouts` sent their vectors, but the server counts them as dropped. `seen_by` gives a
+        client another U2 than the roster.
         """
         plan, counted = self.plan, Counter()  # type: ignore[var-annotated]
         shown = {v: (seen_by or {}).get(v, plan.ids) for v in plan.ids}
         members = {v: {w: self.adverts[w] for w in shown[v]} for v in plan.ids}
-        revealed = [self.own(v, r) for r, g in opened for v in plan.group((r, g)) if v not in gone]
+        revealed = [self.own(v, r) for r, g in opened for v in plan.group((r, g)) if v not in dropouts]
         revealed += [
             self.between(d, w, r)
-            for d in gone
+            for d in dropouts
             for r, g in plan.groups_of[d]
             for w in plan.group((r, g))
             if w != d
@@ -143,7 +143,7 @@ def twice(monkeypatch: pytest.MonkeyPatch) -> Masking:
     return Masking(make_plan(4, colluders=0, threshold=3, schedule=PAIRS_TWICE, length=1), monkeypatch)
 
 
-def test_equal_sums_give_the_same_view_count_for_count(flat: Masking) -> None:
+def test_equal_sums_give_the_same_distribution_of_views(flat: Masking) -> None:
     first = flat.views({0: 1, 1: 2, 2: 3}, 4, opened=[(0, 0)])
     assert sum(first.values()) == 4**6
     assert flat.views({0: 3, 1: 3, 2: 0}, 4, opened=[(0, 0)]) == first
@@ -165,12 +165,12 @@ def test_before_unmasking_the_view_is_uniform_whatever_the_inputs(flat: Masking)
 def test_a_dropped_clients_input_leaves_no_trace_though_its_vector_arrived(four: Masking) -> None:
     """Client 3's vector is there and its mask key is rebuilt, but its own mask is not."""
     opened = [(0, 0)]
-    first = four.views({0: 0, 1: 1, 2: 1, 3: 0}, 2, opened=opened, gone=[3])
-    assert four.views({0: 1, 1: 0, 2: 1, 3: 1}, 2, opened=opened, gone=[3]) == first
-    assert four.views({0: 1, 1: 0, 2: 0, 3: 0}, 2, opened=opened, gone=[3]) != first
+    first = four.views({0: 0, 1: 1, 2: 1, 3: 0}, 2, opened=opened, dropouts=[3])
+    assert four.views({0: 1, 1: 0, 2: 1, 3: 1}, 2, opened=opened, dropouts=[3]) == first
+    assert four.views({0: 1, 1: 0, 2: 0, 3: 0}, 2, opened=opened, dropouts=[3]) != first
 
 
-def test_over_two_groupings_only_the_opened_rows_count(twice: Masking) -> None:
+def test_over_two_groupings_only_the_opened_sums_count(twice: Masking) -> None:
     plan = twice.plan
     rows = [(r, g) for r in range(2) for g in range(2)]
     first_inputs = {0: 1, 1: 0, 2: 1, 3: 1}
@@ -188,20 +188,20 @@ def test_over_two_groupings_only_the_opened_rows_count(twice: Masking) -> None:
     assert twice.views(changed, 2, opened=opened) != views[0]
 
 
-def test_a_closed_row_of_a_dropped_clients_group_stays_hidden(twice: Masking) -> None:
+def test_a_closed_sum_of_a_dropped_clients_group_stays_hidden(twice: Masking) -> None:
     """The mask key of a dropped client opens its pairwise masks in every grouping; self masks still hide."""
     plan = twice.plan
-    gone = plan.group((0, 0))[0]
+    dropouts = plan.group((0, 0))[0]
     opened = [(0, 1)]
     a, b = plan.group((0, 1))
     first = dict.fromkeys(plan.ids, 0)
     same = {**dict.fromkeys(plan.ids, 1), a: 1, b: 1}
-    views = twice.views(first, 2, opened=opened, gone=[gone])
-    assert twice.views(same, 2, opened=opened, gone=[gone]) == views
-    assert twice.views({**first, a: 1}, 2, opened=opened, gone=[gone]) != views
+    views = twice.views(first, 2, opened=opened, dropouts=[dropouts])
+    assert twice.views(same, 2, opened=opened, dropouts=[dropouts]) == views
+    assert twice.views({**first, a: 1}, 2, opened=opened, dropouts=[dropouts]) != views
 
 
-def test_the_count_sees_a_client_that_was_told_its_group_mate_is_missing(twice: Masking) -> None:
+def test_the_count_detects_a_client_that_was_lied_to_about_a_missing_group_mate(twice: Masking) -> None:
     """The split view of U2: here equal sums no longer give equal views, so the count finds that attack."""
     plan = twice.plan
     victim, mate = plan.group((0, 0))
@@ -218,7 +218,7 @@ def test_the_count_sees_a_client_that_was_told_its_group_mate_is_missing(twice: 
 
 
 def reference_views(
-    plan: Plan, inputs: Inputs, modulus: int, gone: Sequence[int]
+    plan: Plan, inputs: Inputs, modulus: int, dropouts: Sequence[int]
 ) -> Counter[tuple[int, ...]]:
     """The view of the server over all values of all masks, by the protocol in plain integers."""
     parties = {v: reference.Party(v, identities_of(plan)[v].private, Drbg(b"party %d" % v)) for v in plan.ids}
@@ -235,8 +235,8 @@ def reference_views(
         if v < w
     }
     names = [*own.values(), *pairs.values()]
-    revealed = [own[v] for v in plan.ids if v not in gone]
-    revealed += [pairs[tuple(sorted((d, w)))] for d in gone for w in plan.ids if w != d]  # type: ignore[index]
+    revealed = [own[v] for v in plan.ids if v not in dropouts]
+    revealed += [pairs[tuple(sorted((d, w)))] for d in dropouts for w in plan.ids if w != d]  # type: ignore[index]
     counted: Counter[tuple[int, ...]] = Counter()
     vectors = {v: [inputs[v]] for v in plan.ids}
     for values in product(range(modulus), repeat=len(names)):
@@ -253,11 +253,11 @@ def reference_views(
     return counted
 
 
-@pytest.mark.parametrize("gone", [[], [2]])
-def test_the_reference_hides_all_but_the_sum_in_a_ring_of_three(gone: list[int]) -> None:
+@pytest.mark.parametrize("dropouts", [[], [2]])
+def test_the_reference_hides_all_but_the_sum_in_a_ring_of_three(dropouts: list[int]) -> None:
     plan = make_plan(3, colluders=0, threshold=2, length=1)
-    first = reference_views(plan, {0: 2, 1: 0, 2: 1}, 3, gone)
+    first = reference_views(plan, {0: 2, 1: 0, 2: 1}, 3, dropouts)
     assert sum(first.values()) == 3**6
-    same = {0: 1, 1: 1, 2: 2} if gone else {0: 0, 1: 1, 2: 2}
-    assert reference_views(plan, same, 3, gone) == first
-    assert reference_views(plan, {0: 0, 1: 0, 2: 1}, 3, gone) != first
+    same = {0: 1, 1: 1, 2: 2} if dropouts else {0: 0, 1: 1, 2: 2}
+    assert reference_views(plan, same, 3, dropouts) == first
+    assert reference_views(plan, {0: 0, 1: 0, 2: 1}, 3, dropouts) != first

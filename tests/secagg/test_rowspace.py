@@ -94,7 +94,7 @@ def _rank_mod_p(rows: list[list[int]]) -> int:
 
 @settings(deadline=None)
 @given(rows_of_columns)
-def test_considering_changes_nothing_and_a_copy_goes_its_own_way(case):
+def test_considering_changes_nothing_and_a_copy_is_independent(case):
     n, rows = case
     space = RowSpace(n, FIELD, depth=2)
     for row in rows[:-1]:
@@ -119,7 +119,7 @@ def test_two_primes_give_the_same_answers_on_large_random_rows():
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_a_space_of_hardly_any_columns_works(n):
+def test_a_space_of_very_few_columns_works(n):
     space = RowSpace(n, FIELD)
     assert space.add(range(n)) is (n == 1)
     assert space.exposed() == frozenset(range(n))

@@ -194,7 +194,7 @@ def test_no_secret_in_anything_that_an_honest_run_shows(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", sorted(CHEATS)[::8])
-def test_no_secret_in_what_is_said_of_cheaters(name: str) -> None:
+def test_no_secret_in_reports_about_malicious_clients(name: str) -> None:
     with Capture() as capture, remembered_signatures():
         cluster = Cluster(PLAN, make_inputs(PLAN), cheats={2: CHEATS[name]})
         run_captured(capture, cluster)

@@ -12,7 +12,7 @@ from secagg import Stage, TooFewSurvivors, UsageError, secure_mean, secure_sum
 
 @settings(deadline=None, max_examples=15)
 @given(st.data())
-def test_integers_are_summed_exactly_whoever_drops(data: st.DataObject) -> None:
+def test_integers_are_summed_exactly_for_any_dropouts(data: st.DataObject) -> None:
     n = data.draw(st.integers(4, 9))
     shape = data.draw(st.sampled_from([(3,), (2, 2), (1,)]))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
@@ -54,7 +54,7 @@ def test_three_clients_survive_a_dropout_only_without_colluders() -> None:
     assert secure_sum([[1], [2], [3]], drop=[0], colluders=0, anonymity=2).tolist() == [5]
 
 
-def test_flags_halves_and_generators_are_summed_too() -> None:
+def test_booleans_half_floats_and_generators_are_summed_too() -> None:
     assert secure_sum(np.array([i % 2 == 0, True]) for i in range(4)).tolist() == [2, 4]
     assert secure_sum([np.array([0.5], np.float16)] * 4).tolist() == [2.0]
 
@@ -72,7 +72,7 @@ def test_flags_halves_and_generators_are_summed_too() -> None:
         ([[1], [2]], {}, "needs at least 3 vectors"),
     ],
 )
-def test_mistakes_are_told_plainly(vectors: list, options: dict, says: str) -> None:
+def test_usage_errors_have_clear_messages(vectors: list, options: dict, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         secure_sum(vectors, **options)
 

@@ -1,4 +1,4 @@
-"""The training seed: nobody can choose it, and whoever spoils it is named."""
+"""The training seed: nobody can choose it, and a client that prevents it is named."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_any_one_contribution_changes_the_seed(client, other):
 
 @settings(deadline=None)
 @given(st.sampled_from(ROSTER), st.binary(max_size=40))
-def test_whoever_reveals_something_else_is_named(client, other):
+def test_a_client_that_reveals_a_wrong_contribution_is_named(client, other):
     if other == SECRETS[client]:
         return
     with pytest.raises(WronglyRevealed) as refused:
@@ -42,7 +42,7 @@ def test_whoever_reveals_something_else_is_named(client, other):
     assert refused.value.culprit == client
 
 
-def test_whoever_withholds_is_named_and_can_be_left_out():
+def test_a_client_that_withholds_is_named_and_can_be_left_out():
     with pytest.raises(NotRevealed, match="clients 3, 7") as refused:
         CEREMONY.seed(COMMITMENTS, {client: SECRETS[client] for client in (2, 5)})
     assert refused.value.clients == {3, 7}
@@ -52,7 +52,7 @@ def test_whoever_withholds_is_named_and_can_be_left_out():
         again.without({3})
 
 
-def test_commitments_of_one_attempt_are_worth_nothing_in_the_next():
+def test_commitments_of_one_attempt_are_invalid_in_the_next():
     again = CEREMONY.without({7})
     with pytest.raises(WronglyRevealed) as refused:
         again.seed(COMMITMENTS, SECRETS)
@@ -83,7 +83,7 @@ def test_a_copied_commitment_cannot_be_opened():
     assert refused.value.clients == {7}
 
 
-def test_ceremonies_that_make_no_sense_are_refused():
+def test_invalid_ceremonies_are_refused():
     with pytest.raises(UsageError):
         SeedCeremony(training_id=b"t" * 32, roster=(1,))
     with pytest.raises(UsageError):
@@ -111,7 +111,7 @@ def test_a_beacon_gives_a_seed_that_depends_on_everything_named():
             Beacon(**fields)
 
 
-def test_the_seed_is_what_it_was_when_this_was_written():
+def test_the_seed_has_not_changed():
     assert CEREMONY.seed(COMMITMENTS, SECRETS).hex() == PINNED
 
 

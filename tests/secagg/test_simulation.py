@@ -29,7 +29,7 @@ from secagg import (
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED
 from secagg.protocol import wire
 from secagg.protocol.messages import MaskedInput, ToServer, Unmasking
-from secagg.simulation import Cost, Tamper, clear, run
+from secagg.simulation import Cost, Misbehaviour, Tamper, clear, run
 from tests.benchmarks.secagg.memory import Watch, held
 from tests.secagg.cluster import LOOSE, identities_of, make_inputs, make_plan
 from tests.secagg.drbg import Drbg
@@ -90,7 +90,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
 @pytest.mark.parametrize("kind", PLANS)
 @settings(deadline=None, max_examples=6)
 @given(data=st.data())
-def test_a_run_gives_what_the_clear_sums_give_whoever_drops_whenever(kind: str, data: st.DataObject) -> None:
+def test_run_and_clear_give_the_same_result_for_any_dropouts(kind: str, data: st.DataObject) -> None:
     plan = PLANS[kind]()
     most = 1 if kind == "sparse" else len(plan.ids) - plan.t
     drop = data.draw(st.dictionaries(st.sampled_from(plan.ids), st.sampled_from(STAGES), max_size=most))
@@ -105,7 +105,7 @@ def test_a_run_gives_what_the_clear_sums_give_whoever_drops_whenever(kind: str, 
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_one_too_many_at_any_stage_hides_every_sum(stage: Stage) -> None:
+def test_one_dropout_too_many_at_any_stage_hides_every_sum(stage: Stage) -> None:
     plan = make_plan(6)
     with pytest.raises(TooFewSurvivors):
         play(plan, drop=dict.fromkeys(plan.ids[: 7 - plan.t], stage))
@@ -119,16 +119,16 @@ def test_a_dropout_after_its_vector_still_counts_and_is_named() -> None:
     assert {v: out.stage for v, out in result.dropouts.items()} == {2: Stage.CONSISTENCY, 7: Stage.INPUTS}
 
 
-def test_an_atom_that_falls_too_low_leaves_whole() -> None:
+def test_an_atom_below_the_anonymity_leaves_completely() -> None:
     plan = PLANS["atoms"]()
     atom = plan.atoms[1]
-    gone = atom[: len(atom) - 1]
-    result = play(plan, drop=dict.fromkeys(gone, Stage.INPUTS))
+    dropouts = atom[: len(atom) - 1]
+    result = play(plan, drop=dict.fromkeys(dropouts, Stage.INPUTS))
     assert set(result.survivors) == set(plan.ids) - set(atom)
     assert "atom" in result.dropouts[atom[-1]].reason
 
 
-def test_a_sparse_run_says_what_it_does_not_protect_from() -> None:
+def test_a_sparse_run_is_marked_as_semi_honest_only() -> None:
     assert play(PLANS["sparse"]()).semi_honest_only
     assert not play(PLANS["flat"]()).semi_honest_only
 
@@ -158,7 +158,7 @@ SPOILERS: dict[str, Callable[[Any], ToServer | bytes | None]] = {
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=needs_fork)])
 @pytest.mark.parametrize("spoiler", SPOILERS)
 @pytest.mark.parametrize("stage", STAGES)
-def test_whoever_spoils_a_message_drops_out_at_that_stage_alone(
+def test_a_client_that_spoils_a_message_drops_out_at_that_stage_alone(
     stage: Stage, spoiler: str, processes: int
 ) -> None:
     plan = make_plan(5)
@@ -171,7 +171,7 @@ def test_whoever_spoils_a_message_drops_out_at_that_stage_alone(
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=needs_fork)])
-def test_a_wrong_vector_spoils_its_own_rows_as_a_bad_input_would(processes: int) -> None:
+def test_a_wrong_vector_spoils_only_the_sums_of_its_own_groups(processes: int) -> None:
     plan = PLANS["groups"]()
 
     def reverse(message: MaskedInput) -> MaskedInput:
@@ -182,7 +182,7 @@ def test_a_wrong_vector_spoils_its_own_rows_as_a_bad_input_would(processes: int)
     assert differ == {row for row in honest.groups if 4 in honest.groups[row].members}
 
 
-def test_a_wrong_share_is_an_erasure_with_a_name() -> None:
+def test_a_client_with_wrong_shares_is_named_and_the_sum_stays_exact() -> None:
     def bend(message: Unmasking) -> Unmasking:
         return dataclasses.replace(message, seeds=bytes(len(message.seeds)))
 
@@ -193,12 +193,26 @@ def test_a_wrong_share_is_an_erasure_with_a_name() -> None:
     assert result.sum().tolist() == same_sum.sum().tolist()
 
 
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=needs_fork)])
+@pytest.mark.parametrize("kind", Misbehaviour)
+def test_run_and_clear_give_the_same_sums_when_clients_misbehave(kind: Misbehaviour, processes: int) -> None:
+    plan = make_plan(12, schedule=Schedule(name="transversal", size=4, groupings=2))
+    options = {"drop": {1: Stage.CONSISTENCY}, "misbehave": {5: kind}}
+    expected = clear(plan, make_inputs(plan), **options)
+    result = play(plan, make_inputs(plan), processes=processes, **options)
+    assert set(result.lost) == set(expected.lost)
+    assert bool(expected.lost) == (kind is Misbehaviour.BROKEN_BOXES)
+    assert {*result.dropouts, *result.blamed} >= set(expected.dropouts)
+    reported = {name: getattr(result, name) for name in ("lost", "blamed", "dropouts")}
+    same(result, dataclasses.replace(expected, **reported))
+
+
 # --- processes ----------------------------------------------------------------------------------------------
 
 
 @needs_fork
 @pytest.mark.parametrize("kind", PLANS)
-def test_processes_change_nothing_not_even_a_byte_of_a_message(kind: str, tmp_path: Path) -> None:
+def test_the_number_of_processes_changes_no_byte_of_any_message(kind: str, tmp_path: Path) -> None:
     plan = PLANS[kind]()
     drop = {plan.ids[1]: Stage.INPUTS}
 
@@ -241,18 +255,18 @@ def test_processes_change_nothing_not_even_a_byte_of_a_message(kind: str, tmp_pa
         (lambda vector: vector * 10**6, "outside"),
     ],
 )
-def test_the_callers_mistake_crosses_processes_and_leaves_none_behind(
+def test_a_usage_error_crosses_processes_and_leaves_no_process_behind(
     mistake: Callable[[Any], Any], words: str
 ) -> None:
     plan = make_plan(6)
     inputs = make_inputs(plan)
     inputs[4] = mistake(inputs[4])
-    told = []
+    reported = []
     for processes in (1, 2):
         with pytest.raises(UsageError, match=words) as raised:
             play(plan, inputs, processes=processes)
-        told.append(str(raised.value))
-    assert told[0] == told[1]
+        reported.append(str(raised.value))
+    assert reported[0] == reported[1]
     assert no_child_is_left()
 
 
@@ -287,7 +301,7 @@ def test_a_worker_that_dies_is_noticed() -> None:
 
 @needs_fork
 @pytest.mark.parametrize("stage", STAGES)
-def test_no_process_outlives_a_run_that_the_caller_breaks_off(stage: Stage) -> None:
+def test_no_process_outlives_an_interrupted_run(stage: Stage) -> None:
     class EnoughError(Exception):
         pass
 
@@ -309,12 +323,12 @@ def test_too_few_survivors_leave_no_process_behind() -> None:
 
 
 @needs_fork
-def test_more_processes_than_clients_are_idle_but_no_harm() -> None:
+def test_more_processes_than_clients_do_no_harm() -> None:
     plan = make_plan(3, colluders=0)
     same(play(plan, processes=5), clear(plan, make_inputs(plan)))
 
 
-def test_records_of_a_run_in_processes_must_be_where_all_of_them_see_them(tmp_path: Path) -> None:
+def test_a_memory_journal_is_refused_with_several_processes(tmp_path: Path) -> None:
     plan = make_plan(5)
     with pytest.raises(UsageError, match="FileJournal"):
         play(plan, processes=2, journal=MemoryJournal())
@@ -348,18 +362,18 @@ def test_the_cost_counts_every_byte_and_every_stage() -> None:
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=needs_fork)])
-def test_the_caller_is_told_of_every_stage_and_every_answer(processes: int) -> None:
-    plan, told = make_plan(5), []
+def test_every_stage_and_every_answer_is_reported(processes: int) -> None:
+    plan, reported = make_plan(5), []
     play(
         plan,
         processes=processes,
         drop={2: Stage.INPUTS},
-        on_stage=lambda stage: told.append((stage, None)),
-        on_answer=lambda stage, client: told.append((stage, client)),
+        on_stage=lambda stage: reported.append((stage, None)),
+        on_answer=lambda stage, client: reported.append((stage, client)),
     )
-    assert [stage for stage, client in told if client is None] == STAGES
+    assert [stage for stage, client in reported if client is None] == STAGES
     for stage in STAGES:
-        answered = {client for now, client in told if now is stage and client is not None}
+        answered = {client for now, client in reported if now is stage and client is not None}
         assert answered == set(plan.ids) - ({2} if stage >= Stage.INPUTS else set())
 
 
@@ -380,7 +394,7 @@ def peak(n: int, group: int, groupings: int) -> float:
         tracemalloc.stop()
 
 
-def test_memory_grows_with_the_rows_and_not_with_all_masked_vectors() -> None:
+def test_memory_grows_with_the_group_sums_and_not_with_all_masked_vectors() -> None:
     few, many, twice = peak(12, 6, 3), peak(12, 2, 3), peak(24, 4, 3)
     rows_of_few, rows_of_many, one_client = 6, 18, 3 + 3  # its vectors, and what makes them
     assert few < rows_of_few + one_client  # where all vectors would be 36
@@ -390,7 +404,7 @@ def test_memory_grows_with_the_rows_and_not_with_all_masked_vectors() -> None:
 
 @needs_fork
 @pytest.mark.skipif(held() is None, reason="this system does not tell how much memory processes share")
-def test_memory_of_processes_is_the_rows_and_two_clients_each() -> None:
+def test_memory_of_processes_is_the_group_sums_and_two_clients_each() -> None:
     length, groupings, processes = 1_000_000, 4, 2
     schedule = Schedule(name="random", size=6, groupings=groupings)
     plan = make_plan(12, length=length, schedule=schedule, policy=REPORT)

@@ -37,17 +37,17 @@ def hellos(clients: InProcessClients | ForkedClients, plan: Plan) -> dict[int, A
     return {answer.client: answer for answer in clients.answers(Stage.KEYS, ((v, None) for v in plan.ids))}
 
 
-def test_one_process_means_this_one() -> None:
+def test_one_process_is_the_callers() -> None:
     assert isinstance(start_clients(make_scenario(make_plan(3, colluders=0)), 1), InProcessClients)
 
 
-def test_where_a_system_cannot_fork_everything_happens_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fork_everything_runs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "fork", raising=False)
     assert isinstance(start_clients(make_scenario(make_plan(3, colluders=0)), 4), InProcessClients)
 
 
 @needs_fork
-def test_every_client_answers_once_and_as_it_would_here() -> None:
+def test_every_client_answers_once_and_as_in_one_process() -> None:
     plan = make_plan(7)
     here, there = InProcessClients(make_scenario(plan)), ForkedClients(make_scenario(plan), 3)
     try:
@@ -64,7 +64,7 @@ def test_every_client_answers_once_and_as_it_would_here() -> None:
 
 
 @needs_fork
-def test_a_client_stays_in_its_process_with_all_it_remembers() -> None:
+def test_a_client_stays_in_its_process_with_its_state() -> None:
     plan = make_plan(5)
     clients, server = ForkedClients(make_scenario(plan), 2), Server(plan)
     try:
@@ -99,7 +99,7 @@ def test_a_message_to_all_is_decoded_once_per_process_and_a_private_one_once(
     assert counted == {"KeyList": processes, "Bundle": 6, "Survivors": processes, "Signatures": processes}
 
 
-def test_masked_vectors_are_made_in_the_memory_that_is_given() -> None:
+def test_masked_vectors_are_written_to_the_given_memory() -> None:
     plan = make_plan(4)
     scenario, server = make_scenario(plan), Server(plan)
     clients = InProcessClients(scenario)
@@ -125,7 +125,7 @@ def test_closing_twice_is_closing_once() -> None:
 
 
 @needs_fork
-def test_a_fork_that_fails_takes_the_earlier_ones_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_fork_ends_the_earlier_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     fork, calls = os.fork, []
 
     def once() -> int:
@@ -142,7 +142,7 @@ def test_a_fork_that_fails_takes_the_earlier_ones_back(monkeypatch: pytest.Monke
 
 
 @needs_fork
-def test_a_worker_leaves_alone_what_the_server_has_not_read_yet() -> None:
+def test_a_worker_does_not_overwrite_what_the_server_has_not_read() -> None:
     plan = make_plan(4)
     clients, server = ForkedClients(make_scenario(plan), 1), Server(plan)
     try:

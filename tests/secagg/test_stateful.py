@@ -106,7 +106,7 @@ class AnySchedule(RuleBasedStateMachine):
         letter = self.cluster.flying[place]
         if letter.up:
             self.cluster.duplicate(place)
-        elif self.may_hurt(letter.client):  # a client answers once; whoever is asked twice may give up
+        elif self.may_hurt(letter.client):  # a client answers once; a client that is asked twice may give up
             self.hurt.add(letter.client)
             self.cluster.duplicate(place)
 
@@ -155,7 +155,7 @@ class AnySchedule(RuleBasedStateMachine):
     @precondition(lambda self: Stage.CONSISTENCY <= self.cluster.server.stage <= Stage.UNMASKING)
     @rule()
     def ask_again(self) -> None:
-        """The server resumes: whoever has not answered is asked once more."""
+        """The server resumes: clients that have not answered are asked again."""
         waiting = set(self.cluster.server.waiting_for())
         if all(self.may_hurt(client) for client in waiting) and (
             not self.patient or len(self.hurt | waiting) <= len(self.plan.ids) - self.plan.t
@@ -326,7 +326,7 @@ class AnyServer(RuleBasedStateMachine):
             self.send(puppet, world.signatures(made))
 
     @rule(data=st.data())
-    def lie_to_somebody(self, data: st.DataObject) -> None:
+    def lie_to_a_client(self, data: st.DataObject) -> None:
         puppet = self.a_client(data, State.ADVERTISED, State.DEALT, State.MASKED, State.SIGNED)
         if puppet:
             self.lie(data, puppet)
@@ -462,7 +462,7 @@ class TestManyServers(AnyServer.TestCase):
     settings = MANY
 
 
-def test_the_machines_reach_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_machines_reach_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that never gets to unmasking would test nothing: by the book, both do."""
     machine = AnyServer()
     machine.start((4, 3, 1, 2, 1), True)
