@@ -24,11 +24,12 @@ from secagg.protocol.plan import Member, Plan
 from secagg.protocol.result import Dropout, GroupSum, Result, Stage
 from secagg.protocol.server import Server
 from secagg.simulation.cache import SharedCache
-from secagg.simulation.clients import Inputs, Scenario, Tamper, start_clients
+from secagg.simulation.clients import ForkedClients, InProcessClients, Inputs, Scenario, Tamper, start_clients
 from secagg.simulation.cost import Cost
 from secagg.simulation.misbehaviour import Misbehaviour
 from secagg.types import ClientId, Entropy, GroupId, Ring32
 
+Outbox = Mapping[ClientId, ToClient | None]
 Drop = Mapping[ClientId, Stage]  # the stage at which a client stops answering
 
 
@@ -74,6 +75,13 @@ def run(
 
     `tamper` and `entropy` are for tests: functions that replace a client's honest message and its random
     bytes. They run in the process that holds the client. Raises TooFewSurvivors if the run cannot finish.
+
+    >>> from secagg import Schedule
+    >>> identities = make_identities(range(4))
+    >>> plan = Plan(training_id=bytes(32), training_seed=bytes(32), round=0, roster=make_roster(identities),
+    ...             length=2, schedule=Schedule(name="random", size=4), bound=9)
+    >>> run(plan, {v: np.array([v, 1]) for v in range(4)}, identities, drop={3: Stage.INPUTS}).sum()
+    array([3, 3])
     """
     misbehave = misbehave or {}
     _check_on_roster(plan, {*(drop or {}), *(tamper or {}), *misbehave})
@@ -88,26 +96,38 @@ def run(
     make = _client_factory(plan, identities, journal, entropy, threads=1 if processes > 1 else None)
     clients = start_clients(Scenario(plan, make, inputs, tamper), processes)
     server = Server(plan)
-    outbox: Mapping[ClientId, ToClient | None] = dict.fromkeys(plan.ids)
+    outbox: Outbox = dict.fromkeys(plan.ids)
     try:
         while server.stage < Stage.DONE:
-            stage = server.stage
             if on_stage is not None:
-                on_stage(stage)
-            present = (v for v in outbox if drop.get(v, Stage.DONE) > stage)
-            for answer in clients.answers(stage, _requests(outbox, present, stage, cost)):
-                cost.answered(stage, answer.seconds, up=answer.sent, down=answer.received)
-                if answer.reply is not None:
-                    with cost.serving(stage, time.thread_time):
-                        server.receive(answer.client, answer.reply)
-                if on_answer is not None:
-                    on_answer(stage, answer.client)
-                del answer  # free its vectors before the next client makes its own
-            with cost.serving(stage, time.perf_counter):
-                outbox = server.advance()
+                on_stage(server.stage)
+            outbox = _run_stage(server, clients, outbox, drop, cost, on_answer)
     finally:
         clients.close()
     return server.result()
+
+
+def _run_stage(
+    server: Server,
+    clients: ForkedClients | InProcessClients,
+    outbox: Outbox,
+    drop: Drop,
+    cost: Cost,
+    on_answer: Callable[[Stage, ClientId], None] | None,
+) -> Outbox:
+    """Deliver the server's messages and the answers of the clients that are present; close the stage."""
+    stage = server.stage
+    present = (v for v in outbox if drop.get(v, Stage.DONE) > stage)
+    for answer in clients.answers(stage, _requests(outbox, present, stage, cost)):
+        cost.answered(stage, answer.seconds, up=answer.sent, down=answer.received)
+        if answer.reply is not None:
+            with cost.serving(stage, time.thread_time):
+                server.receive(answer.client, answer.reply)
+        if on_answer is not None:
+            on_answer(stage, answer.client)
+        del answer  # free its vectors before the next client makes its own
+    with cost.serving(stage, time.perf_counter):
+        return server.advance()
 
 
 def clear(
@@ -120,6 +140,13 @@ def clear(
     """The sums that `run` would give, bit for bit, with the same encoding and audit but no cryptography.
 
     A client that misbehaves counts as a dropout here, where `run` may blame it instead.
+
+    >>> from secagg import Schedule
+    >>> plan = Plan(training_id=bytes(32), training_seed=bytes(32), round=0,
+    ...             roster=make_roster(make_identities(range(4))), length=2,
+    ...             schedule=Schedule(name="random", size=4), bound=9)
+    >>> clear(plan, {v: np.array([v, 1]) for v in range(4)}, drop={3: Stage.INPUTS}).sum()
+    array([3, 3])
     """
     misbehave = misbehave or {}
     drop = _earlier(drop, {v: kind.unusable_from for v, kind in misbehave.items()})
@@ -128,29 +155,29 @@ def clear(
     totals: dict[GroupId, Ring32] = {}
     for client in alive:
         encoded, _ = plan.encoding.encode(np.asarray(inputs[client]), weight=plan.relative_weight(client))
-        for row in plan.groups_of[client]:
-            if row in totals:
-                totals[row] += encoded
-            elif row in verdict.opened:
-                totals[row] = encoded.copy()
+        for group in plan.groups_of[client]:
+            if group in totals:
+                totals[group] += encoded
+            elif group in verdict.opened:
+                totals[group] = encoded.copy()
     broken = {
         v
         for v, kind in misbehave.items()
         if kind is Misbehaviour.BROKEN_BOXES and drop.get(v, Stage.DONE) > Stage.SHARES
     }
     lost = {
-        row: "a client in it dealt no usable shares"
-        for row in sorted(verdict.opened)
-        if broken.intersection(plan.group(row))
+        group: "a client in it dealt no usable shares"
+        for group in sorted(verdict.opened)
+        if broken.intersection(plan.group(group))
     }
     present = frozenset(alive)
     return Result(
         plan=plan,
         survivors=tuple(alive),
         groups={
-            row: GroupSum(totals[row], tuple(v for v in plan.group(row) if v in present))
-            for row in sorted(verdict.opened)
-            if row not in lost
+            group: GroupSum(totals[group], tuple(v for v in plan.group(group) if v in present))
+            for group in sorted(verdict.opened)
+            if group not in lost
         },
         closed=verdict.closed,
         lost=lost,
@@ -209,7 +236,7 @@ def _earlier(drop: Drop | None, other: Drop) -> dict[ClientId, Stage]:
 
 
 def _requests(
-    outbox: Mapping[ClientId, ToClient | None], receivers: Iterator[ClientId], stage: Stage, cost: Cost
+    outbox: Outbox, receivers: Iterator[ClientId], stage: Stage, cost: Cost
 ) -> Iterator[tuple[ClientId, ToClient | None]]:
     """What the server sends, made one message at a time."""
     for client in receivers:
