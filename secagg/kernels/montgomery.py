@@ -170,18 +170,11 @@ def _parallel(
 
 
 @kernel
-def _divide(
-    this: Words, lead: int, rows: int, at: int, size: int, p: np.uint64, pinv: np.uint64, out: Words
-) -> None:
-    """Divide the `size` columns after column `at` by it: cross products with its nonzero row `lead`."""
-    to = 0
+def _first_nonzero(column: Words, rows: int) -> int:
     for row in range(rows):
-        if row == lead:
-            continue
-        for i in range(size):
-            cross = mul(this[lead, at], this[row, at + 1 + i], p, pinv)
-            out[to, i] = sub(cross, mul(this[row, at], this[lead, at + 1 + i], p, pinv), p)
-        to += 1
+        if column[row]:
+            return row
+    return -1
 
 
 @kernel
@@ -221,18 +214,23 @@ def dependent(columns: Words, one: np.uint64, p: np.uint64, pinv: np.uint64) -> 
             chosen[level] = -1
             level -= 1
             continue
-        lead = -1
-        for row in range(left):
-            if stack[level, row, at]:
-                lead = row
-                break
+        lead = _first_nonzero(stack[level, :, at], left)
         if lead < 0:  # zero after division: dependent on the columns divided by before
             for up in range(level):
                 found[up] = origin[up, chosen[up]]
             found[level] = origin[level, at]
             return found
-        count[level + 1] = count[level] - at - 1
-        _divide(stack[level], lead, left, at, count[level + 1], p, pinv, stack[level + 1])
-        origin[level + 1, : count[level + 1]] = origin[level, at + 1 : count[level]]
+        size = count[level + 1] = count[level] - at - 1
+        out = 0
+        for row in range(left):
+            if row == lead:
+                continue
+            for i in range(size):
+                cross = mul(stack[level, lead, at], stack[level, row, at + 1 + i], p, pinv)
+                other = mul(stack[level, row, at], stack[level, lead, at + 1 + i], p, pinv)
+                stack[level + 1, out, i] = sub(cross, other, p)
+            out += 1
+        for i in range(size):
+            origin[level + 1, i] = origin[level, at + 1 + i]
         level += 1
     return found
