@@ -1,20 +1,35 @@
-"""Whose fault it was, and what was prevented. Nothing here ever carries a secret."""
+"""Errors by whose fault they are: the caller's, a peer's, or nobody's. No error carries a secret."""
 
 from __future__ import annotations
 
 
 class SecAggError(Exception):
-    """Base of everything secagg raises on purpose."""
+    """Base of every error that secagg raises on purpose.
+
+    >>> from secagg import SecAggError, UsageError
+    >>> issubclass(UsageError, SecAggError)
+    True
+    """
 
 
 class UsageError(SecAggError, ValueError):
-    """The caller's mistake; nothing was sent."""
+    """The caller made a mistake; nothing was sent.
+
+    >>> from secagg import Member
+    >>> Member(-1, bytes(32))
+    Traceback (most recent call last):
+    secagg.errors.UsageError: client id -1 does not fit in 32 bits
+    """
 
 
 class PeerError(SecAggError):
     """A peer (usually the server) broke the protocol; this run is over.
 
-    `culprit` is the client id that the evidence points to, or None when it is the server or unknown.
+    `culprit` is the client id that the evidence points to, or None if it is the server or unknown.
+
+    >>> from secagg import PeerError
+    >>> PeerError("client 3: wrong signature", culprit=3).culprit
+    3
     """
 
     def __init__(self, message: str, *, culprit: int | None = None) -> None:
@@ -23,19 +38,41 @@ class PeerError(SecAggError):
 
 
 class WireError(PeerError):
-    """Bytes that are not exactly one well-formed message."""
+    """The bytes are not exactly one well-formed message.
+
+    >>> from secagg import decode
+    >>> decode(bytes([9, 1]))
+    Traceback (most recent call last):
+    secagg.errors.WireError: wire version 9, this is version 1
+    """
 
 
-class PlanRefused(PeerError):  # noqa: N818 - it reads as the sentence it is
-    """The server's plan is below this client's floors; nothing was sent."""
+class PlanRefused(PeerError):  # noqa: N818 - the name says what happened
+    """The server's plan does not meet this client's floors; nothing was sent.
+
+    >>> from secagg import PeerError, PlanRefused
+    >>> issubclass(PlanRefused, PeerError)
+    True
+    """
 
 
-class TooFewSurvivors(PeerError):  # noqa: N818 - it reads as the sentence it is
-    """Below the threshold: the sums stay hidden, by design."""
+class TooFewSurvivors(PeerError):  # noqa: N818 - the name says what happened
+    """Fewer clients than the threshold are left, so the sums stay hidden.
+
+    >>> from secagg import secure_sum
+    >>> secure_sum([[1], [2], [3], [4]], drop=[2, 3])  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    secagg.errors.TooFewSurvivors: 2 clients ...
+    """
 
 
-class AlreadyUsed(SecAggError):  # noqa: N818 - as above
-    """An exclusive record exists: this step, or another opening of this update, was taken before."""
+class AlreadyUsed(SecAggError):  # noqa: N818 - the name says what happened
+    """The journal has a record that this step, or another opening of this update, was already taken.
+
+    >>> from secagg import AlreadyUsed, PeerError
+    >>> issubclass(AlreadyUsed, PeerError)  # no peer is at fault
+    False
+    """
 
 
 class NoCacheWarning(UserWarning):

@@ -1,7 +1,7 @@
-"""Every domain-separation label, in one file so that no two uses can collide.
+"""All domain-separation labels, in one file, so that no two uses collide.
 
-A label opens the `info` of each HKDF call, the bytes under each signature and the bytes under each hash.
-No label is a prefix of another: each ends with a newline that appears nowhere else in it.
+A label begins the `info` of each HKDF call and the bytes of each signature and each hash. No label is a
+prefix of another: each ends with a newline, which appears nowhere else in it.
 """
 
 from __future__ import annotations

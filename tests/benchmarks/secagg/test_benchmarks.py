@@ -15,7 +15,8 @@ import pytest
 
 from secagg import UsageError
 from secagg.crypto import keys
-from secagg.protocol import client, client_checks, dealing, server, unmask
+from secagg.protocol import client_checks, dealing, server, unmask
+from secagg.protocol import masking as client_masking
 from secagg.protocol.result import Stage
 from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks.secagg import growth, parts, round
@@ -79,12 +80,12 @@ def test_the_floor_counts_exactly_what_a_run_does(size: Size, monkeypatch: pytes
         done["mask bytes"] += 4 * len(vector) * len(mask_keys)
         add_masks(vector, mask_keys, signs, **options)
 
-    add_masks = client.add_masks
+    add_masks = client_masking.add_masks
     monkeypatch.setattr(keys.AgreementKey, "agree", counting("agree", keys.AgreementKey.agree))
     monkeypatch.setattr(keys.Identity, "sign", counting("sign", keys.Identity.sign))
     for module in (client_checks, dealing, server):
         monkeypatch.setattr(module, "verify", counting("verify", module.verify))
-    monkeypatch.setattr(client, "add_masks", masking)
+    monkeypatch.setattr(client_masking, "add_masks", masking)
     monkeypatch.setattr(unmask, "add_masks", masking)
     measure_run(size, processes=1)
     work = Work.of(size)
