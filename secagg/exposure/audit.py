@@ -173,7 +173,11 @@ def audit(
 
 @dataclass(frozen=True, slots=True)
 class Revealed:
-    """What a set of sums reveals about the clients in them; see `revealed`."""
+    """What a set of sums reveals about the clients in them; see `revealed`.
+
+    >>> revealed([{0, 1}, {1, 2}]).rank
+    2
+    """
 
     clients: tuple[ClientId, ...]
     rank: int

@@ -22,7 +22,11 @@ Result = TypeVar("Result")
 
 
 def cores() -> int:
-    """The number of processors that this process may use."""
+    """The number of processors that this process may use.
+
+    >>> cores() >= 1
+    True
+    """
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
