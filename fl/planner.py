@@ -216,7 +216,7 @@ def _robustness(
     for number in range(rounds):
         dropouts = np.flatnonzero(rng.random(cell) < question.dropout).tolist() if question.dropout else []
         groupings, verdict = secure.preview(
-            cell, schedule, secure.policy(experiment), seed=question.seed, round=number, dropouts=dropouts
+            cell, schedule, secure.policy(experiment), seed=question.seed, round=number, dropouts=tuple(dropouts)
         )
         opened += sum(map(len, groupings)) / (candidate.groupings * candidate.clusters / cells) / rounds
         leverage += verdict.mean_leverage / rounds

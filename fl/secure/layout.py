@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from fl.config.schema import Experiment
 from fl.errors import ConfigError
@@ -43,13 +44,8 @@ class Layout:
                 sizes = _even_sizes(n, most)
                 schedules = tuple(Schedule(name="random", size=size) for size in sizes)
                 return cls(sizes, schedules, len(sizes), n, 1)
-            clusters = experiment.clusters
-            schedule = Schedule(
-                name=clusters.schedule,
-                size=clusters.size,
-                groupings=clusters.groupings,
-                atom=clusters.atom,
-            )
+            c = experiment.clusters
+            schedule = Schedule(name=c.schedule, size=c.size, groupings=c.groupings, atom=c.atom)
             sizes = (n,) if n <= most else _cell_sizes(n, most, schedule)
             count = sum(schedule.groups(size) for size in sizes)
         except UsageError as error:
@@ -154,9 +150,8 @@ def check_exposure(experiment: Experiment, layout: Layout) -> None:
             f"min_survivors); use clusters of at least {wanted}"
         )
     try:
-        plan = _sample_plan(
-            size, schedule, policy(experiment), experiment.seed, 0, privacy.threshold, privacy.colluders
-        )
+        limits = {"threshold": privacy.threshold, "colluders": privacy.colluders}
+        plan = _sample_plan(size, schedule, policy(experiment), experiment.seed, 0, **limits)
     except UsageError as error:
         raise ConfigError(f"privacy: {error}") from None
     verdict = plan.audit(range(size)) if enforced else None
@@ -191,7 +186,7 @@ def _alternatives(experiment: Experiment, size: int, schedule: Schedule) -> str:
     return "; ".join(offers)
 
 
-def safe_groupings(n: int, schedule: Schedule, rules: Policy, *, seed: int = 0, most: int = 10) -> int:
+def safe_groupings(n: int, schedule: Schedule, rules: Policy, *, seed: int, most: int = 10) -> int:
     """The largest number of groupings, up to `most`, of which the audit opens every sum; 0 if none."""
     safe = 0
     for groupings in range(1, most + 1):
@@ -206,14 +201,9 @@ def safe_groupings(n: int, schedule: Schedule, rules: Policy, *, seed: int = 0, 
     return safe
 
 
+@lru_cache(maxsize=4)  # the planner asks again for what it has just seen
 def preview(
-    n: int,
-    schedule: Schedule,
-    rules: Policy,
-    *,
-    seed: int = 0,
-    round: int = 0,
-    dropouts: Collection[int] = (),
+    n: int, schedule: Schedule, rules: Policy, *, seed: int, round: int = 0, dropouts: tuple[int, ...] = ()
 ) -> tuple[list[list[tuple[int, ...]]], Verdict]:
     """What one cell of n clients would open in a round, without running anything.
 
@@ -235,13 +225,7 @@ def preview(
 
 
 def _sample_plan(
-    n: int,
-    schedule: Schedule,
-    rules: Policy,
-    seed: int,
-    round: int,
-    threshold: int | None = None,
-    colluders: int | None = None,
+    n: int, schedule: Schedule, rules: Policy, seed: int, round: int, **thresholds: int | None
 ) -> Plan:
     """A plan of one cell to inspect. Nobody can run it, because its roster has no real keys."""
     return Plan(
@@ -252,7 +236,6 @@ def _sample_plan(
         schedule=schedule,
         training_seed=training_seed(seed),
         clip=1.0,
-        threshold=threshold,
-        colluders=colluders,
         policy=rules,
+        **thresholds,
     )

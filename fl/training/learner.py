@@ -128,13 +128,10 @@ class Learner:
         self._module = task.build()
         self._initial = flatten(self._module)
         self._module.to(self.device)
-        self._channels_last = self.device.type == "cpu" and any(
-            p.dim() == 4 for p in parameters(self._module)
-        )
-        if self._channels_last:
-            for p in parameters(self._module):
-                if p.dim() == 4:
-                    p.data = p.data.contiguous(memory_format=torch.channels_last)
+        kernels = [p for p in parameters(self._module) if p.dim() == 4 and self.device.type == "cpu"]
+        for p in kernels:
+            p.data = p.data.contiguous(memory_format=torch.channels_last)
+        self._channels_last = bool(kernels)
         self._parameters: list[Tensor] = list(parameters(self._module))
         self._momenta = [torch.zeros_like(p) for p in self._parameters]
         self._buffers = {name: buffer.cpu().clone() for name, buffer in self._module.named_buffers()}
@@ -317,10 +314,9 @@ class Learner:
                 new = momentum.mul(local.momentum).add_(gradients[name]).add_(p, alpha=local.weight_decay)
                 torch.where(moving, new, momentum, out=momentum)
                 torch.where(moving, p.sub(momentum, alpha=local.lr), p, out=p)
-        for part, p, before in zip(
-            split(out, self._module), stacked, split(start, self._module), strict=True
-        ):
-            part.copy_(p.sub_(before))
+        before = split(start, self._module)
+        for part, p, old in zip(split(out, self._module), stacked, before, strict=True):
+            part.copy_(p.sub_(old))
 
     def _stacked_gradients(
         self, stacked: dict[str, Tensor], inputs: Tensor, labels: Tensor, weight: Tensor

@@ -86,17 +86,14 @@ def prepare(experiment: Experiment) -> Federated:
 def shortened(data: DataSet, experiment: Experiment) -> DataSet:
     """The data with as many random examples as the configuration asks for."""
     random = np.random.default_rng([experiment.seed, *b"shortened"])
-    train, test = experiment.data.examples, experiment.data.test_examples
-    if train is not None and train < len(data.train):
-        chosen = np.sort(random.permutation(len(data.train))[:train]).astype(np.int64)
-        data = replace(data, train=data.train.take(chosen))
-        if data.roles is not None:
-            roles = tuple((name, np.flatnonzero(np.isin(chosen, rows))) for name, rows in data.roles)
-            data = replace(data, roles=roles)
-    if test is not None and test < len(data.test):
-        chosen = np.sort(random.permutation(len(data.test))[:test]).astype(np.int64)
-        data = replace(data, test=data.test.take(chosen))
-    return data
+    roles, parts = data.roles, {"train": data.train, "test": data.test}
+    for name, count in (("train", experiment.data.examples), ("test", experiment.data.test_examples)):
+        if count is not None and count < len(parts[name]):
+            chosen = np.sort(random.permutation(len(parts[name]))[:count]).astype(np.int64)
+            parts[name] = parts[name].take(chosen)
+            if name == "train" and roles is not None:
+                roles = tuple((role, np.flatnonzero(np.isin(chosen, rows))) for role, rows in roles)
+    return replace(data, roles=roles, **parts)
 
 
 def run(
@@ -216,16 +213,13 @@ def stop_reason(experiment: Experiment, history: Sequence[Mapping[str, Any]]) ->
 def summarise(history: Sequence[Mapping[str, Any]], reason: str, seconds: float) -> dict[str, Any]:
     """A training in a few numbers."""
     accuracies = [record["accuracy"] for record in history if record["accuracy"] is not None]
+    costs = [record["cryptography"] for record in history]
+    asked = sum(cost["clients"] for cost in costs)
+    up, down = (sum(sum(cost[way].values()) for cost in costs) for way in ("bytes_up", "bytes_down"))
     spent: dict[str, float] = {}
     for record in history:
         for name, amount in record["seconds"].items():
             spent[name] = spent.get(name, 0.0) + amount
-    asked = sum(record["cryptography"]["clients"] for record in history)
-    up = sum(sum(record["cryptography"]["bytes_up"].values()) for record in history)
-    down = sum(sum(record["cryptography"]["bytes_down"].values()) for record in history)
-    blamed: dict[str, str] = {}
-    for record in history:
-        blamed |= record["blamed"]
     return {
         "rounds": len(history),
         "accuracy": accuracies[-1] if accuracies else None,
@@ -237,7 +231,7 @@ def summarise(history: Sequence[Mapping[str, Any]], reason: str, seconds: float)
             (r["exposure"]["anonymity"] for r in history if r["exposure"]["anonymity"] is not None),
             default=None,
         ),
-        "blamed": blamed,
+        "blamed": {client: why for record in history for client, why in record["blamed"].items()},
         "dropouts": sum(len(record["dropouts"]) for record in history),
         "skipped_rounds": [record["round"] for record in history if record["skipped"]],
         "seconds": spent,

@@ -187,6 +187,10 @@ def test_zeno_accepts_what_lowers_the_loss_enough() -> None:
     assert robust.zeno(x, loss=loss, rho=0.0) == 2.5
     assert robust.zeno.detail(x, loss=loss, rho=0.1).accepted == (0,)  # 0 - 0.1 * 16 < 0
     assert robust.zeno.detail(x, loss=loss, rho=0.1, epsilon=1.6).accepted == (0, 1)
+    known = {"losses": np.array([9.0, 1.0, 4.0, 9.0]), "rho": 0.0}  # by row, also where a row is ignored
+    assert robust.zeno.detail(column(np.nan, 1, 4, 5), loss=lambda g: 4.0, **known).accepted == (1, 2)
+    with pytest.raises(ValueError, match="one value per row: got 4 for 3 rows"):
+        robust.zeno(x, loss=loss, **known)
 
 
 def test_zeno_plus_plus_accepts_by_the_first_order_score() -> None:
