@@ -183,7 +183,8 @@ def _audited(
 ) -> Candidate:
     """Evaluate a choice with the exposure audit and with simulated rounds."""
     cell, schedule = layout.cells[0], layout.schedules[0]
-    _, verdict = secure.preview(cell, schedule, secure.policy(experiment), seed=question.seed)
+    policy, seed = secure.policy(experiment), question.seed
+    _, verdict = secure.preview(cell, schedule, policy, seed=seed, round=0, dropouts=())
     candidate = replace(candidate, anonymity=verdict.anonymity.lower, leverage=verdict.mean_leverage)
     if verdict.closed:
         exposed = len(verdict.would_expose)
@@ -212,11 +213,11 @@ def _robustness(
     cell, schedule, cells = layout.cells[0], layout.schedules[0], len(layout.cells)
     rounds = DROPOUT_ROUNDS if question.dropout else ROUNDS
     held = spoiled = opened = leverage = 0.0
-    anonymity = candidate.anonymity
+    anonymity, policy = candidate.anonymity, secure.policy(experiment)
     for number in range(rounds):
         dropouts = np.flatnonzero(rng.random(cell) < question.dropout).tolist() if question.dropout else []
         groupings, verdict = secure.preview(
-            cell, schedule, secure.policy(experiment), seed=question.seed, round=number, dropouts=tuple(dropouts)
+            cell, schedule, policy, seed=question.seed, round=number, dropouts=tuple(dropouts)
         )
         opened += sum(map(len, groupings)) / (candidate.groupings * candidate.clusters / cells) / rounds
         leverage += verdict.mean_leverage / rounds

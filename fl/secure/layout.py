@@ -12,7 +12,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from fl.config.schema import Experiment
+from fl.config.schema import Experiment, Privacy
 from fl.errors import ConfigError
 from secagg import Plan, Policy, Schedule, UsageError, Verdict
 from secagg.protocol import GroupId, Member, default_colluders, default_threshold
@@ -150,8 +150,7 @@ def check_exposure(experiment: Experiment, layout: Layout) -> None:
             f"min_survivors); use clusters of at least {wanted}"
         )
     try:
-        limits = {"threshold": privacy.threshold, "colluders": privacy.colluders}
-        plan = _sample_plan(size, schedule, policy(experiment), experiment.seed, 0, **limits)
+        plan = _sample_plan(size, schedule, policy(experiment), experiment.seed, 0, privacy)
     except UsageError as error:
         raise ConfigError(f"privacy: {error}") from None
     verdict = plan.audit(range(size)) if enforced else None
@@ -193,7 +192,7 @@ def safe_groupings(n: int, schedule: Schedule, rules: Policy, *, seed: int, most
         try:
             wider = replace(schedule, groupings=groupings)
             wider.check(n)
-            if preview(n, wider, rules, seed=seed)[1].closed:
+            if preview(n, wider, rules, seed=seed, round=0, dropouts=())[1].closed:
                 break
         except UsageError:
             break
@@ -203,7 +202,7 @@ def safe_groupings(n: int, schedule: Schedule, rules: Policy, *, seed: int, most
 
 @lru_cache(maxsize=4)  # the planner asks again for what it has just seen
 def preview(
-    n: int, schedule: Schedule, rules: Policy, *, seed: int, round: int = 0, dropouts: tuple[int, ...] = ()
+    n: int, schedule: Schedule, rules: Policy, *, seed: int, round: int, dropouts: tuple[int, ...]
 ) -> tuple[list[list[tuple[int, ...]]], Verdict]:
     """What one cell of n clients would open in a round, without running anything.
 
@@ -225,7 +224,7 @@ def preview(
 
 
 def _sample_plan(
-    n: int, schedule: Schedule, rules: Policy, seed: int, round: int, **thresholds: int | None
+    n: int, schedule: Schedule, rules: Policy, seed: int, round: int, privacy: Privacy | None = None
 ) -> Plan:
     """A plan of one cell to inspect. Nobody can run it, because its roster has no real keys."""
     return Plan(
@@ -236,6 +235,7 @@ def _sample_plan(
         schedule=schedule,
         training_seed=training_seed(seed),
         clip=1.0,
+        threshold=privacy.threshold if privacy else None,
+        colluders=privacy.colluders if privacy else None,
         policy=rules,
-        **thresholds,
     )

@@ -93,7 +93,7 @@ def shortened(data: DataSet, experiment: Experiment) -> DataSet:
             parts[name] = parts[name].take(chosen)
             if name == "train" and roles is not None:
                 roles = tuple((role, np.flatnonzero(np.isin(chosen, rows))) for role, rows in roles)
-    return replace(data, roles=roles, **parts)
+    return replace(data, train=parts["train"], test=parts["test"], roles=roles)
 
 
 def run(
