@@ -13,8 +13,8 @@ The package depends on numpy and numba. It does not import torch, `secagg` or `f
 
 from robust import tolerance  # noqa: I001
 from robust.aggregators import (
-    bulyan, caf, centered_clipping, geometric_median, krum, mda, meamed, mean, median, monna, multi_krum,
-    norm_bounded_mean, smea, trimmed_mean,
+    bulyan, caf, centered_clipping, geometric_median, krum, mda, meamed, mean, median, monna,
+    multi_krum, norm_bounded_mean, smea, trimmed_mean,
 )  # fmt: skip
 from robust.attacks import (
     ATTACKS, Attack, AttackInput, a_little_is_enough, attack, fall_of_empires, gaussian, label_flip, mimic,
@@ -33,12 +33,12 @@ from robust.rule import (
 from robust.zeno import zeno, zeno_plus_plus
 
 __all__ = [
-    "AGGREGATORS", "ATTACKS", "PRE_AGGREGATORS", "Aggregate", "Aggregator", "Attack", "AttackInput",
-    "Indices", "Matrix", "Mixed", "Outcome", "Parameter", "PreAggregator", "Prepared", "Registry", "Rows",
-    "UnknownNameError", "Vector", "Weights", "a_little_is_enough", "aggregate", "aggregator", "arc",
-    "attack", "bucketing", "bulyan", "caf", "centered_clipping", "clipping", "fall_of_empires", "gaussian",
-    "geometric_median", "krum", "label_flip", "mda", "meamed", "mean", "median", "mimic", "min_max",
-    "min_sum", "monna", "multi_krum", "nnm", "non_finite", "norm_bounded_mean", "on_compile",
-    "pre_aggregator", "set_threads", "sign_flip", "smea", "tolerance", "trimmed_mean", "zeno",
-    "zeno_plus_plus", "zero",
+    "AGGREGATORS", "ATTACKS", "PRE_AGGREGATORS", "Aggregate", "Aggregator", "Attack",
+    "AttackInput", "Indices", "Matrix", "Mixed", "Outcome", "Parameter", "PreAggregator",
+    "Prepared", "Registry", "Rows", "UnknownNameError", "Vector", "Weights", "a_little_is_enough",
+    "aggregate", "aggregator", "arc", "attack", "bucketing", "bulyan", "caf", "centered_clipping",
+    "clipping", "fall_of_empires", "gaussian", "geometric_median", "krum", "label_flip", "mda",
+    "meamed", "mean", "median", "mimic", "min_max", "min_sum", "monna", "multi_krum", "nnm",
+    "non_finite", "norm_bounded_mean", "on_compile", "pre_aggregator", "set_threads", "sign_flip",
+    "smea", "tolerance", "trimmed_mean", "zeno", "zeno_plus_plus", "zero",
 ]  # fmt: skip

@@ -196,21 +196,8 @@ def paper_signal_lost(n_clients: int, bad: int, cluster_size: int, rounds: int =
     return (1 - Fraction(math.comb(n_clients - bad, drawn), math.comb(n_clients, drawn))) ** rounds
 
 
-RULES: dict[str, Callable[..., Array]] = {
-    "mean": mean,
-    "median": median,
-    "trimmed_mean": trimmed_mean,
-    "meamed": meamed,
-    "geometric_median": geometric_median,
-    "krum": krum,
-    "multi_krum": multi_krum,
-    "bulyan": bulyan,
-    "mda": mda,
-    "monna": monna,
-    "caf": caf,
-    "smea": smea,
-    "centered_clipping": centered_clipping,
-    "norm_bounded_mean": norm_bounded_mean,
-    "zeno": zeno,
-    "zeno++": zeno_plus_plus,
-}
+_FUNCTIONS: list[Callable[..., Array]] = [
+    mean, median, trimmed_mean, meamed, geometric_median, krum, multi_krum, bulyan, mda, monna, caf, smea,
+    centered_clipping, norm_bounded_mean, zeno,
+]  # fmt: skip
+RULES = {function.__name__: function for function in _FUNCTIONS} | {"zeno++": zeno_plus_plus}

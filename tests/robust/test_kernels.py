@@ -8,83 +8,17 @@ import subprocess
 import sys
 import threading
 import time
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import robust
-from robust.kernels import network
 from robust.kernels import threads as parallel
 from robust.kernels.jit import is_private
 
 ROOT = Path(robust.__file__).parent.parent
 USE = "import numpy, robust; print(robust.mean(numpy.arange(30.).reshape(5, 6))[0])"
-
-
-def run_steps(table: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """A network on the columns of a matrix, in plain numpy, after the sorting that loading does."""
-    values = values.copy()
-    n = len(values)
-    whole = n - n % network.RUN
-    for start in range(0, whole, network.RUN):
-        values[start : start + network.RUN].sort(axis=0)
-    if n - whole >= network.RUN // 2:
-        values[whole : whole + network.RUN // 2].sort(axis=0)
-    for a, b, c, d in table:
-        for i, j in [(a, b)] if c < 0 else [(a, c), (b, d), (b, c)]:
-            values[i], values[j] = np.minimum(values[i], values[j]), np.maximum(values[i], values[j])
-    return values
-
-
-@pytest.mark.parametrize("n", range(1, 13))
-def test_networks_are_right_for_all_inputs_of_zeros_and_ones(n: int) -> None:
-    """The zero-one principle (Knuth, TAOCP 3, 5.3.4): right for all of these, right for everything."""
-    every = np.array(list(product([0, 1], repeat=n)), dtype=np.int8).T
-    ordered = np.sort(every, axis=0)
-    assert np.array_equal(run_steps(network.steps_to_sort(n), every), ordered)
-    for low in range(n):
-        for high in range(low + 1, n + 1):
-            found = run_steps(network.steps_to_select(n, low, high), every)
-            assert np.array_equal(np.sort(found[low:high], axis=0), ordered[low:high])
-
-
-@pytest.mark.parametrize("n", [13, 16, 17, 20, 31, 33, 60, 64, 100, 131, 200])
-def test_networks_are_right_for_random_inputs(n: int) -> None:
-    values = np.random.default_rng(n).permuted(np.tile(np.arange(n), (300, 1)), axis=1).T
-    ordered = np.sort(values, axis=0)
-    assert np.array_equal(run_steps(network.steps_to_sort(n), values), ordered)
-    for low, high in [((n - 1) // 2, n // 2 + 1), (n // 5, n - n // 5), (0, 1), (n - 1, n), (2, n - 2)]:
-        found = run_steps(network.steps_to_select(n, low, high), values)
-        assert np.array_equal(np.sort(found[low:high], axis=0), ordered[low:high])
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    st.lists(
-        st.tuples(st.integers(0, 5), st.integers(0, 5)).filter(lambda pair: pair[0] < pair[1]), max_size=14
-    )
-)
-def test_joining_comparators_changes_nothing(net: list[tuple[int, int]]) -> None:
-    every = np.array(list(product([0, 1], repeat=6)), dtype=np.int8).T
-    expected = every.copy()
-    for i, j in net:
-        expected[i], expected[j] = np.minimum(expected[i], expected[j]), np.maximum(expected[i], expected[j])
-    found = every.copy()
-    for a, b, c, d in network._grouped(net):
-        for i, j in [(a, b)] if c < 0 else [(a, c), (b, d), (b, c)]:
-            found[i], found[j] = np.minimum(found[i], found[j]), np.maximum(found[i], found[j])
-    assert np.array_equal(found, expected)
-
-
-def test_tables_are_shared_and_cannot_be_changed() -> None:
-    table = network.steps_to_select(20, 9, 11)
-    assert table is network.steps_to_select(20, 9, 11)
-    with pytest.raises(ValueError, match="read-only"):
-        table[0] = 0
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 31, 32, 33, 63, 64, 65, 1000, 4097])

@@ -42,15 +42,6 @@ def test_a_fraction_below_one_half_leaves_something() -> None:
             assert robust.trimmed_mean(column(*range(n)), fraction=float(fraction)) == (n - 1) / 2
 
 
-def test_trimmed_mean_wants_one_of_f_and_fraction() -> None:
-    with pytest.raises(ValueError, match="either f or fraction"):
-        robust.trimmed_mean(column(1, 2, 3))
-    with pytest.raises(ValueError, match="either f or fraction"):
-        robust.trimmed_mean(column(1, 2, 3), f=1, fraction=0.3)
-    with pytest.raises(ValueError, match=r"below 1/2, got 0\.5"):
-        robust.trimmed_mean(column(1, 2, 3), fraction=0.5)
-
-
 def test_meamed_takes_the_lower_of_two_equally_near() -> None:
     assert robust.meamed(column(0, 2, 3, 4, 6), f=1) == np.float32(9 / 4)  # 0 rather than 6
     assert robust.meamed(column(0, 2, 3, 4, 5), f=2) == 3
@@ -76,9 +67,6 @@ def test_multi_krum_takes_between_one_and_n_minus_f_rows() -> None:
     x = column(1, 2, 3, 4, 50)
     assert np.array_equal(robust.multi_krum(x, f=1, m=1), robust.krum(x, f=1))
     assert robust.multi_krum(x, f=1) == 2.5
-    for m in (0, 5):
-        with pytest.raises(ValueError, match=f"got m={m}, n=5, f=1"):
-            robust.multi_krum(x, f=1, m=m)
 
 
 def test_bulyan_runs_krum_again_after_each_removal() -> None:
@@ -92,11 +80,6 @@ def test_mda_leaves_out_the_far_rows() -> None:
     x = column(0, 1, 2, 50, 60)
     assert robust.mda.detail(x, f=2).accepted == (0, 1, 2)
     assert robust.mda(x, f=2) == 1
-
-
-def test_mda_is_refused_where_it_is_not_feasible() -> None:
-    with pytest.raises(ValueError, match="mda needs n > 2f, f <= 16: got n=40, f=17"):
-        robust.mda(np.zeros((40, 2)), f=17)
 
 
 def test_mda_is_exact_far_beyond_trying_all_subsets() -> None:
@@ -113,13 +96,6 @@ def test_mda_is_exact_far_beyond_trying_all_subsets() -> None:
         for inside in found:
             swapped = [out, *(i for i in found if i != inside)]
             assert squared[np.ix_(swapped, swapped)].max() >= diameter
-
-
-def test_smea_is_refused_where_it_is_not_feasible() -> None:
-    """C(20, 9) is 167960, and C(200, 2) matrices of 198 rows would take minutes."""
-    for n, f in ((20, 9), (200, 2)):
-        with pytest.raises(ValueError, match=rf"smea needs n > 2f, C.*2\^17.*2\^33: got n={n}, f={f}"):
-            robust.smea(np.zeros((n, 2)), f=f)
 
 
 def test_smea_and_mda_differ_where_variance_and_diameter_do() -> None:
@@ -142,11 +118,6 @@ def test_caf_drops_an_outlier_and_says_so() -> None:
     assert (np.delete(weights, 5) > 0).all()
 
 
-def test_caf_is_the_same_every_time() -> None:
-    x = np.random.default_rng(2).standard_normal((10, 40)).astype(np.float32)
-    assert np.array_equal(robust.caf(x, f=3), robust.caf(x, f=3))
-
-
 def test_centered_clipping_moves_by_the_radius_at_most() -> None:
     x = column(10, 10, 10, -1000)
     assert robust.centered_clipping(x, centre=np.zeros(1), radius=1.0, steps=1) == 0.5
@@ -166,14 +137,6 @@ def test_norm_bounded_mean_bounds_norms() -> None:
     x = np.array([[3, 4], [0, 1], [300, 400]], dtype=np.float32)
     assert np.allclose(robust.norm_bounded_mean(x, bound=1.0), [(0.6 + 0 + 0.6) / 3, (0.8 + 1 + 0.8) / 3])
     assert np.allclose(robust.norm_bounded_mean(x), [2, 3])  # the median norm is 5
-
-
-@pytest.mark.parametrize("options", [{"bound": -1.0}, {"bound": -0.5}])
-def test_negative_bounds_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="cannot be negative"):
-        robust.norm_bounded_mean(column(1, 2), **options)
-    with pytest.raises(ValueError, match="cannot be negative"):
-        robust.clipping(column(1, 2), radius=options["bound"])
 
 
 def test_zeno_accepts_what_lowers_the_loss_enough() -> None:

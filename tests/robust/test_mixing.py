@@ -57,15 +57,6 @@ def test_buckets_are_means_of_a_random_partition(x: Matrix, size: int, seed: int
         assert close(row, wide(x)[order[i * size : (i + 1) * size]].mean(axis=0), float(np.abs(x).max()))
 
 
-def test_steps_refuse_what_makes_no_sense() -> None:
-    x = np.zeros((4, 3))
-    for step in (robust.nnm, robust.arc):
-        with pytest.raises(ValueError, match="needs n > f: got n=4, f=4"):
-            step(x, f=4)
-    with pytest.raises(ValueError, match="size=0"):
-        robust.bucketing(x, size=0, rng=np.random.default_rng(0))
-
-
 STEPS = {
     "clipping": {"radius": 3.0},
     "arc": {"f": 3},

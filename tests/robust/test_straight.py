@@ -1,4 +1,4 @@
-"""Straight-line order statistics give what the table's kernel gives, and what sorting gives."""
+"""Straight-line order statistics agree with the kernel of `order` and with sorting."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import robust
 from robust.kernels import network, order, straight_line
 from robust.kernels import threads as parallel
 
-SHAPES = [(1, 0, 1), (2, 0, 2), (5, 2, 3), (20, 9, 11), (straight_line.MOST_ROWS, 4, 20)]
+SHAPES = [
+    (1, 0, 1), (2, 0, 2), (4, 1, 2), (4, 1, 3), (5, 2, 3), (8, 3, 4), (9, 4, 5),
+    (20, 9, 10), (20, 9, 11), (straight_line.MOST_ROWS, 4, 20),
+]  # fmt: skip
 
 
 def values(n: int, width: int) -> np.ndarray:
@@ -41,7 +44,7 @@ def test_only_the_given_rows_count() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 15])
-def test_a_few_columns_are_left_to_the_other_kernel(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_matrices_of_few_columns_use_the_other_kernel(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(straight_line, "LEAST_VALUES", 1)
     x = values(5, width)
     assert np.array_equal(robust.median(x), np.median(x, axis=0))
@@ -77,7 +80,7 @@ def test_rules_use_it_for_large_matrices_and_give_the_same(
     monkeypatch.setattr(straight_line, "PIECE_BYTES", 1 << 12)
     monkeypatch.setattr(straight_line, "middle_mean", lambda *given: used.append(given[2:]) or real(*given))
     after = [robust.median(x), robust.trimmed_mean(x, f=2)]
-    assert len(used) == 4  # each once in vain, as a row was not finite
+    assert len(used) == 4  # each rule runs twice, because a row is not finite
     monkeypatch.setattr(parallel, "_limit", threads)
     assert np.array_equal(robust.median(x), after[0])
     assert np.array_equal(robust.trimmed_mean(x, f=2), after[1])

@@ -106,9 +106,11 @@ def test_exact_searches_withstand_no_more_than_is_feasible() -> None:
 
 WRONG = [
     ("mda", 60, {"f": 17}, "mda needs n > 2f, f <= 16: got n=60, f=17"),
-    ("smea", 20, {"f": 9}, r"smea needs n > 2f, C\(n, f\) <= 2\^17.*: got n=20, f=9"),
+    ("smea", 20, {"f": 9}, r"smea needs n > 2f, C\(n, f\) <= 2\^17.*: got n=20, f=9"),  # 167,960 subsets
+    ("smea", 200, {"f": 2}, r"smea needs n > 2f, C.*2\^33: got n=200, f=2"),  # matrices of 198 rows: minutes
     ("multi_krum", 9, {"f": 2, "m": 8}, "got m=8, n=9, f=2"),
     ("multi_krum", 9, {"f": 2, "m": 0}, "got m=0, n=9, f=2"),
+    ("trimmed_mean", 9, {"f": -1}, "f=-1"),
     ("trimmed_mean", 9, {}, "either f or fraction"),
     ("trimmed_mean", 9, {"f": 1, "fraction": 0.1}, "either f or fraction"),
     ("trimmed_mean", 9, {"fraction": 0.5}, r"below 1/2, got 0\.5"),
@@ -124,6 +126,7 @@ WRONG = [
     ("clipping", 9, {"radius": -1.0}, r"cannot be negative, got -1\.0"),
     ("bucketing", 9, {"size": 0, "rng": np.random.default_rng(0)}, "got size=0"),
     ("nnm", 9, {"f": 9}, "nnm needs n > f: got n=9, f=9"),
+    ("arc", 9, {"f": 9}, "arc needs n > f: got n=9, f=9"),
     ("arc", 9, {"f": -1}, "arc needs n > f: got n=9, f=-1"),
     ("mean", 0, {}, "mean needs at least one row, got n=0"),
 ]
