@@ -21,16 +21,9 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 MISTAKE, FAILED, STOPPED = 2, 1, 130
-EXTRAS = {
-    "torch": "fl",
-    "safetensors": "fl",
-    "msgspec": "fl",
-    "tomli_w": "fl",
-    "rich": "fl",
-    "jinja2": "fl",
-    "matplotlib": "fl",
-    "flwr": "flower",
-}
+EXTRAS = {"flwr": "flower"} | dict.fromkeys(
+    ("torch", "safetensors", "msgspec", "tomli_w", "rich", "jinja2", "matplotlib"), "fl"
+)
 """Packages that only an extra installs, and the name of that extra."""
 
 
@@ -311,18 +304,8 @@ def _report(options: argparse.Namespace) -> int:
 def _plan(options: argparse.Namespace) -> int:
     from fl import planner
 
-    question = planner.Question(
-        clients=options.clients,
-        byzantine=options.byzantine,
-        dropout=options.dropout,
-        rule=options.rule,
-        anonymity=options.anonymity,
-        max_leverage=options.max_leverage,
-        holds=options.holds,
-        cell=options.cell,
-        seed=options.seed,
-    )
-    answer = planner.plan(question)
+    fields = planner.Question.__dataclass_fields__
+    answer = planner.plan(planner.Question(**{name: getattr(options, name) for name in fields}))
     print(json.dumps(answer.to_json(), indent=1) if options.json else planner.as_text(answer))
     if options.picture:
         planner.draw(answer, options.picture)

@@ -169,7 +169,7 @@ def _expected(kind: Any, key: Key | None, value: Any) -> str:
     words = _KINDS[kind]
     if kind is float and isinstance(value, float) and not math.isfinite(value):
         words = "a finite number"
-    meta = key.meta if key else msgspec.Meta()
+    meta = key.limits if key else msgspec.Meta()
     limits = [
         f"{limit} {bound}"
         for limit, bound in (("at least", meta.ge), ("more than", meta.gt), ("at most", meta.le))

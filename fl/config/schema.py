@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import UnionType
@@ -51,18 +52,25 @@ def _pre_aggregators() -> tuple[str, ...]:
     return tuple(PRE_AGGREGATORS)
 
 
-def about(text: str, *, choices: Choices = (), or_path: bool = False, unset: str = "", **limits: Any) -> Meta:
-    """The meaning of a key, its limits (`ge`, `gt`, `le`), and for text the values that it can take.
+def _one_of(choices: Choices, *, or_path: bool = False) -> Meta:
+    """Allow only these texts. `or_path` also allows `module:function`."""
+    return Meta(extra={"choices": choices, "or_path": or_path})
 
-    `or_path` also allows `module:function`. `unset` says what happens when the key is left out.
-    """
-    extra = {"choices": choices, "or_path": or_path, "unset": unset}
-    meta: Meta = Meta(description=text, extra=extra, **limits)
-    return meta
+
+Positive = Annotated[int, Meta(ge=1)]
+Natural = Annotated[int, Meta(ge=0)]
+AtLeastTwo = Annotated[int, Meta(ge=2)]
+PositiveFloat = Annotated[float, Meta(gt=0)]
+Fraction = Annotated[float, Meta(gt=0, le=1)]
+UpToHalf = Annotated[float, Meta(ge=0, le=0.5)]
+Options = Mapping[str, Option]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the configuration file."""
+    """A table of the configuration file.
+
+    The docstring of each section has a line `key: meaning` for each of its keys.
+    """
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other values for some keys. The values are not checked."""
@@ -70,232 +78,205 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Data(Section, frozen=True):
-    """The data set, and how it is divided among the clients."""
+    """The data set, and how it is divided among the clients.
 
-    name: Annotated[str, about("data set", choices=DATA_SETS, or_path=True)] = "digits"
-    partition: Annotated[str, about("how examples are divided among clients", choices=PARTITIONS)] = "iid"
-    shards_per_client: Annotated[
-        int, about("for `shards`: the largest number of labels that a client holds", ge=1)
-    ] = 2
-    alpha: Annotated[float, about("for `dirichlet`: a small value gives each client few labels", gt=0)] = 0.5
-    validation: Annotated[
-        float, about("fraction of the training set that the server keeps for validation", ge=0, le=0.5)
-    ] = 0.0
-    roles: (
-        Annotated[int, about("for shakespeare: number of roles to read", ge=1, unset="number of clients")]
-        | None
-    ) = None
-    examples: (
-        Annotated[
-            int, about("number of training examples to use, drawn at random", ge=1, unset="all of them")
-        ]
-        | None
-    ) = None
-    test_examples: (
-        Annotated[int, about("number of test examples to use, drawn at random", ge=1, unset="all of them")]
-        | None
-    ) = None
+    name: data set
+    partition: how examples are divided among clients
+    shards_per_client: for `shards`, the largest number of labels that a client holds
+    alpha: for `dirichlet`, a small value gives each client few labels
+    validation: fraction of the training set that the server keeps for validation
+    roles: for shakespeare, number of roles to read; by default the number of clients
+    examples: number of training examples to use, drawn at random; by default all
+    test_examples: number of test examples to use, drawn at random; by default all
+    """
+
+    name: Annotated[str, _one_of(DATA_SETS, or_path=True)] = "digits"
+    partition: Annotated[str, _one_of(PARTITIONS)] = "iid"
+    shards_per_client: Positive = 2
+    alpha: PositiveFloat = 0.5
+    validation: UpToHalf = 0.0
+    roles: Positive | None = None
+    examples: Positive | None = None
+    test_examples: Positive | None = None
 
 
 class Local(Section, frozen=True):
-    """Local training: what each client does in a round (ClientOptimize in Algorithm 1)."""
+    """Local training: what each client does in a round (ClientOptimize in Algorithm 1).
 
-    epochs: Annotated[int, about("K: passes over the client's examples", ge=1)] = 2
-    batch_size: Annotated[int, about("examples in a minibatch", ge=1)] = 64
-    lr: Annotated[float, about("learning rate of the client", gt=0)] = 0.01
-    momentum: Annotated[float, about("momentum of SGD; starts at zero in each round", ge=0, le=0.999)] = 0.9
-    weight_decay: Annotated[float, about("weight decay of SGD", ge=0)] = 1e-4
-    drop_last: Annotated[bool, about("skip the last minibatch of an epoch if it is not full")] = False
+    epochs: K, passes over the client's examples
+    batch_size: examples in a minibatch
+    lr: learning rate of the client
+    momentum: momentum of SGD; starts at zero in each round
+    weight_decay: weight decay of SGD
+    drop_last: skip the last minibatch of an epoch if it is not full
+    """
+
+    epochs: Positive = 2
+    batch_size: Positive = 64
+    lr: PositiveFloat = 0.01
+    momentum: Annotated[float, Meta(ge=0, le=0.999)] = 0.9
+    weight_decay: Annotated[float, Meta(ge=0)] = 1e-4
+    drop_last: bool = False
 
 
 class Clusters(Section, frozen=True):
-    """Clusters: the groups of clients whose updates are summed."""
+    """Clusters: the groups of clients whose updates are summed.
 
-    size: Annotated[int, about('m: clients in a cluster; for 1, set `method = "no-share"`', ge=1)] = 3
-    groupings: Annotated[int, about("R: reclusterings of the same updates in each round", ge=1)] = 1
-    schedule: Annotated[str, about("how clusters are drawn (docs/exposure.md)", choices=SCHEDULES)] = "random"
-    atom: Annotated[int, about("for `atoms`: clients that always stay together", ge=0)] = 0
-    cell: Annotated[
-        int, about("largest number of clients in one secure aggregation; more are split into cells", ge=2)
-    ] = 300
+    size: m, clients in a cluster; for 1, set `method = "no-share"`
+    groupings: R, reclusterings of the same updates in each round
+    schedule: how clusters are drawn (docs/exposure.md)
+    atom: for `atoms`, clients that always stay together
+    cell: largest number of clients in one secure aggregation; more clients are split into cells
+    """
+
+    size: Positive = 3
+    groupings: Positive = 1
+    schedule: Annotated[str, _one_of(SCHEDULES)] = "random"
+    atom: Natural = 0
+    cell: AtLeastTwo = 300
 
 
 class Privacy(Section, frozen=True):
-    """What the server may learn."""
+    """What the server may learn.
 
-    audit: Annotated[
-        str,
-        about(
-            "`enforce` opens only sums that expose no client; `report-even-if-exposed` reproduces published "
-            "experiments and protects no one",
-            choices=AUDITS,
-        ),
-    ] = "enforce"
-    anonymity: Annotated[
-        int, about("T: each combination of opened sums involves at least T clients", ge=2)
-    ] = 3
-    max_leverage: Annotated[
-        float, about("largest fraction of a client's update that the opened sums may explain", gt=0, le=1)
-    ] = 0.8
-    min_survivors: Annotated[int, about("smallest number of clients in an opened sum", ge=2)] = 2
-    threshold: (
-        Annotated[
-            int,
-            about(
-                "t: clients that must take part to open a sum, per cell", ge=2, unset="smallest safe value"
-            ),
-        ]
-        | None
-    ) = None
-    colluders: (
-        Annotated[
-            int,
-            about(
-                "clients per cell that may collude with a malicious server", ge=0, unset="a third of the cell"
-            ),
-        ]
-        | None
-    ) = None
-    clip: Annotated[float, about("each coordinate is clipped to [-clip, clip] before encoding", gt=0)] = 8.0
-    weight_ratio: Annotated[float, about("largest ratio between the weights n_i of two clients", ge=1)] = 10.0
-    expose_every_client: Annotated[
-        bool, about("accept that `no-share` shows the update of each client to the server")
-    ] = False
+    audit: `enforce` opens only sums that expose no client; the other value reproduces published experiments
+        and protects no client
+    anonymity: T, each combination of opened sums involves at least T clients
+    max_leverage: largest fraction of a client's update that the opened sums may explain
+    min_survivors: smallest number of clients in an opened sum
+    threshold: t, clients per cell that must take part to open a sum; by default the smallest safe value
+    colluders: clients per cell that may collude with a malicious server; by default a third of the cell
+    clip: each coordinate is clipped to [-clip, clip] before encoding
+    weight_ratio: largest ratio between the weights n_i of two clients
+    expose_every_client: accept that `no-share` shows the update of each client to the server
+    """
+
+    audit: Annotated[str, _one_of(AUDITS)] = ENFORCE
+    anonymity: AtLeastTwo = 3
+    max_leverage: Fraction = 0.8
+    min_survivors: AtLeastTwo = 2
+    threshold: AtLeastTwo | None = None
+    colluders: Natural | None = None
+    clip: PositiveFloat = 8.0
+    weight_ratio: Annotated[float, Meta(ge=1)] = 10.0
+    expose_every_client: bool = False
 
 
 class Aggregation(Section, frozen=True):
-    """How the server combines the cluster means into one update."""
+    """How the server combines the cluster means into one update.
 
-    rule: Annotated[
-        str,
-        about(
-            "aggregator of `robust`, or `weighted-mean`: weighted by examples, which equals FedAvg for any "
-            "clusters (Lemma 1)",
-            choices=_rules,
-        ),
-    ] = "median"
-    f: (
-        Annotated[
-            int,
-            about(
-                "Byzantine clusters to tolerate in each grouping", ge=0, unset="as many as the rule tolerates"
-            ),
-        ]
-        | None
-    ) = None
-    fraction: (
-        Annotated[
-            float,
-            about("`f` as a fraction of the opened clusters, rounded down", ge=0, le=0.5, unset="use `f`"),
-        ]
-        | None
-    ) = None
-    options: Annotated[
-        Mapping[str, Option], about("other parameters of the rule, by their names in `robust`")
-    ] = field(default_factory=dict)
-    before: Annotated[
-        tuple[str, ...], about("pre-aggregators to apply first, in this order", choices=_pre_aggregators)
-    ] = ()
-    before_options: Annotated[
-        Mapping[str, Option], about("parameters of the pre-aggregators, by their names in `robust`")
-    ] = field(default_factory=dict)
-    validation_batch: Annotated[
-        int, about("n_s: validation examples, drawn again for each grouping (Zeno, Zeno++)", ge=1)
-    ] = 128
+    rule: aggregator of `robust`, or `weighted-mean`: weighted by examples, which equals FedAvg for any
+        clusters (Lemma 1)
+    f: Byzantine clusters to tolerate in each grouping; by default as many as the rule tolerates
+    fraction: `f` as a fraction of the opened clusters, rounded down
+    options: other parameters of the rule, by their names in `robust`
+    before: pre-aggregators to apply first, in this order
+    before_options: parameters of the pre-aggregators, by their names in `robust`
+    validation_batch: n_s, validation examples, drawn again for each grouping (Zeno, Zeno++)
+    """
+
+    rule: Annotated[str, _one_of(_rules)] = "median"
+    f: Natural | None = None
+    fraction: UpToHalf | None = None
+    options: Options = field(default_factory=dict)
+    before: Annotated[tuple[str, ...], _one_of(_pre_aggregators)] = ()
+    before_options: Options = field(default_factory=dict)
+    validation_batch: Positive = 128
 
 
 class Attack(Section, frozen=True):
-    """What the Byzantine clients do. The seed determines which clients are Byzantine."""
+    """What the Byzantine clients do. The seed determines which clients are Byzantine.
 
-    name: Annotated[
-        str, about("attack of `robust` on the updates, or `label-flip` in the data", choices=_attacks)
-    ] = NO_ATTACK
-    options: Annotated[
-        Mapping[str, Option], about("parameters of the attack, by their names in `robust`")
-    ] = field(default_factory=dict)
-    start: Annotated[int, about("first round in which updates are attacked", ge=1)] = 1
-    protocol: Annotated[
-        str, about("additional misbehaviour in the cryptographic protocol", choices=MISBEHAVIOURS)
-    ] = "none"
+    name: attack of `robust` on the updates, or `label-flip` in the data
+    options: parameters of the attack, by their names in `robust`
+    start: first round in which updates are attacked
+    protocol: additional misbehaviour in the cryptographic protocol
+    """
+
+    name: Annotated[str, _one_of(_attacks)] = NO_ATTACK
+    options: Options = field(default_factory=dict)
+    start: Positive = 1
+    protocol: Annotated[str, _one_of(MISBEHAVIOURS)] = "none"
 
 
 class Absence(Section, frozen=True):
-    """One entry of `dropout.schedule`."""
+    """One entry of `dropout.schedule`.
 
-    round: Annotated[int, about("the round", ge=1)] = 1
-    clients: Annotated[tuple[int, ...], about("clients that drop out")] = ()
-    stage: Annotated[str, about("first message that they do not send", choices=STAGES)] = "inputs"
+    round: the round
+    clients: clients that drop out
+    stage: first message that they do not send
+    """
+
+    round: Positive = 1
+    clients: tuple[int, ...] = ()
+    stage: Annotated[str, _one_of(STAGES)] = "inputs"
 
 
 class Dropout(Section, frozen=True):
-    """Clients that stop answering."""
+    """Clients that stop answering.
 
-    rate: Annotated[float, about("probability per client and round", ge=0, le=0.99)] = 0.0
-    stage: Annotated[
-        str,
-        about(
-            "first message that a dropout does not send; `any` draws a stage at random",
-            choices=(*STAGES, "any"),
-        ),
-    ] = "inputs"
-    schedule: Annotated[
-        tuple[Absence, ...], about("given clients in given rounds, as [[dropout.schedule]] tables")
-    ] = ()
+    rate: probability per client and round
+    stage: first message that a dropout does not send; `any` draws a stage at random
+    schedule: given clients in given rounds, as [[dropout.schedule]] tables
+    """
+
+    rate: Annotated[float, Meta(ge=0, le=0.99)] = 0.0
+    stage: Annotated[str, _one_of((*STAGES, "any"))] = "inputs"
+    schedule: tuple[Absence, ...] = ()
 
 
 class Stop(Section, frozen=True):
-    """When to stop before the last round."""
+    """When to stop before the last round. By default never.
 
-    accuracy: (
-        Annotated[float, about("stop when the test accuracy reaches this value", gt=0, le=1, unset="never")]
-        | None
-    ) = None
-    patience: (
-        Annotated[int, about("stop after this many rounds without a lower test loss", ge=1, unset="never")]
-        | None
-    ) = None
+    accuracy: stop when the test accuracy reaches this value
+    patience: stop after this many rounds without a lower test loss
+    """
+
+    accuracy: Fraction | None = None
+    patience: Positive | None = None
 
 
 class Machine(Section, frozen=True):
-    """Where the training runs. On a CPU, these keys do not change the result."""
+    """Where the training runs. On a CPU, these keys do not change the result.
 
-    device: Annotated[str, about("torch device", choices=("cpu", "cuda", "auto"))] = "cpu"
-    workers: (
-        Annotated[
-            int, about("training processes; 0 trains in the main process", ge=0, unset="number of cores")
-        ]
-        | None
-    ) = None
-    checkpoint_every: Annotated[int, about("rounds between two checkpoints", ge=1)] = 1
-    evaluate_every: Annotated[int, about("rounds between two evaluations of the model", ge=1)] = 1
+    device: torch device
+    workers: training processes; 0 trains in the main process; by default the number of cores
+    checkpoint_every: rounds between two checkpoints
+    evaluate_every: rounds between two evaluations of the model
+    """
+
+    device: Annotated[str, _one_of(("cpu", "cuda", "auto"))] = "cpu"
+    workers: Natural | None = None
+    checkpoint_every: Positive = 1
+    evaluate_every: Positive = 1
 
 
 class Experiment(Section, frozen=True):
-    """One training run."""
+    """One training run.
 
-    name: Annotated[str, about("name of this run in reports")] = "share"
-    seed: Annotated[
-        int, about("seed of the data, the model, clusters, attackers and dropouts", ge=0, le=2**63 - 1)
-    ] = 0
-    method: Annotated[
-        str,
-        about(
-            "`share` aggregates cluster sums; `fedavg` opens one sum of all clients and has no defence; "
-            "`no-share` applies the rule to the update of each client",
-            choices=METHODS,
-        ),
-    ] = "share"
-    secure: Annotated[
-        bool, about("use cryptography; `false` computes the same model, bit for bit, without it")
-    ] = True
-    rounds: Annotated[int, about("T: rounds of training", ge=1)] = 20
-    clients: Annotated[int, about("n: number of clients", ge=2, le=65535)] = 30
-    byzantine: Annotated[int, about("q: number of Byzantine clients", ge=0)] = 0
-    participation: Annotated[
-        float, about("fraction of the clients that is drawn for each round", gt=0, le=1)
-    ] = 1.0
-    model: Annotated[str, about("network", choices=MODELS, or_path=True)] = "small-cnn"
-    server_lr: Annotated[float, about("eta: learning rate of the server", gt=0)] = 1.0
+    name: name of this run in reports
+    seed: seed of the data, the model, clusters, attackers and dropouts
+    method: `share` aggregates cluster sums; `fedavg` opens one sum of all clients and has no defence;
+        `no-share` applies the rule to the update of each client
+    secure: use cryptography; `false` computes the same model, bit for bit, without it
+    rounds: T, rounds of training
+    clients: n, number of clients
+    byzantine: q, number of Byzantine clients
+    participation: fraction of the clients that is drawn for each round
+    model: network
+    server_lr: eta, learning rate of the server
+    """
+
+    name: str = "share"
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
+    method: Annotated[str, _one_of(METHODS)] = "share"
+    secure: bool = True
+    rounds: Positive = 20
+    clients: Annotated[int, Meta(ge=2, le=65535)] = 30
+    byzantine: Natural = 0
+    participation: Fraction = 1.0
+    model: Annotated[str, _one_of(MODELS, or_path=True)] = "small-cnn"
+    server_lr: PositiveFloat = 1.0
     data: Data = field(default_factory=Data)
     local: Local = field(default_factory=Local)
     clusters: Clusters = field(default_factory=Clusters)
@@ -339,39 +320,39 @@ def _without_none(value: Any) -> Any:
 
 
 class Key(NamedTuple):
-    """One key of a section, as `read` and `describe` need it. `kind` is its type without None."""
+    """One key of a section. `kind` is its type without None."""
 
     name: str
     kind: Any
-    meta: Meta
+    limits: Meta
     default: Any
+    about: str
 
     @property
     def choices(self) -> tuple[str, ...]:
-        choices: Choices = (self.meta.extra or {}).get("choices", ())
+        """The texts that this key can have. They are looked up late, because `robust` can be extended."""
+        choices: Choices = (self.limits.extra or {}).get("choices", ())
         return choices() if callable(choices) else choices
 
     @property
     def or_path(self) -> bool:
-        return bool((self.meta.extra or {}).get("or_path"))
-
-    @property
-    def unset(self) -> str:
-        return str((self.meta.extra or {}).get("unset", ""))
+        return bool((self.limits.extra or {}).get("or_path"))
 
 
 @cache
 def keys(section: type[Section]) -> dict[str, Key]:
-    """The keys of a section by name. The kind of a key is a `Section` if it is a table of its own."""
+    """The keys of a section by name."""
+    about = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section.__doc__ or "", re.MULTILINE))
     found = {}
     for info in msgspec.structs.fields(section):
-        kind, meta = info.type, Meta()
+        kind, limits = info.type, Meta()
         if get_origin(kind) in (Union, UnionType):
             kind = next(inner for inner in get_args(kind) if inner is not type(None))
         if get_origin(kind) is Annotated:
-            kind, meta = get_args(kind)
-        default = info.default if info.default is not msgspec.NODEFAULT else {}
-        found[info.name] = Key(info.name, kind, meta, default)
+            kind, limits = get_args(kind)
+        default = {} if info.default is msgspec.NODEFAULT else info.default
+        meaning = " ".join(about.get(info.name, "").split())
+        found[info.name] = Key(info.name, kind, limits, default, meaning)
     return found
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import robust
 from fl.config import schema
 from fl.config.checks import experiment, load
-from fl.config.describe import describe, describe_markdown, reference
+from fl.config.describe import describe, describe_markdown, sections
 from fl.config.read import packaged_experiments, read_tables, to_toml
 from fl.errors import ConfigError
 from fl.training.models import MODELS
@@ -205,11 +205,11 @@ def test_the_reference_in_the_docs_is_the_one_the_code_makes() -> None:
 
 def test_every_key_says_what_it_means() -> None:
     text = describe()
-    for section, about, keys in reference():
-        assert about.endswith("."), section
-        for entry in keys:
-            assert entry.about
-            assert entry.name in text
+    for path, about, keys in sections():
+        assert about.endswith("."), path
+        for key in keys:
+            assert key.about, key.name
+            assert f"{path}.{key.name}".removeprefix(".") in text
 
 
 def test_a_change_that_can_change_the_model_changes_the_fingerprint() -> None:
