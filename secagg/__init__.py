@@ -15,6 +15,7 @@ from secagg.compilation import announce_compilation, load_compiler, warm_up
 from secagg.crypto.keys import Identity
 from secagg.errors import (
     AlreadyUsed,
+    NoCacheWarning,
     PeerError,
     PlanRefused,
     SecAggError,
@@ -44,6 +45,7 @@ __all__ = [
     "Journal",
     "Member",
     "MemoryJournal",
+    "NoCacheWarning",
     "PeerError",
     "Plan",
     "PlanRefused",
