@@ -1,10 +1,10 @@
-"""SHARE training on torch: data, local training, secure and robust rounds, records, reports.
+"""Federated training with SHARE on torch: data, local training, secure and robust rounds, records, reports.
 
     import fl
     trained = fl.train(model, clients, test, rounds=20, aggregation={"rule": "krum"})
     trained.model, trained.accuracy, trained.history
 
-The names below are loaded when they are first used, because torch takes seconds and planning needs none.
+The public names are imported when they are first used, because importing torch takes seconds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
     for home, names in _HOMES.items():
         if name in names:
             return getattr(import_module(home), name)
-    raise AttributeError(f"fl has no {name}")
+    raise AttributeError(f"module 'fl' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

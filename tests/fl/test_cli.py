@@ -1,4 +1,4 @@
-"""The command line as a user types it: what it prints and returns; never a traceback for a mistake."""
+"""The command line as a user types it: what it prints and returns. A mistake is not a traceback."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_train_report_and_resume_as_typed(file: Path, tmp_path: Path) -> None:
+def test_train_report_and_resume(file: Path, tmp_path: Path) -> None:
     trained = share("train", "mine.toml", "--set", "rounds=3", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "exposed clients: none" in trained.stdout
@@ -120,7 +120,7 @@ def test_plan_prints_a_table_or_json_and_draws(tmp_path: Path) -> None:
     assert share("plan", "--clients", "20", "--byzantine", "9", "--rule", "krum").returncode == 1
 
 
-def test_config_describes_checks_and_prints_whole(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_describes_keys_and_checks_files(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "--describe"]) == 0
     assert "clusters.groupings (integer; 1)" in capsys.readouterr().out
     assert main(["config", str(file), "--set", "rounds=9"]) == 0
@@ -132,7 +132,7 @@ def test_the_packaged_experiments_are_listed(capsys: pytest.CaptureFixture[str])
     assert "label-flip-zeno  (curves: m1, m5, m10)" in capsys.readouterr().out
 
 
-def test_data_list_says_what_is_here(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_data_list_says_what_is_present(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["data", "list", "--folder", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "digits       here" in said
@@ -181,7 +181,7 @@ def test_on_a_terminal_one_line_moves(file: Path, tmp_path: Path) -> None:
     try:
         while chunk := os.read(ours, 65536):
             said += chunk
-    except OSError:  # the other end is gone
+    except OSError:  # the other end is closed
         pass
     os.close(ours)
     assert process.wait() == 0
@@ -202,7 +202,7 @@ def test_both_displays_show_notes(capsys: pytest.CaptureFixture[str]) -> None:
         assert "hello" in capsys.readouterr().out
 
 
-def test_an_error_that_is_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     from fl import planner
 
     def broken(question: object) -> None:

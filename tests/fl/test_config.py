@@ -1,4 +1,4 @@
-"""A configuration is right, or it says in one line which key is wrong and what would be right."""
+"""A wrong configuration is rejected in one line that names the key and what was expected."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_names_in_the_configuration_are_those_of_the_code() -> None:
         ({"model": "resnet"}, "model", "module:function"),
     ],
 )
-def test_a_mistake_names_its_key_and_what_would_be_right(tables: dict, key: str, advice: str) -> None:
+def test_a_mistake_names_its_key_and_what_was_expected(tables: dict, key: str, advice: str) -> None:
     with pytest.raises(ConfigError) as caught:
         experiment(tables)
     assert str(caught.value).startswith(f"{key}:") or str(caught.value).startswith(f"{key}.")
@@ -88,13 +88,13 @@ def test_a_mistake_names_its_key_and_what_would_be_right(tables: dict, key: str,
 @pytest.mark.parametrize(
     ("tables", "key", "advice"),
     [
-        # The paper's own default exposes everybody.
+        # The paper's own default exposes all clients.
         ({"clients": 60, "clusters": {"size": 3, "groupings": 10}}, "clusters.groupings", "expose 60 of 60"),
         ({"clusters": {"size": 2}}, "clusters.size", "at least 3"),
         ({"clusters": {"size": 1}}, "clusters.size", "no-share"),
         ({"method": "no-share"}, "method", "privacy.expose_every_client"),
         ({"clusters": {"size": 31}}, "clusters", "30 clients"),
-        ({"clusters": {"schedule": "atoms", "size": 6, "atom": 4}}, "clusters", "atoms of 4"),
+        ({"clusters": {"schedule": "atoms", "size": 6, "atom": 4}}, "clusters", "multiple of atom 4"),
         ({"clusters": {"schedule": "atoms"}}, "clusters", "atom"),
         ({"clusters": {"schedule": "transversal", "size": 3, "groupings": 4}}, "clusters", "groupings"),
         ({"clusters": {"schedule": "fixed"}, "participation": 0.5}, "participation", "random"),
@@ -105,14 +105,14 @@ def test_a_mistake_names_its_key_and_what_would_be_right(tables: dict, key: str,
         ({"privacy": {"threshold": 10}}, "privacy", "threshold"),
     ],
 )
-def test_an_unsafe_combination_is_refused_with_a_way_out(tables: dict, key: str, advice: str) -> None:
+def test_an_unsafe_combination_is_rejected_with_advice(tables: dict, key: str, advice: str) -> None:
     with pytest.raises(ConfigError) as caught:
         experiment(tables)
     assert str(caught.value).startswith(f"{key}:")
     assert advice in str(caught.value)
 
 
-def test_the_way_out_of_too_many_groupings_is_accepted() -> None:
+def test_the_advice_about_too_many_groupings_can_be_followed() -> None:
     with pytest.raises(ConfigError) as caught:
         experiment(clients=60, clusters={"size": 3, "groupings": 10})
     assert "schedule = 'transversal' allows groupings = 2" in str(caught.value)
@@ -158,8 +158,8 @@ values = st.fixed_dictionaries(
 @settings(deadline=None, max_examples=30)
 @given(values)
 def test_what_is_written_reads_back_the_same(tables: dict) -> None:
-    e = experiment(tables)
-    assert experiment(tomllib.loads(to_toml(e))) == e
+    written = experiment(tables)
+    assert experiment(tomllib.loads(to_toml(written))) == written
 
 
 def test_settings_of_the_command_line_change_a_file(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_file_that_is_missing_or_broken_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", packaged_experiments())
-def test_every_packaged_experiment_and_each_of_its_curves_is_right(name: str) -> None:
+def test_all_packaged_experiments_and_their_curves_are_valid(name: str) -> None:
     assert load(name).name == name
     for curve in read_tables(name).get("curves", {}):
         assert load(name, curve=curve).name == f"{name}-{curve}"

@@ -76,7 +76,7 @@ def test_bytes_without_scaling_are_tokens():
         ),
     ],
 )
-def test_examples_that_make_no_sense_are_refused(changes: dict[str, object], message: str):
+def test_inconsistent_examples_are_rejected(changes: dict[str, object], message: str):
     with pytest.raises(ValueError, match=message):
         some(**changes)
 
@@ -151,7 +151,7 @@ def test_roles_belong_to_shakespeare():
 
 
 def test_no_code_that_touches_data_can_unpickle():
-    """numpy and torch unpickle in `load`, so neither may be called, nor pickle and its kin imported."""
+    """`load` of numpy and torch unpickles, so it may not be called; pickle may not be imported."""
     folder = Path(fl.data.__file__).parent
     sources = [*folder.glob("*.py"), *folder.parent.glob("training/*.py")]
     assert len(sources) > 8

@@ -36,7 +36,7 @@ def test_idx_files_give_back_what_was_written():
         (b"\0\0\x08\x02" + b"\xff" * 8, "header says 18446744065119617037"),
     ],
 )
-def test_idx_files_that_lie_about_themselves_are_refused(content: bytes, message: str):
+def test_inconsistent_idx_files_are_rejected(content: bytes, message: str):
     with pytest.raises(ValueError, match=message):
         mnist.read_idx(content)
 

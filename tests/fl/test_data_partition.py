@@ -81,7 +81,7 @@ def test_small_alpha_concentrates_labels_and_large_alpha_spreads_them():
     assert largest_share(0.05) > 0.6
 
 
-def test_dirichlet_leaves_nobody_below_the_least():
+def test_dirichlet_leaves_no_client_below_the_least():
     dealt = dirichlet(np.arange(300), np.arange(300) % 3, 40, 0.01, seed=0, least=5)
     assert min(map(len, dealt)) >= 5
     assert np.array_equal(np.sort(np.concatenate(dealt)), np.arange(300))
@@ -159,7 +159,7 @@ def test_federate_by_role():
         ({"partition": "shards", "shards_per_client": 0}, "at least one shard"),
     ],
 )
-def test_partitions_that_cannot_be_are_refused(options: dict[str, object], message: str):
+def test_impossible_partitions_are_rejected(options: dict[str, object], message: str):
     with pytest.raises(ValueError, match=message):
         federate(load("digits"), **{"clients": 10, "seed": 0, **options})  # type: ignore[arg-type]
 
@@ -180,6 +180,6 @@ def test_flipping_twice_is_flipping_back():
 
 
 @pytest.mark.parametrize("client", [-1, 4])
-def test_flipping_the_labels_of_nobody_is_refused(client: int):
+def test_flipping_labels_of_an_unknown_client_is_rejected(client: int):
     with pytest.raises(ValueError, match="from 0 to 3"):
         flip_labels(federate(load("digits"), clients=4, seed=1), [client])

@@ -1,4 +1,4 @@
-"""What the tutorial shows is true: its commands parse, its files load, its Python runs."""
+"""The commands of the tutorial parse, its files load, its Python runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_every_command_is_one_that_exists(command: str) -> None:
         load(options.file.removeprefix("fl/experiments/").removesuffix(".toml"), options.set, options.curve)
 
 
-def test_the_refusal_is_word_for_word_the_one_that_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_in_the_tutorial_is_the_one_that_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     (shown,) = blocks(TUTORIAL, "console")
     command, answer = shown.strip().split("\n", 1)
     assert main(shlex.split(command.removeprefix("$ share "))) == 2
@@ -67,6 +67,6 @@ def test_every_packaged_experiment_is_in_the_docs() -> None:
         assert f"`{name}`" in EXPERIMENTS + TUTORIAL or f"train {name}" in EXPERIMENTS + TUTORIAL, name
 
 
-def test_a_refusal_in_the_docs_is_a_refusal() -> None:
+def test_the_rejected_configuration_in_the_docs_is_rejected() -> None:
     with pytest.raises(ConfigError):
         load("digits", ["clients=60", "clusters.schedule=random", "clusters.groupings=10"])

@@ -1,4 +1,4 @@
-"""The planner's numbers are those of the audit and of exact counting, and its advice can be followed."""
+"""The planner agrees with the audit and with exact counting, and its advice can be followed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def found(question: Question, schedule: str, size: int, groupings: int) -> Candi
     )
 
 
-def test_the_papers_own_default_is_ruled_out_because_it_exposes_everybody() -> None:
+def test_the_papers_own_default_is_ruled_out_because_it_exposes_all_clients() -> None:
     c = found(Question(clients=60, byzantine=6, rule="krum"), "random", 3, 10)
     assert "would expose 60 of 60 clients" in c.ruled_out
 
@@ -61,13 +61,13 @@ def test_dropouts_cost_open_sums_and_never_make_it_more_robust() -> None:
     assert rough.holds <= calm.holds
 
 
-def test_a_threshold_that_dropouts_miss_rules_out() -> None:
+def test_too_many_dropouts_for_the_threshold_rule_a_choice_out() -> None:
     c = found(Question(clients=20, byzantine=1, rule="median", dropout=0.4), "random", 5, 1)
     assert c.completes < 0.5
     assert "must stay until the end" in c.ruled_out
 
 
-def test_small_clusters_cannot_hide_and_large_ones_cannot_defend() -> None:
+def test_small_clusters_are_not_private_and_large_ones_not_robust() -> None:
     question = Question(clients=60, byzantine=6, rule="krum", anonymity=4)
     assert "cannot hide" in found(question, "random", 3, 1).ruled_out
     assert "does not withstand any bad cluster" in found(question, "random", 20, 1).ruled_out

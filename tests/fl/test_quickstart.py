@@ -1,4 +1,4 @@
-"""The first thing a user sees: SHARE holds where FedAvg falls, nobody is exposed, and there is a report."""
+"""The quickstart: SHARE learns under attack, FedAvg does not, no client is exposed, and there is a report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fl.reporting.records import recorded
 from fl.training.loop import run
 
 
-def test_quickstart_shows_share_holding_and_fedavg_falling(
+def test_in_quickstart_share_learns_and_fedavg_does_not(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "quick"
