@@ -61,19 +61,16 @@ def forest(trees: Sequence[Sequence[bytes]]) -> Forest:
 
 def roots(leaf_hashes: Bytes, places: Sequence[int], paths: Sequence[Sequence[bytes]]) -> list[bytes]:
     """The root that each leaf, place and path lead to. Paths of one length are followed together."""
-    found = [b""] * len(paths)
-    lengths = [len(path) for path in paths]
-    for length in set(lengths):
-        chosen = [i for i, own in enumerate(lengths) if own == length]
-        siblings = np.frombuffer(b"".join([node for i in chosen for node in paths[i]]), np.uint8)
-        siblings = siblings.reshape(len(chosen), length, SIZE)
-        hashes, where = leaf_hashes[chosen], np.array([places[i] for i in chosen])
-        for height in range(length):
-            pairs = np.stack([hashes, siblings[:, height]], axis=1)
-            right = where % 2 == 1  # this node is the right one of its pair
-            pairs[right] = pairs[right, ::-1]
-            where //= 2
-            hashes = sha256_each(labels.TREE_NODE, pairs.reshape(-1, 2 * SIZE))
-        for i, root in zip(chosen, hashes, strict=True):
-            found[i] = root.tobytes()
-    return found
+    if len({len(path) for path in paths}) != 1:
+        ones = [slice(i, i + 1) for i in range(len(paths))]
+        return [root for one in ones for root in roots(leaf_hashes[one], places[one], paths[one])]
+    siblings = np.frombuffer(b"".join([node for path in paths for node in path]), np.uint8)
+    siblings = siblings.reshape(len(paths), -1, SIZE)
+    hashes, where = leaf_hashes, np.array(places)
+    for height in range(siblings.shape[1]):
+        pairs = np.stack([hashes, siblings[:, height]], axis=1)
+        right = where % 2 == 1  # this node is the right one of its pair
+        pairs[right] = pairs[right, ::-1]
+        where //= 2
+        hashes = sha256_each(labels.TREE_NODE, pairs.reshape(-1, 2 * SIZE))
+    return [row.tobytes() for row in hashes]
