@@ -163,8 +163,8 @@ def test_scheduled_dropouts_leave_at_their_stage(stage: str) -> None:
     schedule = [{"round": 2, "clients": [1, 5], "stage": stage}]
     trained = run(tiny(clusters={"size": 6}, dropout={"schedule": schedule}, secure=True))
     assert trained.history[0]["dropouts"] == []
-    gone = trained.history[1]["dropouts"]
-    assert [(d["client"], d["stage"]) for d in gone] == [(1, stage), (5, stage)]
+    dropouts = trained.history[1]["dropouts"]
+    assert [(d["client"], d["stage"]) for d in dropouts] == [(1, stage), (5, stage)]
     members = {client for cluster in trained.history[1]["clusters"] for client in cluster["members"]}
     assert ({1, 5} <= members) == (stage in ("consistency", "unmasking"))
 
@@ -190,9 +190,9 @@ def test_clusters_that_the_audit_closes_are_left_out_and_counted() -> None:
 
 
 def test_a_round_without_enough_clients_is_skipped_and_the_next_continues() -> None:
-    gone = [{"round": 2, "clients": list(range(6)), "stage": "inputs"}]
+    dropouts = [{"round": 2, "clients": list(range(6)), "stage": "inputs"}]
     for secure in (True, False):
-        trained = run(tiny(rounds=3, secure=secure, dropout={"schedule": gone}))
+        trained = run(tiny(rounds=3, secure=secure, dropout={"schedule": dropouts}))
         assert trained.summary["skipped_rounds"] == [2]
         assert "threshold" in trained.history[1]["skipped"]
         assert trained.history[1]["accuracy"] == trained.history[0]["accuracy"]
@@ -203,19 +203,23 @@ def test_a_round_without_enough_clients_is_skipped_and_the_next_continues() -> N
 def test_a_round_in_which_no_sum_may_be_opened_is_skipped() -> None:
     # One client of every cluster drops out: the two that are left are fewer than the anonymity of 3.
     first = run(tiny(rounds=1))
-    gone = [cluster["members"][0] for cluster in first.history[0]["clusters"]]
+    dropouts = [cluster["members"][0] for cluster in first.history[0]["clusters"]]
     privacy = {"threshold": 8, "colluders": 3}
-    trained = run(tiny(rounds=1, privacy=privacy, dropout={"schedule": [{"round": 1, "clients": gone}]}))
+    trained = run(tiny(rounds=1, privacy=privacy, dropout={"schedule": [{"round": 1, "clients": dropouts}]}))
     assert states(trained) == ["closed"] * 4
     assert "no sum was opened" in trained.history[0]["skipped"]
 
 
 def test_a_rule_that_gets_too_few_clusters_skips_the_grouping_with_the_reason() -> None:
-    gone = [{"round": 1, "clients": [0], "stage": "inputs"}]
-    trained = run(tiny(rounds=1, aggregation={"rule": "trimmed_mean", "f": 1}, dropout={"schedule": gone}))
+    dropouts = [{"round": 1, "clients": [0], "stage": "inputs"}]
+    trained = run(
+        tiny(rounds=1, aggregation={"rule": "trimmed_mean", "f": 1}, dropout={"schedule": dropouts})
+    )
     assert trained.history[0]["skipped"] == ""
     trained = run(
-        tiny(rounds=1, clients=9, aggregation={"rule": "trimmed_mean", "f": 1}, dropout={"schedule": gone})
+        tiny(
+            rounds=1, clients=9, aggregation={"rule": "trimmed_mean", "f": 1}, dropout={"schedule": dropouts}
+        )
     )
     assert "trimmed_mean" in trained.history[0]["skipped"]
 
@@ -232,7 +236,7 @@ def test_a_client_whose_update_is_not_finite_is_a_dropout() -> None:
     clients = [(torch.randn(10, 4), torch.randint(0, 2, (10,))) for _ in range(12)]
     clients[7] = (torch.full((10, 4), float("inf")), clients[7][1])
     trained = fl.train(Fragile(), clients, clients[0], rounds=1, secure=False, clusters={"size": 4})
-    assert [gone["client"] for gone in trained.history[0]["dropouts"]] == [7]
+    assert [dropout["client"] for dropout in trained.history[0]["dropouts"]] == [7]
     assert np.isfinite(trained.x).all()
 
 
