@@ -1,6 +1,6 @@
 """Matrices to try rules on, and the parameters that each rule needs for them.
 
-A new rule has to be entered in `NEEDS`: the tests of what all rules have in common then cover it.
+Add a new rule to `NEEDS`: the tests that all rules share then cover it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _nothing(n: int, f: int) -> dict[str, Any]:
 
 
 def _to_three(g: NDArray[Any]) -> float:
-    """A validation loss that likes updates near 3."""
+    """A validation loss that is least for updates near 3."""
     return float(((np.asarray(g, dtype=np.float64) - 3) ** 2).mean())
 
 
@@ -49,10 +49,10 @@ NEEDS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "zeno++": lambda n, f: {"gradient": None},  # the width is not known here: see `parameters`
 }
 
-# Rules that look at more than the rows: they follow no translation, scale or order of theirs alone.
+# Rules that depend on more than the set of rows, so that they do not follow its shifts, scale or order.
 BY_VALIDATION = {"zeno", "zeno++"}
 BY_ORDER = {"monna"}
-BY_NORM = {"norm_bounded_mean"}  # the origin matters to them
+BY_NORM = {"norm_bounded_mean"}  # the origin matters
 COORDINATE_WISE = {"median", "trimmed_mean", "meamed"}
 BUILT_IN = tuple(NEEDS)
 

@@ -1,11 +1,12 @@
-"""Search for short selection networks: how the table of robust/kernels/network.py was found.
+"""Search for short selection networks. It found the table in robust/kernels/network.py.
 
     python -m tests.robust.find_networks 20 --seconds 120     # prints the shortest for 20 rows
 
-Batcher's network, pruned, is changed at random: comparators are removed, replaced, moved and crossed. A
-change that keeps the network right and makes it no longer is kept, after Dobbelaere's SorterHunter. It is
-right if it is right for all zeros and ones (Knuth, TAOCP 3, section 5.3.4, Theorem Z), of which only those
-are left that a first layer of neighbours can give. What counts is how many minima and maxima are computed.
+The search starts with Batcher's network, pruned, and changes it at random: it removes, replaces, moves and
+crosses comparators. It keeps a change if the network stays right and gets no longer, as Dobbelaere's
+SorterHunter does. A network is right if it is right for all zeros and ones (Knuth, TAOCP 3, section 5.3.4,
+Theorem Z); only inputs that a first layer of neighbours can produce are tried. The length of a network is the
+number of minima and maxima that it computes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def middle(n: int) -> tuple[int, int]:
 
 
 def inputs(n: int) -> tuple[Any, Any, Any]:
-    """All zeros and ones behind a first layer, bit by bit; and whether the lower, the upper must be one."""
+    """All zeros and ones after a first layer, as bits; and whether the lower and the upper median is one."""
     pairs = np.array(list(itertools.product((0, 1, 2), repeat=n // 2)), np.uint8)
     bits = np.zeros((len(pairs), n), np.uint8)
     bits[:, 0 : n - n % 2 : 2], bits[:, 1::2] = pairs == 2, pairs >= 1
@@ -72,7 +73,7 @@ def is_right(first: Any, second: Any, count: int, middle: Any, given: Any, order
 
 @njit
 def shortened(first: Any, second: Any, count: int, middle: Any, n: int) -> Any:
-    """Leave out, in place, what nothing later needs; how many are left, and their minima and maxima."""
+    """Remove, in place, comparators that nothing needs; return how many remain, and their operations."""
     live = np.zeros(n, np.bool_)
     live[middle[0]] = live[middle[1] - 1] = True
     kept, needed = np.zeros(count, np.bool_), 0
@@ -91,7 +92,7 @@ def shortened(first: Any, second: Any, count: int, middle: Any, n: int) -> Any:
 
 @njit
 def change(first: Any, second: Any, count: int, middle: Any, n: int) -> int:
-    """One random change, in place; how many comparators there are then."""
+    """Make one random change in place; return the number of comparators."""
     kind, k, other = np.random.randint(0, 100), np.random.randint(0, count), np.random.randint(0, count)
     a, b = np.random.randint(0, n), np.random.randint(0, n)
     if kind < 25:  # remove one
@@ -125,7 +126,7 @@ def change(first: Any, second: Any, count: int, middle: Any, n: int) -> int:
 def improve(
     first: Any, second: Any, count: int, needed: int, middle: Any, n: int, given: Any, order: Any, trials: int
 ) -> Any:
-    """So many random trials, in place; now and then one that needs a little more is accepted."""
+    """Make random trials in place; sometimes accept one that needs slightly more."""
     other_first, other_second = first.copy(), second.copy()
     for _ in range(trials):
         other_first[:], other_second[:], other_count = first, second, count
@@ -149,7 +150,7 @@ def start_with(seed: int) -> None:
 
 def search(n: int, seconds: float, seed: int = 0) -> tuple[int, list[network.Comparator]]:
     """The shortest network that was found for the median of n rows, and its minima and maxima."""
-    layer = [(i, i + 1) for i in range(0, n - 1, 2)]  # Batcher's begins with it, and it is not searched
+    layer = [(i, i + 1) for i in range(0, n - 1, 2)]  # Batcher's network begins with it; it is not searched
     given, ranks = inputs(n), middle(n)
     pairs = np.array(network.pruned(n, *ranks)[len(layer) :])
     first, second, count = pairs[:, 0].copy(), pairs[:, 1].copy(), len(pairs)

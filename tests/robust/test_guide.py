@@ -65,7 +65,7 @@ GUIDED = "| `guided` | Xia et al. 2019 | n > 2f | f passes | its f, a minority |
 
 
 def guided(x: NDArray[np.float64], f: int) -> NDArray[np.float64]:
-    """A slow version straight from the formula, which the guide asks for."""
+    """The slow version that the guide asks for."""
     left = list(range(len(x)))
     for _ in range(f):
         mean = sum(x[i] for i in left) / len(left)
@@ -102,7 +102,7 @@ def test_a_rule_entered_in_the_three_tables_is_covered_and_breaks_nothing(
     for test, others in covering:
         test(rule="guided", **others)
     test_parameters.test_the_registries_hold_what_they_should()
-    test_parameters.test_everything_says_what_it_is("guided")
+    test_parameters.test_every_docstring_has_a_formula_and_a_paper("guided")
     test_robustness.test_kappa_is_a_number_for_every_f_that_is_withstood("guided")
     test_the_table_of_rules_is_the_registry()
     test_constants_are_those_of_the_page()
@@ -169,7 +169,7 @@ def test_the_table_of_steps_is_the_registry() -> None:
 
 
 def constant(cell: str, n: int, f: int) -> float:
-    """The value of a formula as the page writes it; of two, the lesser that n allows."""
+    """The value of a formula as the page writes it; of two formulas, the smaller value that n allows."""
     values = []
     for part in cell.rstrip("* ").split(";"):
         condition, formula = re.fullmatch(r"(?: for n > (\d)f, if less, )?(.*)", part).groups()  # type: ignore[union-attr]

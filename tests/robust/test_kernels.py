@@ -1,4 +1,4 @@
-"""Networks, pieces, and compiled code: right for every n, safe to cache, never silent."""
+"""Compiled code and threads: right for every shape, safe to cache, and compilation is reported."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -45,21 +46,10 @@ def test_a_bad_value_in_any_place_is_noticed() -> None:
 def test_many_threads_may_call_at_once() -> None:
     x = np.random.default_rng(0).standard_normal((20, 50_000)).astype(np.float32)
     expected = robust.median(x), robust.krum(x, f=4)
-    wrong = []
-
-    def work() -> None:
-        for _ in range(5):
-            if not np.array_equal(robust.median(x), expected[0]):
-                wrong.append("median")
-            if not np.array_equal(robust.krum(x, f=4), expected[1]):
-                wrong.append("krum")
-
-    callers = [threading.Thread(target=work) for _ in range(4)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as callers:
+        found = list(callers.map(lambda _: (robust.median(x), robust.krum(x, f=4)), range(20)))
+    assert len(found) == 20
+    assert all(np.array_equal(both, expected) for both in found)
 
 
 def test_every_piece_is_done_once_and_failures_reach_the_caller() -> None:
@@ -77,7 +67,7 @@ def test_every_piece_is_done_once_and_failures_reach_the_caller() -> None:
 
 
 def test_threads_that_cannot_start_or_are_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All pieces are done all the same, and nobody is at work on the result when the call is over."""
+    """All pieces are done in any case, and no thread works on the result after the call."""
     caller, done, begin = threading.get_ident(), [], parallel._start
     monkeypatch.setattr(parallel, "_limit", 3)
 
@@ -113,7 +103,7 @@ def test_threads_that_cannot_start_or_are_interrupted(monkeypatch: pytest.Monkey
 
 
 def test_a_forked_child_can_aggregate() -> None:
-    """Nothing of the parent's threads is needed after a fork."""
+    """A child does not need the parent's threads."""
     code = (
         "import os, numpy, robust\n"
         "x = numpy.random.default_rng(0).standard_normal((9, 200000)).astype('f')\n"
@@ -174,12 +164,12 @@ def test_first_compilation_says_so_and_the_next_process_finds_it_cached(tmp_path
     assert first.stdout == second.stdout == "12.0\n"
 
 
-def test_compilation_can_be_announced_elsewhere(tmp_path: Path) -> None:
+def test_compilation_can_be_reported_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "cache").mkdir(mode=0o700)
-    code = "import robust; robust.on_compile(lambda line: print('heard', line)); " + USE
+    code = "import robust; robust.on_compile(lambda line: print('got', line)); " + USE
     found = fresh(code, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
     assert found.stderr == ""
-    assert "heard robust: compiling sum_rows" in found.stdout
+    assert "got robust: compiling sum_rows" in found.stdout
 
 
 def test_a_cache_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
@@ -192,8 +182,8 @@ def test_a_cache_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
     assert not list(public.rglob("*.nbi"))
 
 
-def test_nowhere_to_write_is_no_reason_to_fail(tmp_path: Path) -> None:
-    """Sources and home are read-only, which for root means: something is in the way."""
+def test_kernels_work_without_a_writable_cache(tmp_path: Path) -> None:
+    """Files in the place of the cache directories: root could write to read-only ones."""
     shutil.copytree(ROOT / "robust", tmp_path / "robust", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "robust" / "kernels" / "__pycache__").touch()
     (tmp_path / "home").touch()
@@ -204,7 +194,7 @@ def test_nowhere_to_write_is_no_reason_to_fail(tmp_path: Path) -> None:
 
 
 def test_a_change_of_any_kernel_file_makes_the_cache_stale(tmp_path: Path) -> None:
-    """Numba itself looks at the file of the kernel only; the network that it compiles in is in another."""
+    """Numba checks only the file of the kernel, but the network is in another file."""
     shutil.copytree(ROOT / "robust", tmp_path / "robust", ignore=shutil.ignore_patterns("__pycache__"))
     assert "compiling" in fresh(USE, tmp_path).stderr
     assert "compiling" not in fresh(USE, tmp_path).stderr
@@ -219,7 +209,7 @@ def test_a_disabled_compiler_is_named() -> None:
     assert "unset NUMBA_DISABLE_JIT" in fresh(code, NUMBA_DISABLE_JIT="1").stdout
 
 
-def test_only_a_directory_that_nobody_else_can_touch_is_ours(tmp_path: Path) -> None:
+def test_only_a_directory_that_nobody_else_can_change_is_private(tmp_path: Path) -> None:
     place = tmp_path / "above" / "cache"
     place.mkdir(parents=True, mode=0o755)
     (tmp_path / "above").chmod(0o755)

@@ -1,4 +1,4 @@
-"""Cases small enough to work out by hand."""
+"""Cases small enough to compute by hand."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def test_fraction_is_rounded_down_to_rows_exactly() -> None:
             assert found == hundredths * count // 100
 
 
-def test_a_fraction_below_one_half_leaves_something() -> None:
-    """0.49999999999 of 20 rows is 10 to nine digits, and nothing would be left between two times 10."""
+def test_a_fraction_below_one_half_leaves_a_row() -> None:
+    """0.49999999999 of 20 rows is 10 to nine digits, and removing 10 per side would leave none."""
     for fraction in (0.49999999999, np.nextafter(0.5, 0)):
         for n in (1, 2, 19, 20, 1000):
             assert robust.aggregators.rows_in_fraction(n, fraction) == (n - 1) // 2
@@ -70,7 +70,7 @@ def test_multi_krum_takes_between_one_and_n_minus_f_rows() -> None:
 
 
 def test_bulyan_runs_krum_again_after_each_removal() -> None:
-    """Choosing five rows by the first scores would take those at 1, 2, 5, 6, 9: 13/3 in the end."""
+    """The five best first scores belong to the rows at 1, 2, 5, 6, 9, which would give 13/3."""
     found = robust.bulyan.detail(column(1, 2, 5, 6, 9, 23, 26), f=1)
     assert found.accepted == (1, 2, 3, 4, 5)
     assert found.vector == np.float32(20 / 3)
@@ -171,20 +171,16 @@ def test_zeno_plus_plus_accepts_by_the_first_order_score() -> None:
 
 def test_zeno_without_an_accepted_row_is_zero() -> None:
     x = column(1, 2)
-    nothing = robust.zeno.detail(x, loss=lambda g: float(g[0]))
-    assert np.array_equal(nothing.vector, [0])
-    assert nothing.accepted == ()
-    assert nothing.rejected == (0, 1)
-    nothing = robust.zeno_plus_plus.detail(x, gradient=np.array([1.0]))
-    assert np.array_equal(nothing.vector, [0])
-    assert nothing.accepted == ()
+    by_gradient = robust.zeno_plus_plus.detail(x, gradient=np.array([1.0]))
+    for nothing in (robust.zeno.detail(x, loss=lambda g: float(g[0])), by_gradient):
+        assert np.array_equal(nothing.vector, [0])
+        assert (nothing.accepted, nothing.rejected) == ((), (0, 1))
 
 
 def test_zeno_rejects_a_row_whose_loss_is_not_a_number_and_refuses_a_broken_model() -> None:
     x = column(1, 2)
-    found = robust.zeno.detail(x, loss=lambda g: np.nan if g[0] == 2 else 1 - float(g[0]))
-    assert found.accepted == (0,)
-    found = robust.zeno.detail(x, loss=lambda g: np.inf if g[0] == 2 else 1 - float(g[0]))
-    assert found.accepted == (0,)
+    for bad in (np.nan, np.inf):
+        found = robust.zeno.detail(x, loss=lambda g, bad=bad: bad if g[0] == 2 else 1 - float(g[0]))
+        assert found.accepted == (0,)
     with pytest.raises(ValueError, match="must be finite, got nan"):
         robust.zeno(x, loss=lambda g: np.nan)

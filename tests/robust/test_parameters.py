@@ -30,7 +30,7 @@ def test_a_wrong_name_lists_the_right_ones(registry: Registry[object]) -> None:
 
 
 def test_the_registries_hold_what_they_should() -> None:
-    """These at least: a new one has tests of its own, and need not be listed here too."""
+    """At least these: new entries have tests of their own and need not be listed here."""
     assert set(robust.AGGREGATORS) >= {
         *("mean", "median", "trimmed_mean", "geometric_median", "krum", "multi_krum", "bulyan", "meamed"),
         *("centered_clipping", "mda", "monna", "caf", "smea", "norm_bounded_mean", "zeno", "zeno++"),
@@ -45,7 +45,7 @@ def test_the_registries_hold_what_they_should() -> None:
 
 
 @pytest.mark.parametrize("name", [*robust.AGGREGATORS, *robust.PRE_AGGREGATORS, *robust.ATTACKS])
-def test_everything_says_what_it_is(name: str) -> None:
+def test_every_docstring_has_a_formula_and_a_paper(name: str) -> None:
     """Every docstring has a formula, in the symbols of its module, and a paper with its year."""
     found = {**robust.AGGREGATORS, **robust.PRE_AGGREGATORS, **robust.ATTACKS}[name]
     assert found.name == name
@@ -60,7 +60,7 @@ def test_everything_says_what_it_is(name: str) -> None:
         assert year in text
 
 
-ALIASES = {"Indices", "Matrix", "Vector", "Weights", "tolerance"}  # have no docstring that could have one
+ALIASES = {"Indices", "Matrix", "Vector", "Weights", "tolerance"}  # without a docstring of their own
 
 
 @pytest.mark.parametrize("name", sorted({*robust.__all__, *tolerance.__all__} - ALIASES))
@@ -73,10 +73,10 @@ def test_every_public_name_has_an_example_that_runs(name: str, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("name", [*robust.AGGREGATORS, *robust.PRE_AGGREGATORS])
-def test_every_parameter_is_spoken_of(name: str) -> None:
+def test_every_docstring_mentions_all_parameters(name: str) -> None:
     found = {**robust.AGGREGATORS, **robust.PRE_AGGREGATORS}[name]
     words = set(re.findall(r"(?<=\b)\d*([a-z_]+)", (found.__doc__ or "").lower()))  # 2f is f
-    for parameter in set(found.parameters) - {"middle", "rng"}:  # "the lower"; "by lot", "random"
+    for parameter in set(found.parameters) - {"middle", "rng"}:  # described in other words
         assert parameter in words, parameter
 
 
@@ -152,7 +152,7 @@ def test_parameters_can_be_checked_before_there_are_rows() -> None:
         robust.PRE_AGGREGATORS["nnm"].check(9, k=4)
 
 
-def test_a_name_can_be_taken_once() -> None:
+def test_a_name_can_be_registered_once() -> None:
     registry: Registry[int] = Registry("thing")
     registry.add("one", 1)
     with pytest.raises(ValueError, match="already an entry for thing 'one'"):

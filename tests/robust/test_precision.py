@@ -49,7 +49,7 @@ def huge_rows(honest: Matrix, value: float, rng: np.random.Generator) -> Iterato
 
 
 def honest_sized_rows(honest: Matrix, rng: np.random.Generator) -> Iterator[Matrix]:
-    """Rows whose every entry is one that some honest row could have sent: between the honest extremes."""
+    """Rows whose entries all lie between the extremes of the honest rows."""
     low, high = honest.min(axis=0), honest.max(axis=0)
     yield from honest
     yield from (low, high)
@@ -65,7 +65,7 @@ def honest_sized_rows(honest: Matrix, rng: np.random.Generator) -> Iterator[Matr
 def test_one_huge_row_moves_no_more_than_an_honest_sized_row_could(
     rule: str, value: float, offset: float, count: int
 ) -> None:
-    """From where the rule was without the row, whether it then took all rows to be honest or not."""
+    """Compared with the result without that row, for f = 0 and for f = 1."""
     rng = np.random.default_rng(2)
     honest = (offset + 0.01 * rng.standard_normal((count, 100))).astype(np.float32)
     low, high = honest.min(axis=0), honest.max(axis=0)
@@ -76,13 +76,13 @@ def test_one_huge_row_moves_no_more_than_an_honest_sized_row_could(
     for before in (apply(rule, honest, 0).astype(np.float64), apply(rule, honest, 1).astype(np.float64)):
         reach = max(float(np.linalg.norm(with_row(row) - before)) for row in honest_sized_rows(honest, rng))
         for row in huge_rows(honest, value, rng):
-            twin = np.clip(np.where(np.isnan(row), honest[0], row), low, high)  # as large as honest rows get
+            twin = np.clip(np.where(np.isnan(row), honest[0], row), low, high)
             most = max(reach, float(np.linalg.norm(with_row(twin) - before)))
             for place in (0, count // 2, count):
                 assert np.linalg.norm(with_row(row, place) - before) <= most * (1 + 1e-6)
 
 
-def test_the_mean_fails_what_is_asked_of_the_others() -> None:
+def test_the_mean_fails_this_test() -> None:
     honest = np.random.default_rng(2).standard_normal((6, 100)).astype(np.float32)
     rows = honest_sized_rows(honest, np.random.default_rng(3))
     moved = [np.linalg.norm(robust.mean(np.vstack([honest, row])) - robust.mean(honest)) for row in rows]
@@ -91,7 +91,7 @@ def test_the_mean_fails_what_is_asked_of_the_others() -> None:
 
 
 @pytest.mark.parametrize("value", [1e10, 1e20, 1e30])
-def test_geometric_median_feels_the_direction_of_a_far_row_and_not_its_length(value: float) -> None:
+def test_geometric_median_depends_on_the_direction_of_a_far_row_and_not_its_length(value: float) -> None:
     rng = np.random.default_rng(3)
     honest = rng.standard_normal((8, 50)).astype(np.float32)
     direction = rng.standard_normal(50)
@@ -101,7 +101,7 @@ def test_geometric_median_feels_the_direction_of_a_far_row_and_not_its_length(va
     )
     without = robust.geometric_median(honest, tolerance=1e-10)
     assert np.linalg.norm(far - near) < 1e-3
-    assert np.linalg.norm(near - without) > 0.1  # or the comparison would show nothing
+    assert np.linalg.norm(near - without) > 0.1  # otherwise the comparison would show nothing
 
 
 def test_two_far_rows_on_opposite_sides_cancel() -> None:
@@ -132,7 +132,7 @@ def test_tiny_values_are_not_lost(rule: str) -> None:
 
 
 def test_geometric_median_reaches_its_objective_where_convergence_is_slow() -> None:
-    """At the edge of being a data point itself, plain Weiszfeld crawls."""
+    """Plain Weiszfeld is slow where the median is almost a data point."""
     angles = np.linspace(0, 2 * np.pi, 5, endpoint=False)
     ring = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     for nudge in (0.0, 1e-3, 0.2):
@@ -143,7 +143,7 @@ def test_geometric_median_reaches_its_objective_where_convergence_is_slow() -> N
 
 
 @pytest.mark.parametrize("tolerance", [1e-3, 1e-6])
-def test_geometric_median_stops_where_the_gradient_vouches_for_it(tolerance: float) -> None:
+def test_geometric_median_stops_where_the_gradient_proves_it(tolerance: float) -> None:
     """2 |gradient| / n bounds how far the objective is from its least value, relative to it."""
     rng = np.random.default_rng(7)
     for n in (4, 7, 20):
@@ -151,11 +151,11 @@ def test_geometric_median_stops_where_the_gradient_vouches_for_it(tolerance: flo
         x[: n // 3] += 2
         off = robust.geometric_median(x, tolerance=tolerance) - x.astype(np.float64)
         pulls = off / np.linalg.norm(off, axis=1)[:, None]
-        assert 2 * np.linalg.norm(pulls.sum(axis=0)) / n <= tolerance + 1e-6  # and float32 of the result
+        assert 2 * np.linalg.norm(pulls.sum(axis=0)) / n <= tolerance + 1e-6  # rounding of the result
 
 
 @pytest.mark.parametrize("far", [False, True])
-def test_geometric_median_says_when_its_steps_ran_out(far: bool) -> None:
+def test_geometric_median_reports_when_its_steps_run_out(far: bool) -> None:
     x = np.random.default_rng(8).standard_normal((9, 40)).astype(np.float32)
     if far:
         x[4] = 1e30

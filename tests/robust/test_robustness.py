@@ -17,7 +17,8 @@ import robust
 from robust import tolerance
 from tests.robust.cases import BUILT_IN, BY_VALIDATION, apply, close
 
-PROVEN = [rule for rule in BUILT_IN if robust.AGGREGATORS[rule].kappa is not None]
+KAPPAS = {rule: kappa for rule in BUILT_IN if (kappa := robust.AGGREGATORS[rule].kappa)}
+PROVEN = list(KAPPAS)
 SIZES = [(5, 1), (5, 2), (9, 2), (9, 3), (9, 4), (11, 4), (12, 5), (20, 4)]
 
 
@@ -35,7 +36,7 @@ def honest_rows(kind: str, count: int, rng: np.random.Generator) -> NDArray[np.f
 def attacks(
     rule: str, honest: NDArray[np.float32], f: int, rng: np.random.Generator
 ) -> dict[str, NDArray[np.float32]]:
-    """Every registered attack, the optimised ones against this very rule, and a few more."""
+    """Every registered attack, the ones optimised against this rule, and a few more."""
     own = honest[rng.integers(len(honest), size=f)]
     made = {name: attack(honest, f, rng=rng) for name, attack in robust.ATTACKS.items()}
     against = {"against": lambda rows: apply(rule, rows, f)}
@@ -61,66 +62,60 @@ def assert_bounded(
 
 @pytest.mark.parametrize("rule", PROVEN)
 def test_kappa_is_a_number_for_every_f_that_is_withstood(rule: str) -> None:
-    """And never below f / (n - 2f): no rule can do better (Allouah et al. 2023a)."""
-    found = robust.AGGREGATORS[rule]
-    assert found.kappa is not None
+    """It is never below f / (n - 2f): no rule can do better (Allouah et al. 2023a)."""
+    kappa = robust.AGGREGATORS[rule].kappa
+    assert kappa is not None
     for n in range(1, 120):
-        for f in range(found.withstands(n) + 1):
-            assert f / (n - 2 * f) <= found.kappa(n, f) < math.inf, (n, f)
+        for f in range(robust.AGGREGATORS[rule].withstands(n) + 1):
+            assert f / (n - 2 * f) <= kappa(n, f) < math.inf, (n, f)
 
 
 @pytest.mark.parametrize("kind", ["alike", "apart", "camps"])
 @pytest.mark.parametrize("rule", PROVEN)
 def test_kappa_holds_for_the_honest_rows_under_every_attack(rule: str, kind: str) -> None:
-    found = robust.AGGREGATORS[rule]
-    assert found.kappa is not None
     for n, f in SIZES:
-        if f > found.withstands(n) or (rule == "smea" and n > 12):
+        if f > robust.AGGREGATORS[rule].withstands(n) or (rule == "smea" and n > 12):
             continue
         rng = np.random.default_rng([n, f])
         honest = honest_rows(kind, n - f, rng)
         for name, bad in attacks(rule, honest, f, rng).items():
             x = np.concatenate([honest, bad])  # row 0, which monna trusts, is honest
-            assert_bounded(apply(rule, x, f), honest, found.kappa(n, f), (rule, n, f, name))
+            assert_bounded(apply(rule, x, f), honest, KAPPAS[rule](n, f), (rule, n, f, name))
 
 
 @pytest.mark.parametrize("rule", PROVEN)
 def test_kappa_holds_for_every_choice_of_n_minus_f_rows(rule: str) -> None:
-    found = robust.AGGREGATORS[rule]
-    assert found.kappa is not None
     for n, f, seed in [(5, 1, 0), (7, 2, 1), (8, 2, 2), (9, 3, 3), (9, 2, 4), (7, 3, 5), (9, 4, 6)]:
-        if f > found.withstands(n):
+        if f > robust.AGGREGATORS[rule].withstands(n):
             continue
         rng = np.random.default_rng(seed)
         x = (rng.standard_normal((n, 6)) * rng.choice([0.1, 1, 10], (n, 1))).astype(np.float32)
         result = apply(rule, x, f)
         for subset in combinations(range(n), n - f):
             if rule != "monna" or 0 in subset:
-                assert_bounded(result, x[list(subset)], found.kappa(n, f), (rule, n, f, subset))
+                assert_bounded(result, x[list(subset)], KAPPAS[rule](n, f), (rule, n, f, subset))
 
 
 @pytest.mark.parametrize("rule", [rule for rule in PROVEN if rule not in {"smea", "monna"}])
 def test_mixing_improves_kappa_as_published(rule: str) -> None:
     """Allouah et al. 2023a: 8 f / (n - f) (kappa + 1) after nearest-neighbour mixing."""
-    found = robust.AGGREGATORS[rule]
-    assert found.kappa is not None
     for n, f in SIZES:
-        if f > found.withstands(n):
+        if f > robust.AGGREGATORS[rule].withstands(n):
             continue
-        kappa = 8 * f / (n - f) * (found.kappa(n, f) + 1)
+        kappa = 8 * f / (n - f) * (KAPPAS[rule](n, f) + 1)
         rng = np.random.default_rng([n, f, 7])
         for kind in ("alike", "apart", "camps"):
             honest = honest_rows(kind, n - f, rng)
             for name, bad in attacks(rule, honest, f, rng).items():
                 x = np.concatenate([honest, bad])
-                options = {"f": f} if "f" in found.parameters else {}
+                options = {"f": f} if "f" in robust.AGGREGATORS[rule].parameters else {}
                 result = robust.aggregate(rule, x, before=[("nnm", {"f": f})], **options).vector
                 assert_bounded(result, honest, kappa, (rule, n, f, kind, name))
 
 
 @pytest.mark.parametrize("rule", sorted(set(BUILT_IN) - BY_VALIDATION))
 def test_honest_rows_that_agree_are_not_moved_by_as_many_bad_rows_as_are_withstood(rule: str) -> None:
-    """What withstanding means at least, with or without a constant: no variance leaves no room."""
+    """The least that withstanding means, with or without a kappa."""
     honest = np.linspace(-2, 3, 7).astype(np.float32)
     for n in range(1, 24):
         f = tolerance.withstands(rule, n)
@@ -133,7 +128,7 @@ def test_honest_rows_that_agree_are_not_moved_by_as_many_bad_rows_as_are_withsto
 
 
 def test_a_bounded_mean_withstands_nothing() -> None:
-    """f rows of -x among n - f of x give (1 - 2f/n) x: no multiple of no variance covers that."""
+    """f rows of -x among n - f of x give (1 - 2f/n) x, although the honest rows have no variance."""
     honest = np.linspace(-2, 3, 7).astype(np.float32)
     x = np.stack([honest, honest, honest, -honest])
     assert np.allclose(robust.norm_bounded_mean(x), honest / 2)
@@ -149,13 +144,10 @@ def test_mean_is_not_robust_for_any_kappa() -> None:
 
 
 @pytest.mark.parametrize("rule", [rule for rule in PROVEN if rule != "monna"])
-def test_one_bad_row_too_many_breaks_the_bound(rule: str) -> None:
-    """The stated f is not idle: with more bad rows than rows withstood, the same bound fails."""
-    n = 9
-    f = robust.AGGREGATORS[rule].withstands(n)
-    kappa = robust.AGGREGATORS[rule].kappa
-    assert kappa is not None
+def test_too_many_bad_rows_break_the_bound(rule: str) -> None:
+    """With more bad rows than the rule withstands, the same bound fails."""
+    n, f = 9, robust.AGGREGATORS[rule].withstands(9)
     honest = honest_rows("alike", n - 5, np.random.default_rng(1))
     x = np.concatenate([honest, np.full((5, 12), 1e6, dtype=np.float32)])
     with pytest.raises(AssertionError):
-        assert_bounded(apply(rule, x, f), honest, kappa(n, f), rule)
+        assert_bounded(apply(rule, x, f), honest, KAPPAS[rule](n, f), rule)

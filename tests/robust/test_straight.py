@@ -22,8 +22,7 @@ def values(n: int, width: int) -> np.ndarray:
 @pytest.mark.parametrize(("n", "low", "high"), SHAPES)
 @pytest.mark.parametrize("width", [16, 17, 31, 32, 4099])
 def test_means_of_ranks_are_those_of_sorted_columns(n: int, low: int, high: int, width: int) -> None:
-    x = values(n, width)
-    rows = np.arange(n)
+    x, rows = values(n, width), np.arange(n)
     expected = np.sort(x.astype(np.float64), axis=0)[low:high].mean(axis=0)
     found = straight_line.middle_mean(x, rows, low, high)
     assert found is not None

@@ -1,4 +1,4 @@
-"""How many bad clients: exact counts against brute force, and the paper's against ours."""
+"""How many bad clients a rule withstands: exact counts against brute force, and the paper's formulas."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_distribution_agrees_with_drawing_clusters() -> None:
 
 
 @pytest.mark.parametrize("rule", BUILT_IN)
-def test_rules_accept_what_they_are_said_to_withstand_and_no_more(rule: str) -> None:
+def test_rules_accept_the_f_that_they_withstand_and_no_more(rule: str) -> None:
     found = robust.AGGREGATORS[rule]
     for n in range(1, 30):
         most = tolerance.withstands(rule, n)
@@ -80,8 +80,8 @@ QUICK = {"smea": [*range(1, 13), 20]}  # the others take seconds each
 
 
 @pytest.mark.parametrize("rule", BUILT_IN)
-def test_rules_run_with_as_many_bad_rows_as_they_are_said_to_withstand(rule: str) -> None:
-    """A plan that counts on this number is not refused once the rows are there."""
+def test_rules_run_with_as_many_bad_rows_as_they_withstand(rule: str) -> None:
+    """A plan that relies on this number is not refused later."""
     found = robust.AGGREGATORS[rule]
     for n in QUICK.get(rule, SIZES):
         if found.withstands(n) < 0:
@@ -90,7 +90,7 @@ def test_rules_run_with_as_many_bad_rows_as_they_are_said_to_withstand(rule: str
         options = parameters(rule, n, tolerance.withstands(rule, n), 5)
         found.check(n, **options)
         assert np.isfinite(found(x, **options)).all()
-        if 1 < n < 20:  # and with a row that is not finite, which is one of the bad ones
+        if 1 < n < 20:  # also with a row that is not finite
             x[n // 2] = np.nan
             if found.withstands(n - 1) >= 0:
                 assert np.isfinite(found(x, **options)).all()
@@ -159,7 +159,7 @@ def test_withstands_by_count_and_fraction() -> None:
 
 
 def test_worst_case_is_one_client_per_bad_row_and_it_is_sharp() -> None:
-    """f bad clients always hold; f + 1 can fail, and do when each is in a cluster of its own."""
+    """The rule holds with f bad clients; with f + 1 it fails if each is in a cluster of its own."""
     n, m = 24, 3
     for rule in ("median", "krum", "bulyan", "trimmed_mean"):
         most = tolerance.bad_clients_worst_case(rule, n, m)
@@ -221,7 +221,7 @@ def test_appendix_e_counts_clusters_where_it_should_count_companions() -> None:
     assert tolerance.signal_lost(60, 12, 60) == 1
 
 
-def test_numbers_that_make_no_sense_are_refused() -> None:
+def test_impossible_numbers_and_unknown_rules_are_refused() -> None:
     with pytest.raises(ValueError, match="must be 0 to 60, got 61"):
         tolerance.clean_clusters(60, 61, 3)
     with pytest.raises(robust.UnknownNameError, match="no aggregator 'krumm'"):
