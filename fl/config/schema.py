@@ -265,6 +265,9 @@ class Experiment(Section, frozen=True):
     participation: fraction of the clients that is drawn for each round
     model: network
     server_lr: eta, learning rate of the server
+
+    >>> Experiment(clients=40, participation=0.5).per_round
+    20
     """
 
     name: str = "share"

@@ -53,6 +53,10 @@ class Examples:
 
     Inputs are floats as the model expects them, or small integers. With `scaling`, integers become floats;
     without it, they are tokens for an embedding. Labels are class numbers.
+
+    >>> examples = Examples(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
+    >>> len(examples), examples.shape
+    (4, (2,))
     """
 
     inputs: Tensor
@@ -109,6 +113,10 @@ class DataSet:
     """A data set as published: training and test examples.
 
     `roles` are natural clients (Shakespeare's characters), each with its rows of `train`.
+
+    >>> examples = Examples(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
+    >>> DataSet("mine", train=examples, test=examples, classes=2).roles is None
+    True
     """
 
     name: str
@@ -133,6 +141,10 @@ class Federated:
     """A data set divided among clients: client i trains on the rows `clients[i]` of `train`.
 
     `validation` holds the examples that the server keeps for Zeno and Zeno++. No client has them.
+
+    >>> examples = Examples(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
+    >>> Federated(examples, (np.array([0]), np.array([1, 2, 3])), test=examples, classes=2).sizes.tolist()
+    [1, 3]
     """
 
     train: Examples

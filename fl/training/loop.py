@@ -40,7 +40,13 @@ Vector = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """A finished training: the model's vector, a record per round, the summary, and the folder of records."""
+    """A finished training: the model's vector, a record per round, the summary, and the folder of records.
+
+    >>> settings = {"rounds": 1, "model": "linear", "secure": False, "machine": {"workers": 0}}
+    >>> trained = run(experiment(settings))
+    >>> len(trained.history), trained.summary["exposed"]
+    (1, [])
+    """
 
     experiment: Experiment
     task: Task = field(repr=False)
@@ -104,7 +110,12 @@ def run(
     folder: Folder | None = None,
     show: Progress | None = None,
 ) -> Trained:
-    """Train as the experiment says. With a folder, rounds are recorded, and an earlier run is resumed."""
+    """Train as the experiment says. With a folder, rounds are recorded, and an earlier run is resumed.
+
+    >>> settings = {"rounds": 1, "model": "linear", "secure": False, "machine": {"workers": 0}}
+    >>> run(experiment(settings)).model(torch.zeros(1, 1, 8, 8)).shape
+    torch.Size([1, 10])
+    """
     show = show or Progress()
     byzantine = attackers(experiment)
     federated = prepare(experiment) if data is None else data
@@ -298,6 +309,10 @@ def train(
 
     `validation` is what the server keeps for rules that need it. `out` is the folder in which the run is
     recorded; `resume=True` resumes the run in that folder.
+
+    >>> clients = [(torch.randn(8, 2), torch.arange(8) % 2) for _ in range(12)]
+    >>> train("linear", clients, test=clients[0], rounds=1, clusters={"size": 4}).summary["exposed"]
+    []
     """
     parts = [as_examples(part, f"client {i}") for i, part in enumerate(clients)]
     held = None if validation is None else as_examples(validation, "validation")
