@@ -25,7 +25,13 @@ class Cache(Protocol):
 
 
 class NoCache:
-    """Computes every answer."""
+    """Computes every answer.
+
+    >>> from secagg.protocol import NoCache
+    >>> NoCache().plan(b"")
+    Traceback (most recent call last):
+    secagg.errors.WireError: message ends 1 bytes too early
+    """
 
     def plan(self, data: bytes) -> Plan:
         return Plan.from_bytes(data)

@@ -5,19 +5,16 @@ Everything here is either public or this client's own secret.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final
+from typing import Annotated, Final
 
-from secagg.crypto import shamir
-from secagg.crypto.keys import KEY_BYTES
+from secagg.crypto.shamir import SECRET_BYTES
 from secagg.errors import SecAggError, UsageError
 from secagg.protocol import codec
-from secagg.protocol.codec import U8, U32, U64, Blob, Fixed, Many, Struct
+from secagg.protocol.codec import U8, U32, U64, Fixed, Many, Struct
 from secagg.protocol.dealing import HeldShares
-from secagg.protocol.messages import Dealer, KeyAdvert
-from secagg.protocol.wire import ADVERT, DEALER, GROUPS, HASH, IDS
-from secagg.types import ClientId, GroupId
+from secagg.protocol.messages import ADVERT, DEALER, Data, Dealer, Groups, Hash, Id, Ids, Key, KeyAdvert
 
 
 class State(IntEnum):
@@ -40,61 +37,38 @@ class State(IntEnum):
 class ClientMemory:
     """Everything a client must remember between two messages, and what `Client.save` writes."""
 
-    state: State = State.NEW
-    me: ClientId
-    round: int
-    instance: bytes  # names the journal's records of this run of this client
-    step: int = 0
-    channel: bytes = field(repr=False)
-    mask: bytes = field(repr=False)  # audit: repr-hides-mask-key
-    plan: bytes = b""
-    adverts: tuple[KeyAdvert, ...] = ()
-    seeds: tuple[bytes, ...] = field(default=(), repr=False)  # audit: repr-hides-seeds
-    mine: tuple[Dealer, ...] = ()  # the public part of this client's dealing: the server may not alter it
-    dealers: tuple[Dealer, ...] = ()
-    held: tuple[HeldShares, ...] = field(default=(), repr=False)
-    survivors: tuple[ClientId, ...] = ()
-    groups: tuple[GroupId, ...] = ()
-    clipped: int = 0
+    state: Annotated[State, U8] = State.NEW
+    me: Id
+    round: Annotated[int, U64]
+    instance: Annotated[bytes, Fixed(16)]  # names the journal's records of this run of this client
+    step: Annotated[int, U32] = 0
+    channel: Key = field(repr=False)
+    mask: Key = field(repr=False)  # audit: repr-hides-mask-key
+    plan: Data = b""
+    adverts: Annotated[tuple[KeyAdvert, ...], Many(ADVERT)] = ()
+    # audit: repr-hides-seeds
+    seeds: Annotated[tuple[bytes, ...], Many(Fixed(SECRET_BYTES))] = field(default=(), repr=False)
+    mine: Annotated[tuple[Dealer, ...], Many(DEALER, 1)] = ()  # its dealing's public part, to compare
+    dealers: Annotated[tuple[Dealer, ...], Many(DEALER)] = ()
+    held: Annotated[tuple[HeldShares, ...], Many(Struct.of(HeldShares))] = field(default=(), repr=False)
+    survivors: Ids = ()
+    groups: Groups = ()
+    clipped: Annotated[int, U64] = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
     """The record of stage 3: what this client agreed to open."""
 
-    plan_hash: bytes
-    view: bytes  # contains the keys of U2, so another run of the same plan is another opening
-    survivors: tuple[ClientId, ...]
-    groups: tuple[GroupId, ...]
+    plan_hash: Hash
+    view: Hash  # contains the keys of U2, so another run of the same plan is another opening
+    survivors: Ids
+    groups: Groups
 
 
-OPENING: Final = Struct(
-    Opening, (("plan_hash", HASH), ("view", HASH), ("survivors", IDS), ("groups", GROUPS))
-)
-_HELD: Final = Struct(HeldShares, (("dealer", U32), ("nonce", HASH), ("shares", Blob())))
+OPENING: Final = Struct.of(Opening)
 _SAVED_CLIENT: Final = b"secagg client 1\n"
-_MEMORY: Final = Struct(
-    ClientMemory,
-    (
-        ("state", U8),
-        ("me", U32),
-        ("round", U64),
-        ("instance", Fixed(16)),
-        ("step", U32),
-        ("channel", Fixed(KEY_BYTES)),
-        ("mask", Fixed(KEY_BYTES)),
-        ("plan", Blob()),
-        ("adverts", Many(ADVERT)),
-        ("seeds", Many(Fixed(shamir.SECRET_BYTES))),
-        ("mine", Many(DEALER, 1)),
-        ("dealers", Many(DEALER)),
-        ("held", Many(_HELD)),
-        ("survivors", IDS),
-        ("groups", GROUPS),
-        ("clipped", U64),
-    ),
-)
-assert [name for name, _ in _MEMORY.fields] == [f.name for f in fields(ClientMemory)]
+_MEMORY: Final = Struct.of(ClientMemory)
 
 
 def save(memory: ClientMemory) -> bytes:

@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, get_type_hints
 
 import numpy as np
 
@@ -66,21 +66,17 @@ class Codec(Protocol):
 class Uint:
     """An unsigned integer of a fixed number of bytes."""
 
-    size: int
-
-    @property
-    def least(self) -> int:
-        return self.size
+    least: int
 
     @property
     def layout(self) -> str:
-        return f"u{8 * self.size}"
+        return f"u{8 * self.least}"
 
     def put(self, parts: list[Buffer], value: int) -> None:
-        parts.append(value.to_bytes(self.size, "little"))
+        parts.append(value.to_bytes(self.least, "little"))
 
     def get(self, reader: Reader) -> int:
-        return int.from_bytes(reader.take(self.size), "little")
+        return int.from_bytes(reader.take(self.least), "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +99,21 @@ class Float:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Exactly `size` bytes."""
+    """Exactly this number of bytes."""
 
-    size: int
-
-    @property
-    def least(self) -> int:
-        return self.size
+    least: int
 
     @property
     def layout(self) -> str:
-        return f"{self.size} bytes"
+        return f"{self.least} bytes"
 
     def put(self, parts: list[Buffer], value: bytes) -> None:
-        if len(value) != self.size:
-            raise WireError(f"expected {self.size} bytes, got {len(value)}")
+        if len(value) != self.least:
+            raise WireError(f"expected {self.least} bytes, got {len(value)}")
         parts.append(value)
 
     def get(self, reader: Reader) -> bytes:
-        return bytes(reader.take(self.size))
+        return bytes(reader.take(self.least))
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +220,12 @@ class Struct:
 
     cls: type[Any]
     fields: tuple[tuple[str, Codec], ...]
+
+    @classmethod
+    def of(cls, record: type[Any]) -> Struct:
+        """The layout of a dataclass whose fields are annotated with their codecs."""
+        hints = get_type_hints(record, include_extras=True)
+        return cls(record, tuple((field.name, hints[field.name].__metadata__[0]) for field in fields(record)))
 
     @property
     def least(self) -> int:

@@ -15,7 +15,7 @@ from secagg.crypto.keys import HASH_BYTES, check_public_key, verify
 from secagg.crypto.shamir import SHARE_BYTES
 from secagg.errors import PeerError
 from secagg.protocol import transcript
-from secagg.protocol.messages import Bundle, Dealer, KeyAdvert
+from secagg.protocol.messages import Bundle, Data, Dealer, Hash, Id, KeyAdvert
 from secagg.protocol.plan import Plan
 from secagg.types import Bytes, ClientId
 
@@ -51,10 +51,10 @@ def check_advert(plan: Plan, advert: KeyAdvert) -> None:
 class HeldShares:
     """The shares that one dealer gave to one client, and the nonce of this pair of clients."""
 
-    dealer: ClientId
-    nonce: bytes = field(repr=False)
+    dealer: Id
+    nonce: Hash = field(repr=False)
     # audit: repr-hides-held-shares
-    shares: bytes = field(repr=False)  # (R + 1) * 33 bytes: of the mask key, then of the seed per grouping
+    shares: Data = field(repr=False)  # (R + 1) * 33 bytes: of the mask key, then of the seed per grouping
 
     def share(self, secret: int) -> bytes:
         return self.shares[secret * SHARE_BYTES : (secret + 1) * SHARE_BYTES]
@@ -62,11 +62,8 @@ class HeldShares:
     @property
     def canonical(self) -> bool:
         """Whether every share is a field element in its only encoding."""
-        return all(is_canonical(self.share(k)) for k in range(len(self.shares) // SHARE_BYTES))
-
-
-def is_canonical(share: bytes) -> bool:
-    return int.from_bytes(share, "little") < shamir.PRIME
+        shares = np.frombuffer(self.shares, np.uint8).reshape(-1, SHARE_BYTES)
+        return bool(shamir.canonical(shares).all())
 
 
 def share_nonces(pair_nonces: Bytes, secrets: int) -> Bytes:

@@ -1,6 +1,6 @@
 """One frozen class per message, in the order in which a run sends them.
 
-docs/protocol.md says what each field is, who signs it and how it is laid out; `wire.py` holds the layouts.
+docs/protocol.md says what each field is and who signs it. The type of a field says its layout in bytes.
 Client to server: KeyAdvert, Dealing, MaskedInput, Consistency, Unmasking. Server to client: KeyList, Bundle,
 Survivors, Signatures. No message to a client carries a sum.
 
@@ -14,26 +14,44 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Final
 
+from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES
+from secagg.protocol.codec import U32, Ascending, AscendingGroups, Blob, Fixed, Many, Matrix, Struct
+from secagg.protocol.plan import MOST_CLIENTS, MOST_GROUPINGS
 from secagg.types import ClientId, GroupId, Ring32
+
+IDS: Final = Ascending(MOST_CLIENTS)
+GROUPS: Final = AscendingGroups()
+Id = Annotated[ClientId, U32]
+Ids = Annotated[tuple[ClientId, ...], IDS]
+Groups = Annotated[tuple[GroupId, ...], GROUPS]
+Hash = Annotated[bytes, Fixed(HASH_BYTES)]
+Key = Annotated[bytes, Fixed(KEY_BYTES)]
+Signature = Annotated[bytes, Fixed(SIGNATURE_BYTES)]
+Data = Annotated[bytes, Blob()]
+Commitments = Annotated[tuple[bytes, ...], Many(Fixed(HASH_BYTES), MOST_GROUPINGS)]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyAdvert:
     """Stage 0: two X25519 public keys, signed over training id, round and roster hash."""
 
-    sender: ClientId
-    channel: bytes
-    mask: bytes
-    signature: bytes
+    sender: Id
+    channel: Key
+    mask: Key
+    signature: Signature
+
+
+ADVERT: Final = Struct.of(KeyAdvert)
 
 
 @dataclass(frozen=True, slots=True)
 class KeyList:
     """The plan, and the keys of U1 (in sparse mode, of this client's peers)."""
 
-    plan: bytes
-    adverts: tuple[KeyAdvert, ...]
+    plan: Data
+    adverts: Annotated[tuple[KeyAdvert, ...], Many(ADVERT, MOST_CLIENTS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,80 +63,86 @@ class Dealing:
     The signature covers the sender's keys, the commitments and the root of the tree over `hashes`.
     """
 
-    sender: ClientId
-    commitments: tuple[bytes, ...]
-    root: bytes
-    signature: bytes
-    hashes: bytes = field(repr=False)
-    boxes: bytes = field(repr=False)
+    sender: Id
+    commitments: Commitments
+    root: Hash
+    signature: Signature
+    hashes: Data = field(repr=False)
+    boxes: Data = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Dealer:
     """The public part of one Dealing, as every client sees it."""
 
-    id: ClientId
-    commitments: tuple[bytes, ...]
-    root: bytes
+    id: Id
+    commitments: Commitments
+    root: Hash
+
+
+DEALER: Final = Struct.of(Dealer)
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
     """U2 with the public part of every dealing, and this client's boxes and proofs: one per other dealer."""
 
-    dealers: tuple[Dealer, ...]
-    boxes: bytes = field(repr=False)
-    proofs: bytes = field(repr=False)
+    dealers: Annotated[tuple[Dealer, ...], Many(DEALER, MOST_CLIENTS)]
+    boxes: Data = field(repr=False)
+    proofs: Data = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskedInput:
     """Stage 2: the masked vectors, one per grouping, and a signature over the view of U2 and the disputes."""
 
-    sender: ClientId
-    disputes: tuple[ClientId, ...]
-    signature: bytes
-    vectors: Ring32 = field(repr=False)
+    sender: Id
+    disputes: Ids
+    signature: Signature
+    vectors: Annotated[Ring32, Matrix()] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Survivor:
     """A member of U3, with what it signed in stage 2."""
 
-    id: ClientId
-    disputes: tuple[ClientId, ...]
-    signature: bytes
+    id: Id
+    disputes: Ids
+    signature: Signature
+
+
+SURVIVOR: Final = Struct.of(Survivor)
 
 
 @dataclass(frozen=True, slots=True)
 class Survivors:
     """U3, the stage-2 signature of each member, and the groups to open."""
 
-    members: tuple[Survivor, ...]
-    groups: tuple[GroupId, ...]
+    members: Annotated[tuple[Survivor, ...], Many(SURVIVOR, MOST_CLIENTS)]
+    groups: Groups
 
 
 @dataclass(frozen=True, slots=True)
 class Consistency:
     """Stage 3: a signature over plan hash, view of U2, U3 and groups."""
 
-    sender: ClientId
-    signature: bytes
+    sender: Id
+    signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
 class Endorsement:
     """One stage-3 signature, relayed by the server."""
 
-    id: ClientId
-    signature: bytes
+    id: Id
+    signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
 class Signatures:
     """At least t stage-3 signatures over the same statement."""
 
-    endorsements: tuple[Endorsement, ...]
+    endorsements: Annotated[tuple[Endorsement, ...], Many(Struct.of(Endorsement), MOST_CLIENTS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +153,12 @@ class Unmasking:
     `keys` holds one entry per id of `key_owners`.
     """
 
-    sender: ClientId
-    seed_owners: tuple[ClientId, ...]
-    seeds: bytes = field(repr=False)  # audit: repr-hides-sent-shares
-    key_owners: tuple[ClientId, ...]
-    keys: bytes = field(repr=False)
-    signature: bytes
+    sender: Id
+    seed_owners: Ids
+    seeds: Data = field(repr=False)  # audit: repr-hides-sent-shares
+    key_owners: Ids
+    keys: Data = field(repr=False)
+    signature: Signature
 
 
 ToServer = KeyAdvert | Dealing | MaskedInput | Consistency | Unmasking

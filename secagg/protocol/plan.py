@@ -7,7 +7,7 @@ draws them itself from the training seed and the round, so the server cannot cho
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
@@ -21,7 +21,7 @@ from secagg.errors import UsageError, WireError
 from secagg.exposure.audit import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
 from secagg.exposure.schedules import SCHEDULES, Schedule, keep_whole_atoms
 from secagg.protocol import codec, graph
-from secagg.protocol.codec import U8, U16, U32, U64, Blob, Fixed, Float, Many, Struct
+from secagg.protocol.codec import U8, U16, U32, U64, Blob, Codec, Fixed, Float, Many, Struct
 from secagg.types import ClientId, Group, GroupId, Grouping
 
 MOST_CLIENTS: Final = 65535  # a Shamir index has 16 bits
@@ -361,30 +361,7 @@ def roster_hash(roster: tuple[Member, ...]) -> bytes:
 
 def flat(plan: Plan) -> dict[str, Any]:
     """The fields of the plan's bytes (docs/protocol.md, "Plan")."""
-    return {
-        "version": labels.VERSION,
-        "training_id": plan.training_id,
-        "round": plan.round,
-        "roster": plan.roster,
-        "threshold": plan.t,
-        "colluders": plan.assumed_colluders,
-        "length": plan.length,
-        "floats": int(plan.clip is not None),
-        "clip": plan.clip or 0.0,
-        "bound": plan.bound or 0,
-        "weights": plan.weights,
-        "schedule": SCHEDULES.index(plan.schedule.name),
-        "size": plan.schedule.size,
-        "groupings": plan.schedule.groupings,
-        "atom": plan.schedule.atom,
-        "training_seed": plan.training_seed,
-        "min_survivors": plan.policy.min_survivors,
-        "anonymity": plan.policy.anonymity,
-        "max_leverage": plan.policy.max_leverage,
-        "mode": MODES.index(plan.policy.mode),
-        "degree": plan.degree,
-        "context": plan.context,
-    }
+    return {name: get(plan) for name, _, get in _FIELDS}
 
 
 def _plan_from(values: dict[str, Any]) -> Plan:
@@ -409,30 +386,28 @@ def _plan_from(values: dict[str, Any]) -> Plan:
 
 
 _MEMBER: Final = Struct(Member, (("id", U32), ("identity", Fixed(KEY_BYTES))))
-LAYOUT: Final = Struct(
-    dict,
-    (
-        ("version", U8),
-        ("training_id", Fixed(HASH_BYTES)),
-        ("round", U64),
-        ("roster", Many(_MEMBER, MOST_CLIENTS)),
-        ("threshold", U32),
-        ("colluders", U32),
-        ("length", U32),
-        ("floats", U8),
-        ("clip", Float()),
-        ("bound", U32),
-        ("weights", Many(U32, MOST_CLIENTS)),
-        ("schedule", U8),
-        ("size", U32),
-        ("groupings", U16),
-        ("atom", U32),
-        ("training_seed", Fixed(HASH_BYTES)),
-        ("min_survivors", U32),
-        ("anonymity", U32),
-        ("max_leverage", Float()),
-        ("mode", U8),
-        ("degree", U32),
-        ("context", Blob(MOST_CONTEXT)),
-    ),
+_FIELDS: Final[tuple[tuple[str, Codec, Callable[[Plan], Any]], ...]] = (
+    ("version", U8, lambda plan: labels.VERSION),
+    ("training_id", Fixed(HASH_BYTES), lambda plan: plan.training_id),
+    ("round", U64, lambda plan: plan.round),
+    ("roster", Many(_MEMBER, MOST_CLIENTS), lambda plan: plan.roster),
+    ("threshold", U32, lambda plan: plan.t),
+    ("colluders", U32, lambda plan: plan.assumed_colluders),
+    ("length", U32, lambda plan: plan.length),
+    ("floats", U8, lambda plan: int(plan.clip is not None)),
+    ("clip", Float(), lambda plan: plan.clip or 0.0),
+    ("bound", U32, lambda plan: plan.bound or 0),
+    ("weights", Many(U32, MOST_CLIENTS), lambda plan: plan.weights),
+    ("schedule", U8, lambda plan: SCHEDULES.index(plan.schedule.name)),
+    ("size", U32, lambda plan: plan.schedule.size),
+    ("groupings", U16, lambda plan: plan.schedule.groupings),
+    ("atom", U32, lambda plan: plan.schedule.atom),
+    ("training_seed", Fixed(HASH_BYTES), lambda plan: plan.training_seed),
+    ("min_survivors", U32, lambda plan: plan.policy.min_survivors),
+    ("anonymity", U32, lambda plan: plan.policy.anonymity),
+    ("max_leverage", Float(), lambda plan: plan.policy.max_leverage),
+    ("mode", U8, lambda plan: MODES.index(plan.policy.mode)),
+    ("degree", U32, lambda plan: plan.degree),
+    ("context", Blob(MOST_CONTEXT), lambda plan: plan.context),
 )
+LAYOUT: Final = Struct(dict, tuple((name, codec) for name, codec, _ in _FIELDS))

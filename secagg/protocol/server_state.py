@@ -10,10 +10,19 @@ import numpy as np
 from secagg.errors import SecAggError, UsageError
 from secagg.protocol import codec
 from secagg.protocol.codec import U8, U32, Blob, Fixed, Many, Matrix, Struct
-from secagg.protocol.messages import Consistency, Dealing, KeyAdvert, Survivor, Unmasking
+from secagg.protocol.messages import (
+    ADVERT,
+    GROUPS,
+    SURVIVOR,
+    Consistency,
+    Dealing,
+    KeyAdvert,
+    Survivor,
+    Unmasking,
+)
 from secagg.protocol.plan import Plan
 from secagg.protocol.result import Dropout, Stage
-from secagg.protocol.wire import ADVERT, GROUPS, LAYOUTS, SURVIVOR
+from secagg.protocol.wire import LAYOUTS
 from secagg.types import ClientId, GroupId, Ring32
 
 

@@ -8,73 +8,23 @@ from __future__ import annotations
 
 from typing import Final
 
-from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES
 from secagg.errors import WireError
 from secagg.labels import VERSION
 from secagg.protocol import messages as m
-from secagg.protocol.codec import (
-    U32,
-    Ascending,
-    AscendingGroups,
-    Blob,
-    Buffer,
-    Codec,
-    Fixed,
-    Many,
-    Matrix,
-    Reader,
-    Struct,
+from secagg.protocol.codec import Buffer, Codec, Reader, Struct
+
+_IN_ORDER: Final = (
+    m.KeyAdvert,
+    m.KeyList,
+    m.Dealing,
+    m.Bundle,
+    m.MaskedInput,
+    m.Survivors,
+    m.Consistency,
+    m.Signatures,
+    m.Unmasking,
 )
-from secagg.protocol.plan import MOST_CLIENTS, MOST_GROUPINGS
-
-IDS: Final = Ascending(MOST_CLIENTS)
-GROUPS: Final = AscendingGroups()
-HASH: Final = Fixed(HASH_BYTES)
-KEY: Final = Fixed(KEY_BYTES)
-SIGNATURE: Final = Fixed(SIGNATURE_BYTES)
-COMMITMENTS: Final = Many(HASH, MOST_GROUPINGS)
-
-ADVERT: Final = Struct(
-    m.KeyAdvert, (("sender", U32), ("channel", KEY), ("mask", KEY), ("signature", SIGNATURE))
-)
-DEALER: Final = Struct(m.Dealer, (("id", U32), ("commitments", COMMITMENTS), ("root", HASH)))
-SURVIVOR: Final = Struct(m.Survivor, (("id", U32), ("disputes", IDS), ("signature", SIGNATURE)))
-ENDORSEMENT: Final = Struct(m.Endorsement, (("id", U32), ("signature", SIGNATURE)))
-
-LAYOUTS: Final[dict[int, Struct]] = {
-    1: ADVERT,
-    2: Struct(m.KeyList, (("plan", Blob()), ("adverts", Many(ADVERT, MOST_CLIENTS)))),
-    3: Struct(
-        m.Dealing,
-        (
-            ("sender", U32),
-            ("commitments", COMMITMENTS),
-            ("root", HASH),
-            ("signature", SIGNATURE),
-            ("hashes", Blob()),
-            ("boxes", Blob()),
-        ),
-    ),
-    4: Struct(m.Bundle, (("dealers", Many(DEALER, MOST_CLIENTS)), ("boxes", Blob()), ("proofs", Blob()))),
-    5: Struct(
-        m.MaskedInput,
-        (("sender", U32), ("disputes", IDS), ("signature", SIGNATURE), ("vectors", Matrix())),
-    ),
-    6: Struct(m.Survivors, (("members", Many(SURVIVOR, MOST_CLIENTS)), ("groups", GROUPS))),
-    7: Struct(m.Consistency, (("sender", U32), ("signature", SIGNATURE))),
-    8: Struct(m.Signatures, (("endorsements", Many(ENDORSEMENT, MOST_CLIENTS)),)),
-    9: Struct(
-        m.Unmasking,
-        (
-            ("sender", U32),
-            ("seed_owners", IDS),
-            ("seeds", Blob()),
-            ("key_owners", IDS),
-            ("keys", Blob()),
-            ("signature", SIGNATURE),
-        ),
-    ),
-}
+LAYOUTS: Final = {tag: Struct.of(message) for tag, message in enumerate(_IN_ORDER, start=1)}
 TYPES: Final = {layout.cls: tag for tag, layout in LAYOUTS.items()}
 
 
