@@ -39,8 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if package not in EXTRAS:
             raise
         return _complain(
-            f"this command needs {package}; install it with: pip install 'share-secagg[{EXTRAS[package]}]'",
-            MISTAKE,
+            f"this command needs {package}; install it with: pip install 'share-secagg[{EXTRAS[package]}]'", MISTAKE
         )
     except KeyboardInterrupt:
         return _complain("stopped", STOPPED)
@@ -126,12 +125,8 @@ def _add_report(commands: Commands) -> None:
     command.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder of a run")
     command.add_argument("--out", type=Path, help="the page (DIR/report.html, or share-report.html)")
     command.add_argument("--no-picture", action="store_true", help="write no PNG next to the page")
-    command.add_argument(
-        "--reference", type=Path, metavar="CSV", help="published curves, as curve_id,round,test_acc"
-    )
-    command.add_argument(
-        "--curve", action="append", default=[], help="a curve of the CSV to draw next to the runs"
-    )
+    command.add_argument("--reference", type=Path, metavar="CSV", help="published curves, as curve_id,round,test_acc")
+    command.add_argument("--curve", action="append", default=[], help="a curve of the CSV to draw next to the runs")
     command.set_defaults(run=_report)
 
 
@@ -171,28 +166,20 @@ def _add_data(commands: Commands) -> None:
     action.add_argument("path", type=Path, help="folder or archive")
     action.set_defaults(run=_data_import)
     for action in actions.choices.values():
-        action.add_argument(
-            "--folder", type=Path, help="the data folder (SHARE_DATA, or the user's data folder)"
-        )
+        action.add_argument("--folder", type=Path, help="the data folder (SHARE_DATA, or the user's data folder)")
 
 
 def _add_flower(commands: Commands) -> None:
     command = commands.add_parser("flower", help="train on several machines with Flower")
     actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
 
-    action = actions.add_parser(
-        "local", help="run an experiment with SuperLink and SuperNodes on this machine"
-    )
+    action = actions.add_parser("local", help="run an experiment with SuperLink and SuperNodes on this machine")
     action.add_argument("file", help="a TOML file, or the name of a packaged experiment")
     action.add_argument("--nodes", type=int, required=True, help="number of clients; each is a SuperNode")
     _add_set(action)
     action.add_argument("--out", type=Path, help="folder for the record (runs/NAME-flower)")
-    action.add_argument(
-        "--stage-seconds", type=float, default=60.0, help="time limit for one answer of a client (60)"
-    )
-    action.add_argument(
-        "--training-seconds", type=float, default=600.0, help="time limit for local training (600)"
-    )
+    action.add_argument("--stage-seconds", type=float, default=60.0, help="time limit for one answer of a client (60)")
+    action.add_argument("--training-seconds", type=float, default=600.0, help="time limit for local training (600)")
     action.set_defaults(run=_flower_local)
 
     action = actions.add_parser("new", help="write a complete example app to start from")
@@ -206,9 +193,7 @@ def _add_flower(commands: Commands) -> None:
     action = actions.add_parser("enrol", help="write the training file that all members agree on")
     action.add_argument("file", help="the experiment: a TOML file, or the name of a packaged one")
     action.add_argument("members", type=Path, help="file with one line per member: NAME PUBLIC-KEY EXAMPLES")
-    action.add_argument(
-        "--seed", required=True, metavar="HEX", help="32 random bytes that no member chose alone"
-    )
+    action.add_argument("--seed", required=True, metavar="HEX", help="32 random bytes that no member chose alone")
     _add_set(action)
     action.add_argument("--out", type=Path, default=Path("training.toml"), help="the file to write")
     action.set_defaults(run=_flower_enrol)
@@ -223,12 +208,8 @@ def _add_config(commands: Commands) -> None:
     command.add_argument("file", nargs="?", help="check this file and print it with all defaults")
     _add_set(command)
     command.add_argument("--curve", help="one of the curves in the file")
-    command.add_argument(
-        "--describe", action="store_true", help="print each key with its type, default and meaning"
-    )
-    command.add_argument(
-        "--markdown", action="store_true", help="print the description as docs/configuration.md"
-    )
+    command.add_argument("--describe", action="store_true", help="print each key with its type, default and meaning")
+    command.add_argument("--markdown", action="store_true", help="print the description as docs/configuration.md")
     command.set_defaults(run=_config)
 
 
@@ -289,9 +270,7 @@ def _report(options: argparse.Namespace) -> int:
     if bool(options.reference) != bool(options.curve):
         raise ConfigError("report: --reference and --curve need each other; give both or none")
     folders: list[Path] = options.folders
-    out: Path = options.out or (
-        folders[0] / "report.html" if len(folders) == 1 else Path("share-report.html")
-    )
+    out: Path = options.out or (folders[0] / "report.html" if len(folders) == 1 else Path("share-report.html"))
     references = [read_reference(options.reference, curve) for curve in options.curve]
     picture = None if options.no_picture else out.with_suffix(".png")
     report(folders, out, picture=picture, references=references)

@@ -178,9 +178,7 @@ def _evaluate(question: Question, clusters: Clusters) -> Candidate:
     return _audited(question, candidate, experiment, layout)
 
 
-def _audited(
-    question: Question, candidate: Candidate, experiment: Experiment, layout: secure.Layout
-) -> Candidate:
+def _audited(question: Question, candidate: Candidate, experiment: Experiment, layout: secure.Layout) -> Candidate:
     """Evaluate a choice with the exposure audit and with simulated rounds."""
     cell, schedule = layout.cells[0], layout.schedules[0]
     policy, seed = secure.policy(experiment), question.seed
@@ -201,15 +199,11 @@ def _audited(
     return replace(found, ruled_out=_unmet(question, found))
 
 
-def _robustness(
-    question: Question, candidate: Candidate, experiment: Experiment, layout: secure.Layout
-) -> Candidate:
+def _robustness(question: Question, candidate: Candidate, experiment: Experiment, layout: secure.Layout) -> Candidate:
     """Simulate rounds with dropouts, audit them, and place attackers at random in each."""
     if not question.dropout and candidate.groupings == 1 and len(layout.cells) == 1:
         return _exact_robustness(question, candidate)
-    rng = np.random.default_rng(
-        [question.seed, question.clients, candidate.size, candidate.groupings, candidate.atom]
-    )
+    rng = np.random.default_rng([question.seed, question.clients, candidate.size, candidate.groupings, candidate.atom])
     cell, schedule, cells = layout.cells[0], layout.schedules[0], len(layout.cells)
     rounds = DROPOUT_ROUNDS if question.dropout else ROUNDS
     held = spoiled = opened = leverage = 0.0
@@ -250,11 +244,7 @@ def _exact_robustness(question: Question, candidate: Candidate) -> Candidate:
 
 
 def _place_attackers(
-    question: Question,
-    groupings: Sequence[Sequence[Sequence[int]]],
-    cell: int,
-    cells: int,
-    rng: np.random.Generator,
+    question: Question, groupings: Sequence[Sequence[Sequence[int]]], cell: int, cells: int, rng: np.random.Generator
 ) -> tuple[float, float]:
     """(probability that all groupings hold, mean number of spoiled clusters per grouping)."""
     if not all(groupings):
@@ -344,9 +334,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of a table as lines: the first column to the left, the others to the right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))]
-        )
+        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
         for row in rows
     ]
 

@@ -1,14 +1,13 @@
 """The rules. Each docstring has the formula, the paper, and the number of bad rows that the rule withstands.
 
-x_1..x_n are the rows, and at most f of them are bad. Sums are added up in double precision and rounded once.
-So equal rows come back exactly, and the order of the rows affects only that rounding and the ties.
+x_1..x_n are the rows, and at most f of them are bad. Sums are added up in double precision and rounded once. So equal
+rows come back exactly, and the order of the rows affects only that rounding and the ties.
 
-`kappa` is the constant of (f, kappa)-robustness (Allouah et al. 2023a): for every set S of n - f rows,
-|result - mean_S|^2 <= kappa / |S| * sum_{i in S} |x_i - mean_S|^2. docs/robust.md derives the constants that
-are not published.
+`kappa` is the constant of (f, kappa)-robustness (Allouah et al. 2023a): for every set S of n - f rows, |result -
+mean_S|^2 <= kappa / |S| * sum_{i in S} |x_i - mean_S|^2. docs/robust.md derives the constants that are not published.
 
-Allouah et al. 2023a is "Fixing by mixing" (AISTATS); Allouah et al. 2023b is "On the
-privacy-robustness-utility trilemma" (ICML). Zeno and Zeno++, which need the server's own data, are in `zeno`.
+Allouah et al. 2023a is "Fixing by mixing" (AISTATS); Allouah et al. 2023b is "On the privacy-robustness-utility
+trilemma" (ICML). Zeno and Zeno++, which need the server's own data, are in `zeno`.
 """
 
 from __future__ import annotations
@@ -165,21 +164,14 @@ def meamed(rows: Rows, *, f: int) -> Outcome:
 
 
 @aggregator(
-    paper="Pillutla et al. 2019",
-    needs="n > 2f",
-    withstands=_minority,
-    kappa=_median_kappa,
-    refuse=_check_iteration,
+    paper="Pillutla et al. 2019", needs="n > 2f", withstands=_minority, kappa=_median_kappa, refuse=_check_iteration
 )
-def geometric_median(
-    rows: Rows, *, smoothing: float = 1e-6, tolerance: float = 1e-6, steps: int = 10_000
-) -> Outcome:
+def geometric_median(rows: Rows, *, smoothing: float = 1e-6, tolerance: float = 1e-6, steps: int = 10_000) -> Outcome:
     """RFA: argmin_z sum_i |x_i - z|, by the smoothed Weiszfeld iteration.
 
-    Pillutla, Kakade and Harchaoui 2019, Algorithm 2; `geometry.geometric_median_weights` explains
-    `smoothing`. Withstands any minority of bad rows. The iteration runs until the objective is provably
-    within `tolerance` of its least value, relative to it. If `steps` run out first, `converged` in the report
-    is False.
+    Pillutla, Kakade and Harchaoui 2019, Algorithm 2; `geometry.geometric_median_weights` explains `smoothing`.
+    Withstands any minority of bad rows. The iteration runs until the objective is provably within `tolerance` of its
+    least value, relative to it. If `steps` run out first, `converged` in the report is False.
 
     >>> import robust
     >>> robust.geometric_median([[0, 0], [0, 0], [900, 900]])
@@ -202,9 +194,7 @@ def geometric_median(
     return replace(rows.weigh(split), converged=converged)
 
 
-def _with_far_rows_closer(
-    rows: Rows, squared: Square, far: NDArray[np.bool_], near: int, reach: float
-) -> Square:
+def _with_far_rows_closer(rows: Rows, squared: Square, far: NDArray[np.bool_], near: int, reach: float) -> Square:
     """Squared distances as if each far row were `reach` away from row `near`, in the same direction.
 
     The pull of a far row on the median depends on its direction only. At a distance of 1e30 its rounding
@@ -224,9 +214,7 @@ def _with_far_rows_closer(
     return result
 
 
-@aggregator(
-    paper="Blanchard et al. 2017", needs="n > 2f + 2", withstands=lambda n: (n - 3) // 2, kappa=_krum_kappa
-)
+@aggregator(paper="Blanchard et al. 2017", needs="n > 2f + 2", withstands=lambda n: (n - 3) // 2, kappa=_krum_kappa)
 def krum(rows: Rows, *, f: int) -> Outcome:
     """The row that is closest to its n - f - 2 nearest other rows, by the sum of squared distances.
 
@@ -312,10 +300,9 @@ def mda(rows: Rows, *, f: int) -> Outcome:
 def monna(rows: Rows, *, f: int, trusted: int) -> Outcome:
     """The mean of the n - f rows nearest to a row that is trusted to be honest, including that row.
 
-    sum_{i in N} x_i / (n - f), where N are the n - f rows of least |x_i - x_trusted|.
-    Farhadkhani et al. 2023, "Robust collaborative learning with linear gradient overhead". `trusted` is the
-    row's number in the input. Withstands f bad rows, a minority, if the trusted row is honest. Of rows
-    equally far from it, the first ones win.
+    sum_{i in N} x_i / (n - f), where N are the n - f rows of least |x_i - x_trusted|. Farhadkhani et al. 2023, "Robust
+    collaborative learning with linear gradient overhead". `trusted` is the row's number in the input. Withstands f bad
+    rows, a minority, if the trusted row is honest. Of rows equally far from it, the first ones win.
 
     >>> import robust
     >>> robust.monna([[1], [2], [3], [90], [900]], f=2, trusted=0)
@@ -363,9 +350,7 @@ def smea(rows: Rows, *, f: int) -> Outcome:
     return rows.average(subsets.least_eigenvalue(rows.squared_distances(), f))
 
 
-@aggregator(
-    paper="Karimireddy et al. 2021", needs="10f <= n", withstands=lambda n: n // 10, refuse=_check_clipping
-)
+@aggregator(paper="Karimireddy et al. 2021", needs="10f <= n", withstands=lambda n: n // 10, refuse=_check_clipping)
 def centered_clipping(
     rows: Rows, *, centre: Vector | None = None, radius: float | None = None, steps: int = 3
 ) -> Outcome:

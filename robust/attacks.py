@@ -148,11 +148,10 @@ def fall_of_empires(
 ) -> Matrix:
     """Inner-product manipulation: every attacker sends factor times the mean of the rows that they know.
 
-    factor (1/h) sum_i x_i, over the h known rows.
-    Xie, Koyejo and Gupta 2020, with factor = -epsilon. The SHARE paper ran beta = -1 and -10 times the mean
-    of the attackers' own updates: knows="own". `against` is a function from rows to a vector. If it is given,
-    the factor is the one between 0 and -largest that moves this function furthest from the mean of the known
-    rows; with knows="own" the attackers repeat their own rows in place of the honest ones.
+    factor (1/h) sum_i x_i, over the h known rows. Xie, Koyejo and Gupta 2020, with factor = -epsilon. The SHARE paper
+    ran beta = -1 and -10 times the mean of the attackers' own updates: knows="own". `against` is a function from rows
+    to a vector. If it is given, the factor is the one between 0 and -largest that moves this function furthest from the
+    mean of the known rows; with knows="own" the attackers repeat their own rows in place of the honest ones.
 
     >>> import robust
     >>> robust.fall_of_empires([[1, 2], [3, 4]], 1, factor=-0.5)
@@ -357,12 +356,7 @@ def _parabolas(rows: Rows, mean: Doubles, push: Doubles) -> tuple[float, Doubles
 
 
 def _strongest(
-    ray: Callable[[float], Doubles],
-    given: AttackInput,
-    knows: Knows,
-    mean: Doubles,
-    against: Target,
-    largest: float,
+    ray: Callable[[float], Doubles], given: AttackInput, knows: Knows, mean: Doubles, against: Target, largest: float
 ) -> float:
     """The t in (0, largest] for which the rows ray(t) move `against` furthest from the mean.
 

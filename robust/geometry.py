@@ -53,9 +53,7 @@ def typical_distances(squared: Square) -> Weights:
     return typical
 
 
-def geometric_median_weights(
-    squared: Square, smoothing: float, tolerance: float, steps: int
-) -> tuple[Weights, bool]:
+def geometric_median_weights(squared: Square, smoothing: float, tolerance: float, steps: int) -> tuple[Weights, bool]:
     """Weights of the geometric median, and whether `steps` were enough to be within `tolerance`.
 
     Smoothed Weiszfeld iteration (Pillutla et al. 2019, Algorithm 2). It minimises g(z) = sum_i h(|x_i - z|),

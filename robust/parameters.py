@@ -50,9 +50,7 @@ def read_parameters(function: Callable[..., Any], *, skip: tuple[str, ...] = ())
     }
 
 
-def check_parameters(
-    owner: str, known: Mapping[str, Parameter], given: Mapping[str, object]
-) -> dict[str, Any]:
+def check_parameters(owner: str, known: Mapping[str, Parameter], given: Mapping[str, object]) -> dict[str, Any]:
     """Return the given values, converted to plain int and float; raise ValueError if one does not fit."""
     listing = ", ".join(map(str, known.values())) or "no parameters"
     unknown = sorted(set(given) - set(known))

@@ -38,9 +38,8 @@ def clipping(rows: Rows, *, radius: float) -> Mixed:
 def arc(rows: Rows, *, f: int) -> Mixed:
     """Adaptive robust clipping: shorten the k = floor(2 (f/n) (n - f)) longest rows to the next longest.
 
-    y_i = x_i min(1, r / |x_i|), where r is the (k+1)th largest of the norms.
-    Allouah et al. 2025b, "Adaptive gradient clipping for robust federated learning". At least n - k rows stay
-    unchanged.
+    y_i = x_i min(1, r / |x_i|), where r is the (k+1)th largest of the norms. Allouah et al. 2025b, "Adaptive gradient
+    clipping for robust federated learning". At least n - k rows stay unchanged.
 
     >>> import robust
     >>> robust.arc([[1], [2], [3], [900]], f=1).tolist()

@@ -133,9 +133,7 @@ class _Named(ABC, Generic[P]):
         except NotFiniteError:
             rows = rows.finite()
         if not len(rows):
-            raise ValueError(
-                f"all {rows.given} rows contain NaN or infinity; at least one finite row is needed"
-            )
+            raise ValueError(f"all {rows.given} rows contain NaN or infinity; at least one finite row is needed")
         return rows, self._core(rows, **self._for_rows(len(rows), rows.ignored, rows.given, params))
 
     def _checked(self, positional: tuple[object, ...], params: Mapping[str, object]) -> dict[str, Any]:

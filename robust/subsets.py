@@ -70,9 +70,7 @@ def least_diameter(squared: Square, f: int) -> Indices:
 
 def _long_pairs(squared: Square, diameter: float) -> list[int]:
     """For each row, the set of rows that are further from it than the diameter, as bits."""
-    return [
-        int.from_bytes(np.packbits(row, bitorder="little").tobytes(), "little") for row in squared > diameter
-    ]
+    return [int.from_bytes(np.packbits(row, bitorder="little").tobytes(), "little") for row in squared > diameter]
 
 
 def _covers(partners: list[int], budget: int) -> Iterator[int]:

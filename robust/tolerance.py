@@ -90,19 +90,12 @@ def clean_clusters(n_clients: int, bad: int, cluster_size: int) -> tuple[Fractio
     sets = [comb(c, j) * comb(n_clients - j * cluster_size, bad) for j in range(c + 1)]
     total = comb(n_clients, bad)
     return tuple(
-        Fraction(sum((-1) ** (j - k) * comb(j, k) * sets[j] for j in range(k, c + 1)), total)
-        for k in range(c + 1)
+        Fraction(sum((-1) ** (j - k) * comb(j, k) * sets[j] for j in range(k, c + 1)), total) for k in range(c + 1)
     )
 
 
 def probability_rule_holds(
-    rule: str,
-    n_clients: int,
-    bad: int,
-    cluster_size: int,
-    *,
-    f: int | None = None,
-    fraction: float | None = None,
+    rule: str, n_clients: int, bad: int, cluster_size: int, *, f: int | None = None, fraction: float | None = None
 ) -> Fraction:
     """P(one random clustering spoils no more clusters than the rule withstands).
 
@@ -148,9 +141,7 @@ def signal_lost(n_clients: int, bad: int, cluster_size: int, rounds: int = 1) ->
     """
     clusters(n_clients, cluster_size)
     if not 0 <= bad < n_clients:
-        raise ValueError(
-            f"the number of bad clients must be 0 to {n_clients - 1}, so that one is honest; got {bad}"
-        )
+        raise ValueError(f"the number of bad clients must be 0 to {n_clients - 1}, so that one is honest; got {bad}")
     companions = comb(n_clients - 1, cluster_size - 1)
     alone = Fraction(comb(n_clients - 1 - bad, cluster_size - 1), companions)
     return (1 - alone) ** _positive(rounds)

@@ -19,18 +19,15 @@ Loss = Callable[[Vector], float]
 
 
 @aggregator(paper="Xie et al. 2019", needs="a validation loss", withstands=lambda n: n - 1)
-def zeno(
-    rows: Rows, *, loss: Loss, losses: Doubles | None = None, rho: float = 1e-4, epsilon: float = 0.0
-) -> Outcome:
+def zeno(rows: Rows, *, loss: Loss, losses: Doubles | None = None, rho: float = 1e-4, epsilon: float = 0.0) -> Outcome:
     """The mean of the rows g with f(x) - f(x + g) - rho |g|^2 + epsilon >= 0.
 
-    `loss(g)` must be f(x + g): the validation loss of the model x after adding g, on the same samples for
-    every g. The score is that of Xie, Koyejo and Gupta 2019 for updates that are added. Xie et al. keep a
-    fixed number of the best rows; this rule keeps every row above the threshold, as the SHARE paper's
-    experiments did (under the name Zeno++; rho = 1e-4, epsilon = 0.2 to 5). A row whose loss is NaN is
-    rejected. Withstands any number of bad rows that the loss tells apart. A caller that has computed the loss
-    of every row passes the values as `losses` (not after pre-aggregation, which makes other rows); `loss` is
-    then called for f(x) only.
+    `loss(g)` must be f(x + g): the validation loss of the model x after adding g, on the same samples for every g. The
+    score is that of Xie, Koyejo and Gupta 2019 for updates that are added. Xie et al. keep a fixed number of the best
+    rows; this rule keeps every row above the threshold, as the SHARE paper's experiments did (under the name Zeno++;
+    rho = 1e-4, epsilon = 0.2 to 5). A row whose loss is NaN is rejected. Withstands any number of bad rows that the
+    loss tells apart. A caller that has computed the loss of every row passes the values as `losses` (not after
+    pre-aggregation, which makes other rows); `loss` is then called for f(x) only.
 
     >>> import robust
     >>> robust.zeno([[1], [2], [-900]], loss=lambda g: float((g[0] - 2) ** 2))

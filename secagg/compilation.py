@@ -10,10 +10,9 @@ from contextlib import contextmanager, nullcontext
 def warm_up() -> None:
     """Compile the numeric loops of secagg, or load them from the cache of an earlier process.
 
-    This takes half a minute once per machine, then a second. Without it, each loop is compiled or loaded at
-    its first use. Call it before a process forks, so that its children need not compile. The first
-    compilation is announced on stderr, unless `announce_compilation` is active. Where numba can write no
-    cache, a `NoCacheWarning` says so.
+    This takes half a minute once per machine, then a second. Without it, each loop is compiled or loaded at its first
+    use. Call it before a process forks, so that its children need not compile. The first compilation is announced on
+    stderr, unless `announce_compilation` is active. Where numba can write no cache, a `NoCacheWarning` says so.
 
     >>> import secagg
     >>> secagg.warm_up()

@@ -53,6 +53,4 @@ SIGN_VIEW: Final = _label("sign-view")
 SIGN_OPENING: Final = _label("sign-opening")
 SIGN_UNMASKING: Final = _label("sign-unmasking")
 
-ALL: Final = tuple(
-    value for name, value in sorted(globals().items()) if name[0].isupper() and type(value) is bytes
-)
+ALL: Final = tuple(value for name, value in sorted(globals().items()) if name[0].isupper() and type(value) is bytes)

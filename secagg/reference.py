@@ -1,15 +1,14 @@
 """The whole protocol in plain Python integers: a reader starts here, and the tests compare with it.
 
-One function per stage, in order, each over all clients at once. There is no state machine and no wire format.
-AES, HKDF, X25519 and Ed25519 come from `cryptography`, hashes from hashlib; everything else is written out
-here and shares no code with the rest of secagg. All clients are honest, but any client may stop at any stage.
-With the same randomness, `Client` and `Server` make the same shares, masks, masked vectors and totals.
+One function per stage, in order, each over all clients at once. There is no state machine and no wire format. AES,
+HKDF, X25519 and Ed25519 come from `cryptography`, hashes from hashlib; everything else is written out here and shares
+no code with the rest of secagg. All clients are honest, but any client may stop at any stage. With the same randomness,
+`Client` and `Server` make the same shares, masks, masked vectors and totals.
 
-The names are those of Bonawitz et al. 2017, Fig. 4: c^PK/c^SK are the channel keys, s^PK/s^SK the mask keys,
-b the self-mask seeds, and U1, U2, U3 the clients that are left after each stage. The protocol adds to that
-paper: R groupings of the clients at once with one seed each, a signed hash of every share, a commitment to
-every seed, the view of U2 signed with the masked input, and an audit of what the opened sums reveal (SHARE,
-Appendix C).
+The names are those of Bonawitz et al. 2017, Fig. 4: c^PK/c^SK are the channel keys, s^PK/s^SK the mask keys, b the
+self-mask seeds, and U1, U2, U3 the clients that are left after each stage. The protocol adds to that paper: R groupings
+of the clients at once with one seed each, a signed hash of every share, a commitment to every seed, the view of U2
+signed with the masked input, and an audit of what the opened sums reveal (SHARE, Appendix C).
 """
 
 from __future__ import annotations
@@ -134,9 +133,7 @@ def share_nonce(pair_nonce: bytes, secret: int) -> bytes:
     return digest(labels.SHARE_NONCE, pair_nonce, little(secret))
 
 
-def share_hash(
-    plan_hash: bytes, dealer: ClientId, holder: ClientId, secret: int, share: bytes, nonce: bytes
-) -> bytes:
+def share_hash(plan_hash: bytes, dealer: ClientId, holder: ClientId, secret: int, share: bytes, nonce: bytes) -> bytes:
     """The public hash of one share. Secret 0 is the mask key; secret r + 1 is the seed of grouping r."""
     return digest(labels.SHARE_LEAF, plan_hash, little(dealer), little(holder), little(secret), share, nonce)
 
@@ -268,9 +265,7 @@ def share(seen: Transcript, present: Sequence[Party]) -> None:
     seen.enough(seen.dealers)
 
 
-def share_hashes(
-    plan: Plan, dealer: ClientId, holder: ClientId, nonce: bytes, shares: Sequence[int]
-) -> list[bytes]:
+def share_hashes(plan: Plan, dealer: ClientId, holder: ClientId, nonce: bytes, shares: Sequence[int]) -> list[bytes]:
     """The public hashes of all shares that one dealer gives to one holder."""
     return [
         share_hash(plan.hash, dealer, holder, k, little(value, 33), share_nonce(nonce, k))
@@ -279,11 +274,7 @@ def share_hashes(
 
 
 def mask(
-    seen: Transcript,
-    present: Sequence[Party],
-    inputs: Mapping[ClientId, Sequence[int]],
-    modulus: int,
-    expand: Expand,
+    seen: Transcript, present: Sequence[Party], inputs: Mapping[ClientId, Sequence[int]], modulus: int, expand: Expand
 ) -> None:
     """Stage 2. Each client opens its boxes, then masks its input once per grouping and signs its view of U2.
 

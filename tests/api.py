@@ -48,12 +48,7 @@ def pages() -> dict[str, str]:
     made = {}
     for package in PACKAGES:
         made[f"{package}.md"] = _page(package, home)
-    lines = [
-        "# API reference",
-        "",
-        "One page per package. What these pages list is public; nothing else is.",
-        "",
-    ]
+    lines = ["# API reference", "", "One page per package. What these pages list is public; nothing else is.", ""]
     for package in PACKAGES:
         summary = _first_line(importlib.import_module(package).__doc__ or "")
         lines.append(f"- [`{package}`]({package}.md): {summary}")
@@ -62,22 +57,10 @@ def pages() -> dict[str, str]:
 
 
 def _page(package: str, home: dict[int, str]) -> str:
-    lines = [
-        f"# `{package}`",
-        "",
-        INTRO,
-        "",
-        _prose(inspect.getdoc(importlib.import_module(package)) or ""),
-        "",
-    ]
+    lines = [f"# `{package}`", "", INTRO, "", _prose(inspect.getdoc(importlib.import_module(package)) or ""), ""]
     for name, thing in public_names(package):
         if documented(thing) and id(thing) in home:
-            lines += [
-                f"## `{name}`",
-                "",
-                f"See [`{home[id(thing)]}`]({home[id(thing)].rpartition('.')[0]}.md).",
-                "",
-            ]
+            lines += [f"## `{name}`", "", f"See [`{home[id(thing)]}`]({home[id(thing)].rpartition('.')[0]}.md).", ""]
             continue
         home[id(thing)] = f"{package}.{name}"
         lines += _entry(name, thing)

@@ -193,9 +193,7 @@ def mutated(source: str, line: int, steps: Sequence[Mapping[str, Any]]) -> str:
                     edits += removal(*find(one), span)
             case {"replace": str(wanted), "with": str(new), **rest} if not rest:
                 edits.append((*span(find(wanted)[1]), f"({ast.unparse(ast.parse(new, mode='eval'))})"))
-            case {"with": str(new), **rest} if (
-                not rest and len(part) == 1 and isinstance(part[0][1], ast.stmt)
-            ):
+            case {"with": str(new), **rest} if not rest and len(part) == 1 and isinstance(part[0][1], ast.stmt):
                 ast.parse(f"def f():\n    {new}")
                 edits.append((*span(part[0][1]), new))
             case {**rest} if not rest and len(part) == 1:
@@ -364,8 +362,7 @@ def markdown() -> str:
         where = "<br>".join(f"`{mark.file}: {mark.scope}`" for mark in claim.marks)
         tests = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in claim.tests)
         lines.append(
-            f"| {claim.statement} (`{claim.id}`) | {', '.join(claim.assumptions) or 'nothing'} "
-            f"| {where} | {tests} |"
+            f"| {claim.statement} (`{claim.id}`) | {', '.join(claim.assumptions) or 'nothing'} | {where} | {tests} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -161,9 +161,7 @@ class Tree:
             f"{found}: not among the packages that THIRD_PARTY allows there"
             for found in self.imports
             if (package := found.module.partition(".")[0]) not in (*sys.stdlib_module_names, *LAYERS)
-            and not any(
-                within(found.importer, room) for room, names in THIRD_PARTY.items() if package in names
-            )
+            and not any(within(found.importer, room) for room, names in THIRD_PARTY.items() if package in names)
         ]
 
 
@@ -248,28 +246,18 @@ def made_up(root: Path, files: Mapping[str, str]) -> Tree:
 @pytest.mark.parametrize(
     ("file", "text", "problem"),
     [
-        (
-            "secagg/crypto/box.py",
-            "from secagg.protocol.plan import Plan",
-            "a higher layer than secagg.crypto",
-        ),
+        ("secagg/crypto/box.py", "from secagg.protocol.plan import Plan", "a higher layer than secagg.crypto"),
         ("secagg/crypto/box.py", "def f():\n    from secagg.protocol import plan", "a higher layer"),
         ("secagg/crypto/box.py", "if TYPE_CHECKING:\n    import secagg.protocol.plan", "a higher layer"),
         ("secagg/crypto/box.py", "from ..protocol import plan", "a higher layer"),
         ("secagg/crypto/box.py", "importlib.import_module('secagg.protocol.plan')", "a higher layer"),
-        (
-            "secagg/crypto/box.py",
-            "from secagg import Plan",
-            "a higher layer",
-        ),
+        ("secagg/crypto/box.py", "from secagg import Plan", "a higher layer"),
         ("secagg/crypto/box.py", "from secagg.exposure import audit", "lies in the same layer"),
         ("robust/rule.py", "import secagg.errors", "which robust must not know"),
         ("secagg/cli/main.py", "import fl.data", "which secagg must not know"),
     ],
 )
-def test_an_import_in_the_wrong_direction_is_found(
-    tmp_path: Path, file: str, text: str, problem: str
-) -> None:
+def test_an_import_in_the_wrong_direction_is_found(tmp_path: Path, file: str, text: str, problem: str) -> None:
     others = ("secagg/__init__.py", "secagg/protocol/plan.py", "secagg/exposure/audit.py", "secagg/errors.py")
     tree = made_up(tmp_path, {**dict.fromkeys((*others, "fl/data.py"), ""), file: text})
     [found] = tree.upward()
@@ -312,10 +300,7 @@ def test_a_package_that_the_room_may_not_use_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("package", "unwanted"),
-    [
-        ("secagg", {"torch", "robust", "fl", "numba", "matplotlib"}),
-        ("robust", {"torch", "secagg", "fl"}),
-    ],
+    [("secagg", {"torch", "robust", "fl", "numba", "matplotlib"}), ("robust", {"torch", "secagg", "fl"})],
 )
 def test_importing_a_package_does_not_load(package: str, unwanted: set[str]) -> None:
     check = f"import sys, {package}; loaded = {unwanted!r} & set(sys.modules); assert not loaded, loaded"
@@ -332,9 +317,7 @@ def test_nothing_loads_a_pickle() -> None:
 
 
 def test_secagg_uses_no_other_random_generator_for_masks_and_shares() -> None:
-    random = [
-        found for found in TREE.imports if found.module == "random" and within(found.importer, "secagg")
-    ]
+    random = [found for found in TREE.imports if found.module == "random" and within(found.importer, "secagg")]
     assert random == []
     for name, path in TREE.files.items():
         assert not within(name, "secagg") or "np.random" not in path.read_text(), path

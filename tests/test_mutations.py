@@ -8,18 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.mutations import (
-    PAGE,
-    ROOT,
-    RegisterError,
-    claims,
-    marks,
-    marks_of,
-    mutated,
-    register,
-    run_all,
-    with_claims,
-)
+from tests.mutations import PAGE, ROOT, RegisterError, claims, marks, marks_of, mutated, register, run_all, with_claims
 
 
 def test_ids_and_statements_are_unique() -> None:
@@ -89,11 +78,7 @@ def test_the_audit_page_is_written_from_the_register_and_names_tests_that_exist(
         ("x = a + b + c + d  # audit: x", [{"remove": ["a", "c"]}], "x = b + d"),
         ("x = f(\n    'é',  # audit: x\n    b)", [{"replace": '"é"', "with": "c"}], "x = f(c, b)"),
         ("x = {\n    a: (b, c),  # audit: x\n}", [{"replace": "c", "with": "b"}], "x = {a: (b, b)}"),
-        (
-            "try:\n    a()\n# audit: x\nexcept B:\n    c()",
-            [{"remove": "c()"}],
-            "try:\n    a()\nexcept B:\n    pass",
-        ),
+        ("try:\n    a()\n# audit: x\nexcept B:\n    c()", [{"remove": "c()"}], "try:\n    a()\nexcept B:\n    pass"),
         ("raise A(\n    b)  # note\n# audit: x\nreturn c", [{"with": "return d"}], "raise A(b)\nreturn d"),
     ],
 )

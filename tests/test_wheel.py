@@ -30,17 +30,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if (ROOT / name).is_file() and not name.startswith("tests/"):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "-q",
-        "--no-deps",
-        "--no-build-isolation",
-        "-w",
-        str(folder),
-    ]
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder)]
     subprocess.run([*command, str(source)], check=True)
     return next(folder.glob("*.whl"))
 
@@ -50,18 +40,12 @@ def _belongs(path: Path) -> bool:
     return "__pycache__" not in path.parts and (top in ("secagg", "robust", "fl") or path.parent == ROOT)
 
 
-def needed(
-    here: Distribution, extras: frozenset[str], found: dict[str, Distribution]
-) -> dict[str, Distribution]:
+def needed(here: Distribution, extras: frozenset[str], found: dict[str, Distribution]) -> dict[str, Distribution]:
     """Every installed distribution that this one asks for, and what those ask for in turn."""
     found[here.name.lower()] = here
     for text in here.requires or ():
         requirement = Requirement(text)
-        wanted = (
-            any(requirement.marker.evaluate({"extra": e}) for e in extras | {""})
-            if requirement.marker
-            else True
-        )
+        wanted = any(requirement.marker.evaluate({"extra": e}) for e in extras | {""}) if requirement.marker else True
         if not wanted or (requirement.name.lower() in found and not requirement.extras):
             continue
         itself = requirement.name == NAME  # one extra that includes another
@@ -114,10 +98,7 @@ def test_the_wheel_works_with_what_it_declares(wheel: Path, tmp_path: Path, extr
 
 
 def test_without_the_extra_the_command_names_it(wheel: Path, tmp_path: Path) -> None:
-    done = run(
-        environment(tmp_path, wheel, ""),
-        "import sys; from fl.cli import main; sys.exit(main(['quickstart']))",
-    )
+    done = run(environment(tmp_path, wheel, ""), "import sys; from fl.cli import main; sys.exit(main(['quickstart']))")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install '.[fl]'" in done.stderr or "share-secagg[fl]" in done.stderr

@@ -64,9 +64,7 @@ def _check_clients(experiment: Experiment) -> None:
         )
     if attacking and not byzantine:
         key, value = ("name", attack.name) if attack.name != NO_ATTACK else ("protocol", attack.protocol)
-        raise ConfigError(
-            f"attack.{key}: {value!r} is set but byzantine = 0; set byzantine to the number of attackers"
-        )
+        raise ConfigError(f"attack.{key}: {value!r} is set but byzantine = 0; set byzantine to the number of attackers")
     for i, absence in enumerate(experiment.dropout.schedule):
         strange = [client for client in absence.clients if not 0 <= client < clients]
         if strange:
@@ -131,8 +129,7 @@ def _check_rule(experiment: Experiment, clusters: int) -> None:
     rule = experiment.aggregation.rule
     if rules.needs_validation(rule) and experiment.data.validation == 0:
         raise ConfigError(
-            f"data.validation: {rule} needs examples that the server keeps for validation; set it to 0.05, "
-            "for example"
+            f"data.validation: {rule} needs examples that the server keeps for validation; set it to 0.05, for example"
         )
     problem = rules.rule_problem(experiment, clusters)
     if problem:

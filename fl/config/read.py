@@ -71,9 +71,7 @@ def read_tables(path: Path | str) -> dict[str, Any]:
 def packaged_experiments() -> list[str]:
     """The names of the experiments in the package."""
     folder = files("fl") / "experiments"
-    return sorted(
-        entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")
-    )
+    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
 def with_curve(tables: dict[str, Any], path: Path | str, curve: str | None) -> dict[str, Any]:

@@ -82,8 +82,7 @@ def rule_problem(experiment: Experiment, clusters: int) -> str:
     most = tolerated(aggregation.rule, rows)
     if most < 0:
         return (
-            f"clusters.size: {rows} clusters are too few for {aggregation.rule} ({rule.needs}); "
-            "make smaller clusters"
+            f"clusters.size: {rows} clusters are too few for {aggregation.rule} ({rule.needs}); make smaller clusters"
         )
     f = assumed_bad(experiment, clusters)
     if f > most:

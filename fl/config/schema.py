@@ -80,13 +80,10 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class Data(Section, frozen=True):
     """The data set, and how it is divided among the clients.
 
-    name: data set
-    partition: how examples are divided among clients
-    shards_per_client: for `shards`, the largest number of labels that a client holds
-    alpha: for `dirichlet`, a small value gives each client few labels
-    validation: fraction of the training set that the server keeps for validation
-    roles: for shakespeare, number of roles to read; by default the number of clients
-    examples: number of training examples to use, drawn at random; by default all
+    name: data set partition: how examples are divided among clients shards_per_client: for `shards`, the largest number
+    of labels that a client holds alpha: for `dirichlet`, a small value gives each client few labels validation:
+    fraction of the training set that the server keeps for validation roles: for shakespeare, number of roles to read;
+    by default the number of clients examples: number of training examples to use, drawn at random; by default all
     test_examples: number of test examples to use, drawn at random; by default all
     """
 
@@ -103,12 +100,9 @@ class Data(Section, frozen=True):
 class Local(Section, frozen=True):
     """Local training: what each client does in a round (ClientOptimize in Algorithm 1).
 
-    epochs: K, passes over the client's examples
-    batch_size: examples in a minibatch
-    lr: learning rate of the client
-    momentum: momentum of SGD; starts at zero in each round
-    weight_decay: weight decay of SGD
-    drop_last: skip the last minibatch of an epoch if it is not full
+    epochs: K, passes over the client's examples batch_size: examples in a minibatch lr: learning rate of the client
+    momentum: momentum of SGD; starts at zero in each round weight_decay: weight decay of SGD drop_last: skip the last
+    minibatch of an epoch if it is not full
     """
 
     epochs: Positive = 2
@@ -122,10 +116,8 @@ class Local(Section, frozen=True):
 class Clusters(Section, frozen=True):
     """Clusters: the groups of clients whose updates are summed.
 
-    size: m, clients in a cluster; for 1, set `method = "no-share"`
-    groupings: R, reclusterings of the same updates in each round
-    schedule: how clusters are drawn (docs/exposure.md)
-    atom: for `atoms`, clients that always stay together
+    size: m, clients in a cluster; for 1, set `method = "no-share"` groupings: R, reclusterings of the same updates in
+    each round schedule: how clusters are drawn (docs/exposure.md) atom: for `atoms`, clients that always stay together
     cell: largest number of clients in one secure aggregation; more clients are split into cells
     """
 
@@ -187,10 +179,9 @@ class Aggregation(Section, frozen=True):
 class Attack(Section, frozen=True):
     """What the Byzantine clients do. The seed determines which clients are Byzantine.
 
-    name: attack of `robust` on the updates, or `label-flip` in the data
-    options: parameters of the attack, by their names in `robust`
-    start: first round in which updates are attacked
-    protocol: additional misbehaviour in the cryptographic protocol
+    name: attack of `robust` on the updates, or `label-flip` in the data options: parameters of the attack, by their
+    names in `robust` start: first round in which updates are attacked protocol: additional misbehaviour in the
+    cryptographic protocol
     """
 
     name: Annotated[str, _one_of(_attacks)] = NO_ATTACK
@@ -202,9 +193,7 @@ class Attack(Section, frozen=True):
 class Absence(Section, frozen=True):
     """One entry of `dropout.schedule`.
 
-    round: the round
-    clients: clients that drop out
-    stage: first message that they do not send
+    round: the round clients: clients that drop out stage: first message that they do not send
     """
 
     round: Positive = 1
@@ -215,9 +204,8 @@ class Absence(Section, frozen=True):
 class Dropout(Section, frozen=True):
     """Clients that stop answering.
 
-    rate: probability per client and round
-    stage: first message that a dropout does not send; `any` draws a stage at random
-    schedule: given clients in given rounds, as [[dropout.schedule]] tables
+    rate: probability per client and round stage: first message that a dropout does not send; `any` draws a stage at
+    random schedule: given clients in given rounds, as [[dropout.schedule]] tables
     """
 
     rate: Annotated[float, Meta(ge=0, le=0.99)] = 0.0
@@ -239,10 +227,8 @@ class Stop(Section, frozen=True):
 class Machine(Section, frozen=True):
     """Where the training runs. On a CPU, these keys do not change the result.
 
-    device: torch device
-    workers: training processes; 0 trains in the main process; by default the number of cores
-    checkpoint_every: rounds between two checkpoints
-    evaluate_every: rounds between two evaluations of the model
+    device: torch device workers: training processes; 0 trains in the main process; by default the number of cores
+    checkpoint_every: rounds between two checkpoints evaluate_every: rounds between two evaluations of the model
     """
 
     device: Annotated[str, _one_of(("cpu", "cuda", "auto"))] = "cpu"

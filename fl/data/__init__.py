@@ -8,14 +8,7 @@ from pathlib import Path
 from fl.config.schema import DATA_SETS, PARTITIONS
 from fl.data import cifar10, digits, mnist, shakespeare
 from fl.data.examples import DataSet, Examples, Federated, Index, Scaling, from_clients
-from fl.data.folder import (
-    Availability,
-    available,
-    data_folder,
-    fetch,
-    import_folder,
-    read,
-)
+from fl.data.folder import Availability, available, data_folder, fetch, import_folder, read
 from fl.data.partition import federate, flip_labels
 from fl.errors import DataError
 
@@ -43,8 +36,7 @@ __all__ = [
 def load(name: str, *, folder: Path | str | None = None, roles: int | None = None) -> DataSet:
     """A data set by name, or by the import path `module:function` of a function that returns one.
 
-    `roles` keeps only the first roles of Shakespeare (the paper uses 60). All roles together have 4 million
-    examples.
+    `roles` keeps only the first roles of Shakespeare (the paper uses 60). All roles together have 4 million examples.
     """
     if roles is not None and name != "shakespeare":
         raise ValueError(f"only shakespeare has roles, {name} has none")

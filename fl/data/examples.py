@@ -69,18 +69,14 @@ class Examples:
                 f"labels: expected a vector of int64, got {tuple(self.labels.shape)} of {self.labels.dtype}"
             )
         if self.inputs.dim() < 2 or len(self.inputs) != len(self.labels):
-            raise ValueError(
-                f"expected one input row per label, got {tuple(self.inputs.shape)} and {len(self)} labels"
-            )
+            raise ValueError(f"expected one input row per label, got {tuple(self.inputs.shape)} and {len(self)} labels")
         if self.inputs.dtype not in (torch.float32, torch.uint8, torch.int64):
             raise ValueError(f"inputs: expected float32, uint8 or int64, got {self.inputs.dtype}")
         if self.scaling is not None:
             if self.inputs.dtype != torch.uint8:
                 raise ValueError(f"scaling needs uint8 inputs, got {self.inputs.dtype}")
             if len(self.scaling.mean) != self.inputs.shape[1]:
-                raise ValueError(
-                    f"scaling has {len(self.scaling.mean)} channels, inputs {self.inputs.shape[1]}"
-                )
+                raise ValueError(f"scaling has {len(self.scaling.mean)} channels, inputs {self.inputs.shape[1]}")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -158,9 +154,7 @@ class Federated:
             raise ValueError("expected at least one client, got none")
         for client, rows in enumerate(self.clients):
             if rows.dtype != np.int64 or rows.ndim != 1:
-                raise ValueError(
-                    f"client {client}: expected a vector of int64, got {rows.ndim} axes of {rows.dtype}"
-                )
+                raise ValueError(f"client {client}: expected a vector of int64, got {rows.ndim} axes of {rows.dtype}")
             if len(rows) == 0:
                 raise ValueError(f"client {client} has no examples; use fewer clients or another partition")
             if rows.min() < 0 or rows.max() >= len(self.train):
@@ -180,9 +174,7 @@ def from_clients(
         raise ValueError("expected at least one client, got none")
     if len({(c.shape, c.inputs.dtype, c.scaling) for c in clients}) > 1:
         raise ValueError("the inputs of all clients must have one shape, type and scaling")
-    train = Examples(
-        torch.cat([c.inputs for c in clients]), torch.cat([c.labels for c in clients]), clients[0].scaling
-    )
+    train = Examples(torch.cat([c.inputs for c in clients]), torch.cat([c.labels for c in clients]), clients[0].scaling)
     ends = np.cumsum([len(c) for c in clients])
     rows = tuple(np.arange(end - len(c), end, dtype=np.int64) for c, end in zip(clients, ends, strict=True))
     return Federated(train, rows, test, classes, validation)

@@ -1,8 +1,7 @@
 """The data folder: data sets that are not part of the package, downloaded or imported.
 
-A file is written under a temporary name after its checksum was verified, and then renamed, so it is either
-complete or absent. Nothing is unpickled. Only files with expected names are read from an archive, so it
-cannot write anywhere else.
+A file is written under a temporary name after its checksum was verified, and then renamed, so it is either complete or
+absent. Nothing is unpickled. Only files with expected names are read from an archive, so it cannot write anywhere else.
 """
 
 from __future__ import annotations
@@ -147,9 +146,7 @@ def available(folder: Path | str | None = None) -> list[Availability]:
     for source in SOURCES.values():
         here = place / source.folder
         present = all((here / name).is_file() for name in source.files)
-        found.append(
-            Availability(source.name, source.about, source.terms, present, here if present else None)
-        )
+        found.append(Availability(source.name, source.about, source.terms, present, here if present else None))
     return found
 
 
@@ -178,20 +175,12 @@ def import_folder(name: str, path: Path | str, *, folder: Path | str | None = No
     source, origin = _source(name), Path(path)
     if not origin.exists():
         raise DataError(f"there is no file or folder {origin}")
-    offers = (
-        [origin]
-        if origin.is_file()
-        else sorted(p for depth in ("*", "*/*", "*/*/*") for p in origin.glob(depth))
-    )
+    offers = [origin] if origin.is_file() else sorted(p for depth in ("*", "*/*", "*/*/*") for p in origin.glob(depth))
     return _install(source, (p for p in offers if p.is_file()), data_folder(folder), str(origin))
 
 
 def fetch(
-    name: str,
-    url: str | None = None,
-    *,
-    folder: Path | str | None = None,
-    progress: Progress | None = None,
+    name: str, url: str | None = None, *, folder: Path | str | None = None, progress: Progress | None = None
 ) -> Path:
     """Download a data set from its publisher, or from a mirror of the publisher's files under `url`."""
     source = _source(name)
@@ -221,9 +210,7 @@ def _check(source: Source, file: str, content: bytes, where: str) -> None:
     except ValueError as error:
         raise DataError(f"{where} is not the published {file}: {error}") from error
     if found != source.files[file]:
-        raise DataError(
-            f"{where} is not the published {file}: SHA-256 {found}, expected {source.files[file]}"
-        )
+        raise DataError(f"{where} is not the published {file}: SHA-256 {found}, expected {source.files[file]}")
 
 
 def _install(source: Source, offers: Iterator[Path], place: Path, origin: str) -> Path:

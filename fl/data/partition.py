@@ -64,9 +64,7 @@ def hold_out(rows: Index, labels: Labels, fraction: float, *, seed: int) -> tupl
     counts = np.floor(shares).astype(int)
     missing = round(fraction * len(rows)) - counts.sum()
     counts[np.argsort(counts - shares, kind="stable")[: max(missing, 0)]] += 1
-    chosen = [
-        generator.permutation(group)[:count] for group, count in zip(by_label, counts, strict=True) if count
-    ]
+    chosen = [generator.permutation(group)[:count] for group, count in zip(by_label, counts, strict=True) if count]
     held = np.sort(np.concatenate(chosen)) if chosen else rows[:0]
     return np.setdiff1d(rows, held, assume_unique=True), held
 

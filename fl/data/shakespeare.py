@@ -136,6 +136,5 @@ def encode(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 def _examples(windows: list[np.ndarray[tuple[int, int], np.dtype[np.uint8]]]) -> Examples:
     table = np.concatenate(windows)
     return Examples(
-        torch.from_numpy(np.ascontiguousarray(table[:, :CONTEXT])),
-        torch.from_numpy(table[:, CONTEXT].astype(np.int64)),
+        torch.from_numpy(np.ascontiguousarray(table[:, :CONTEXT])), torch.from_numpy(table[:, CONTEXT].astype(np.int64))
     )

@@ -59,8 +59,7 @@ class Agreement:
                 raise ConfigError(f"members: two of them have the same {field}")
         if e.method == "no-share" or not e.secure:
             raise ConfigError(
-                "experiment: over a network every sum is secure; use secure = true and another method than "
-                "no-share"
+                "experiment: over a network every sum is secure; use secure = true and another method than no-share"
             )
 
     @cached_property
@@ -128,9 +127,7 @@ def read_agreement(path: Path | str) -> Agreement:
 
 def write_agreement(agreement: Agreement) -> str:
     """The text of the file."""
-    members = [
-        {"name": m.name, "identity": m.identity.hex(), "examples": m.examples} for m in agreement.members
-    ]
+    members = [{"name": m.name, "identity": m.identity.hex(), "examples": m.examples} for m in agreement.members]
     experiment = to_tables(agreement.experiment)
     tables = {"seed": agreement.seed.hex(), "members": members, "experiment": experiment}
     return write_tables(tables)

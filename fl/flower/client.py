@@ -127,9 +127,7 @@ def hello(session: Session) -> dict[str, bytes]:
         advert = secagg.encode(client.hello())
         session.save(bytes(HASH_BYTES), client.save())
     run_id, node_id = session.context.run_id, session.context.node_id
-    proof = node.identity.sign(
-        location_statement(node.agreement.training_id, run_id, node_id, node.client, advert)
-    )
+    proof = node.identity.sign(location_statement(node.agreement.training_id, run_id, node_id, node.client, advert))
     found = {"member": node.client.to_bytes(4, "little"), "seat": proof}
     return found | {"advert": advert} if advert else found
 

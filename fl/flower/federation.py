@@ -190,12 +190,7 @@ def write_app(place: Path) -> Path:
 
 
 def run_here(
-    e: Experiment,
-    out: Path,
-    *,
-    settings: Sequence[str] = (),
-    show: Progress | None = None,
-    keep: Path | None = None,
+    e: Experiment, out: Path, *, settings: Sequence[str] = (), show: Progress | None = None, keep: Path | None = None
 ) -> None:
     """Train an experiment with one node process per client."""
     from fl.training.loop import prepare

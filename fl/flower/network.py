@@ -71,9 +71,7 @@ class Network:
     _hellos: dict[str, tuple[int, int]] = field(default_factory=dict)  # message -> (round, node)
     _greeted: set[tuple[int, int]] = field(default_factory=set)  # (round, node)
 
-    def exchange(
-        self, requests: Mapping[int, Request], seconds: float, next_round: int | None
-    ) -> Iterator[Response]:
+    def exchange(self, requests: Mapping[int, Request], seconds: float, next_round: int | None) -> Iterator[Response]:
         """Send, and yield each response as it arrives; after the deadline, give up on the rest.
 
         `next_round` is the round for which keys may come along, and for which new nodes are asked.
@@ -126,10 +124,9 @@ class Network:
     ) -> None:
         """Ask for keys until all of the groups' clients have sent them, or no other node can be asked.
 
-        A group is some clients and how many of them are enough. This waits at most `seconds` for enough, and
-        after that at most `patience` for nodes that were asked and `unseen` for nodes that are not connected.
-        It is the exchange that begins a training. Later it asks only nodes that returned, because they have
-        lost their earlier keys.
+        A group is some clients and how many of them are enough. This waits at most `seconds` for enough, and after that
+        at most `patience` for nodes that were asked and `unseen` for nodes that are not connected. It is the exchange
+        that begins a training. Later it asks only nodes that returned, because they have lost their earlier keys.
         """
         wanted = {client for clients, _ in groups for client in clients}
         begun = time.monotonic()

@@ -5,9 +5,8 @@
     NODE/training.toml   the pinned agreement
     NODE/journal/        exclusive records that prevent a step from happening twice
 
-A key that other users may read is refused, because it may have been read. If the journal is lost, or an
-older copy of the disk is restored, an update can be opened twice: keep the journal as long as the training
-may continue.
+A key that other users may read is refused, because it may have been read. If the journal is lost, or an older copy of
+the disk is restored, an update can be opened twice: keep the journal as long as the training may continue.
 """
 
 from __future__ import annotations

@@ -194,9 +194,7 @@ class Engine:
             if response.client in run_of:
                 self._take(run_of[response.client], response)
 
-    def _parts(
-        self, round: RoundInput, run: CellRun, stage: Stage, outbox: Outbox, client: int
-    ) -> Mapping[str, bytes]:
+    def _parts(self, round: RoundInput, run: CellRun, stage: Stage, outbox: Outbox, client: int) -> Mapping[str, bytes]:
         parts = {"message": encode(outbox[client])}
         if stage is Stage.SHARES:
             parts["model-hash"] = round.model_hash
@@ -283,9 +281,7 @@ class Engine:
 # --- the app ------------------------------------------------------------------------------------------------
 
 
-def server_app(
-    test: str | None = None, *, validation: str | None = None, classes: int | None = None
-) -> ServerApp:
+def server_app(test: str | None = None, *, validation: str | None = None, classes: int | None = None) -> ServerApp:
     """A Flower ServerApp that trains with SHARE.
 
     `test` and `validation` name functions as "module:function". They return the server's (inputs, labels) to

@@ -20,9 +20,7 @@ from fl.training.randomness import attackers
 Vector = NDArray[np.float32]
 
 
-def local_update(
-    node: Node, round: int, x: Vector, *, source: str | None = None, classes: int | None = None
-) -> Vector:
+def local_update(node: Node, round: int, x: Vector, *, source: str | None = None, classes: int | None = None) -> Vector:
     """x_{i,K} - x^t of this node: the same bits as a simulation computes for this client."""
     e = node.agreement.experiment
     data = _own_data(node, source, classes) if source else prepare(e)

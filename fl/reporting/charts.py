@@ -225,14 +225,7 @@ def _text(kind: str, x: float, y: float, text: str, anchor: str = "start") -> Ma
 
 
 def _box(
-    kind: str,
-    x: float,
-    y: float,
-    width: float,
-    height: float,
-    hover: str,
-    corner: float = 0,
-    opacity: float = 1,
+    kind: str, x: float, y: float, width: float, height: float, hover: str, corner: float = 0, opacity: float = 1
 ) -> Markup:
     element = Markup(
         '<rect class="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}" rx="{}" fill-opacity="{:.2f}">'

@@ -40,9 +40,7 @@ def describe_clusters(e: Experiment) -> str:
 def describe_attack(e: Experiment) -> str:
     if not e.byzantine:
         return "none"
-    options = ", ".join(
-        f"{name} {value:g}" for name, value in e.attack.options.items() if not isinstance(value, str)
-    )
+    options = ", ".join(f"{name} {value:g}" for name, value in e.attack.options.items() if not isinstance(value, str))
     kinds = " and ".join(kind for kind in (e.attack.name, e.attack.protocol) if kind != "none")
     return f"{e.byzantine} of {e.clients}: {kinds}" + (f" ({options})" if options else "")
 

@@ -27,11 +27,7 @@ class Reference:
 
 
 def report(
-    folders: Sequence[Path | str],
-    out: Path,
-    *,
-    picture: Path | None = None,
-    references: Sequence[Reference] = (),
+    folders: Sequence[Path | str], out: Path, *, picture: Path | None = None, references: Sequence[Reference] = ()
 ) -> list[Recorded]:
     """Write the page, and the picture if a path is given for it. Returns the runs."""
     runs = [recorded(folder) for folder in folders]

@@ -106,9 +106,7 @@ def _clusters(run: Recorded) -> dict[str, Any]:
 
 
 def _cluster_grid(run: Recorded) -> Markup:
-    by_round = [
-        {(c["grouping"], c["cell"], c["cluster"]): c for c in record["clusters"]} for record in run.rounds
-    ]
+    by_round = [{(c["grouping"], c["cell"], c["cluster"]): c for c in record["clusters"]} for record in run.rounds]
     rows, before = [], None
     for key in sorted({key for clusters in by_round for key in clusters}):
         name = f"grouping {key[0] + 1}" if key[0] != before else ""

@@ -158,11 +158,7 @@ def check_exposure(experiment: Experiment, layout: Layout) -> None:
         return
     opened = len(verdict.opened)
     exposed = len(verdict.would_expose)
-    leak = (
-        f"expose {exposed} of {size} clients"
-        if exposed
-        else f"break anonymity {privacy.anonymity} or max_leverage"
-    )
+    leak = f"expose {exposed} of {size} clients" if exposed else f"break anonymity {privacy.anonymity} or max_leverage"
     raise ConfigError(
         f"clusters.groupings: {schedule.groupings} {schedule.name} groupings in clusters of {schedule.size} "
         f"would {leak}, so only {opened} of {opened + len(verdict.closed)} sums could be opened; "
@@ -213,11 +209,7 @@ def preview(
     survivors -= set(plan.too_few_in_atom(sorted(survivors)))
     verdict = plan.audit(sorted(survivors))
     opened = [
-        [
-            tuple(c for c in group if c in survivors)
-            for g, group in enumerate(grouping)
-            if (r, g) in verdict.opened
-        ]
+        [tuple(c for c in group if c in survivors) for g, group in enumerate(grouping) if (r, g) in verdict.opened]
         for r, grouping in enumerate(plan.groupings)
     ]
     return opened, verdict

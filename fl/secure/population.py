@@ -1,7 +1,6 @@
 """Who takes part in a training, who is summed with whom in each round, and how one cell is run.
 
-Samples, cells, clusters and the clients that are left out are drawn by `secagg` from the training seed and
-the round.
+Samples, cells, clusters and the clients that are left out are drawn by `secagg` from the training seed and the round.
 """
 
 from __future__ import annotations
@@ -32,12 +31,7 @@ class Cohort:
     """Who takes part in a training, and who is summed with whom. It holds nothing secret."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        sizes: Sequence[int],
-        roster: tuple[Member, ...],
-        training_id: bytes,
-        seed: bytes,
+        self, experiment: Experiment, sizes: Sequence[int], roster: tuple[Member, ...], training_id: bytes, seed: bytes
     ) -> None:
         self.experiment = experiment
         self.layout = Layout.of(experiment)
@@ -94,11 +88,7 @@ class Cohort:
     def succeeded(self, cell: Cell, result: Result, cost: Cost) -> CellResult:
         """The outcome of a run that has a result."""
         return CellResult(
-            cell=cell,
-            weights=self._weights_in(cell),
-            dropouts=dict(result.dropouts),
-            cost=cost,
-            result=result,
+            cell=cell, weights=self._weights_in(cell), dropouts=dict(result.dropouts), cost=cost, result=result
         )
 
     def failed(self, cell: Cell, dropouts: Mapping[int, Dropout], reason: str, cost: Cost) -> CellResult:

@@ -76,15 +76,12 @@ def decide(
     return Decision(found.vector, tuple(clusters), _kept(found, means, f), f=f)
 
 
-def _validation_batch(
-    experiment: Experiment, trainer: Trainer, random: np.random.Generator
-) -> NDArray[np.int64]:
+def _validation_batch(experiment: Experiment, trainer: Trainer, random: np.random.Generator) -> NDArray[np.int64]:
     """n_s random validation examples (Algorithm 2, line 5), the same for all clusters of a grouping."""
     held = trainer.task.data.validation
     if held is None:
         raise ValueError(
-            f"{experiment.aggregation.rule} needs validation examples, and the server has none; "
-            "set data.validation"
+            f"{experiment.aggregation.rule} needs validation examples, and the server has none; set data.validation"
         )
     chosen = random.permutation(len(held))[: experiment.aggregation.validation_batch]
     return np.sort(chosen).astype(np.int64)
@@ -106,9 +103,7 @@ def _kept(found: robust.Aggregate, means: Matrix, f: int) -> tuple[float, ...]:
     return tuple(float(min(1.0, share / fair)) for share in nearest.mean(axis=1))
 
 
-def attacked(
-    experiment: Experiment, updates: Matrix, bad: NDArray[np.bool_], random: np.random.Generator
-) -> Matrix:
+def attacked(experiment: Experiment, updates: Matrix, bad: NDArray[np.bool_], random: np.random.Generator) -> Matrix:
     """What the Byzantine clients of a cell send instead of their own honest updates."""
     attack = robust.ATTACKS[experiment.attack.name]
     made = attack(updates[~bad], int(bad.sum()), own=updates[bad], rng=random, **experiment.attack.options)

@@ -23,17 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from fl.data.examples import Examples, Federated, Index
 from fl.errors import TrainingError
-from fl.training.models import (
-    Factory,
-    Matrix,
-    Vector,
-    build,
-    dimension,
-    flatten,
-    parameters,
-    split,
-    unflatten,
-)
+from fl.training.models import Factory, Matrix, Vector, build, dimension, flatten, parameters, split, unflatten
 
 EVALUATION_BATCH = 200
 """Examples in one forward pass of an evaluation. Fixed, because the sum of the losses rounds by batch."""
@@ -57,9 +47,7 @@ class LocalTraining:
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:
-            raise ValueError(
-                f"epochs and batch_size must be at least 1, got {self.epochs} and {self.batch_size}"
-            )
+            raise ValueError(f"epochs and batch_size must be at least 1, got {self.epochs} and {self.batch_size}")
         if not self.lr > 0 or not 0 <= self.momentum < 1 or not self.weight_decay >= 0:
             raise ValueError(
                 "expected lr > 0, 0 <= momentum < 1 and weight_decay >= 0, "
@@ -120,9 +108,7 @@ class Learner:
     batch norm) are trained one client after the other, and `not_together` says why.
     """
 
-    def __init__(
-        self, task: Task, *, device: torch.device | str = "cpu", together: int | None = None
-    ) -> None:
+    def __init__(self, task: Task, *, device: torch.device | str = "cpu", together: int | None = None) -> None:
         self.task = task
         self.device = torch.device(device)
         self._module = task.build()
@@ -173,9 +159,7 @@ class Learner:
         """x^0: the parameters that the task's seed gives."""
         return self._initial.copy()
 
-    def train(
-        self, start: Vector, clients: Sequence[int], *, round_index: int, out: Matrix | None = None
-    ) -> Matrix:
+    def train(self, start: Vector, clients: Sequence[int], *, round_index: int, out: Matrix | None = None) -> Matrix:
         """x_{i,K} - x^t of each client, as rows in the order of `clients`."""
         check_clients(clients, len(self.task.data.clients))
         updates = _rows(out, len(clients), self.dimension)
@@ -219,9 +203,7 @@ class Learner:
                 scores.append((loss.item(), int(right.item()), len(index)))
         return scores
 
-    def losses(
-        self, vectors: Matrix, rows: Index | None = None, *, at: Vector | None = None
-    ) -> NDArray[np.float64]:
+    def losses(self, vectors: Matrix, rows: Index | None = None, *, at: Vector | None = None) -> NDArray[np.float64]:
         """f_s of each vector (one per row of the matrix): the mean loss on the validation examples `rows`.
 
         Without `rows` all examples are used. Zeno scores an update g by the loss at x + g (Xie et al. 2019,
@@ -340,9 +322,7 @@ class Learner:
         stacked = {name: p.detach().expand(2, *p.shape) for name, p in named}
         try:
             self._module.train()
-            self._stacked_gradients(
-                stacked, inputs[:, None], labels[:, None], torch.ones(2, 1, device=self.device)
-            )
+            self._stacked_gradients(stacked, inputs[:, None], labels[:, None], torch.ones(2, 1, device=self.device))
         except RuntimeError as error:
             return str(error).splitlines()[0]
         return ""
@@ -420,9 +400,7 @@ def _rows(out: Matrix | None, count: int, length: int) -> Matrix:
     if out is None:
         return np.empty((count, length), dtype=np.float32)
     if out.shape != (count, length) or out.dtype != np.float32 or not out.flags.c_contiguous:
-        raise ValueError(
-            f"out must be a float32 matrix of {count} x {length}, got {out.shape} of {out.dtype}"
-        )
+        raise ValueError(f"out must be a float32 matrix of {count} x {length}, got {out.shape} of {out.dtype}")
     return out
 
 

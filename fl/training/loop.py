@@ -120,9 +120,7 @@ def run(
     byzantine = attackers(experiment)
     federated = prepare(experiment) if data is None else data
     if len(federated.clients) != experiment.clients:
-        raise ConfigError(
-            f"clients: {experiment.clients}, but there are data for {len(federated.clients)} clients"
-        )
+        raise ConfigError(f"clients: {experiment.clients}, but there are data for {len(federated.clients)} clients")
     if experiment.attack.name == LABEL_FLIP:
         federated = flip_labels(federated, byzantine)
     _check_machine(experiment)
@@ -213,9 +211,7 @@ def stop_reason(experiment: Experiment, history: Sequence[Mapping[str, Any]]) ->
     if stop.accuracy is not None and latest["accuracy"] >= stop.accuracy:
         return f"accuracy {latest['accuracy']:.4f} reached the goal of {stop.accuracy}"
     if stop.patience is not None:
-        best = min(
-            measured, key=lambda entry: float("inf") if entry[1]["loss"] is None else entry[1]["loss"]
-        )[0]
+        best = min(measured, key=lambda entry: float("inf") if entry[1]["loss"] is None else entry[1]["loss"])[0]
         if number - best >= stop.patience:
             return f"no lower loss since round {best}"
     return ""
@@ -239,8 +235,7 @@ def summarise(history: Sequence[Mapping[str, Any]], reason: str, seconds: float)
         "stopped": reason,
         "exposed": sorted({client for record in history for client in record["exposure"]["exposed"]}),
         "least_anonymity": min(
-            (r["exposure"]["anonymity"] for r in history if r["exposure"]["anonymity"] is not None),
-            default=None,
+            (r["exposure"]["anonymity"] for r in history if r["exposure"]["anonymity"] is not None), default=None
         ),
         "blamed": {client: why for record in history for client, why in record["blamed"].items()},
         "dropouts": sum(len(record["dropouts"]) for record in history),
@@ -350,9 +345,7 @@ def as_examples(part: Examples | Pair, whose: str) -> Examples:
     if isinstance(part, Examples):
         return part
     try:
-        inputs, labels = (
-            torch.as_tensor(np.asarray(each) if not isinstance(each, Tensor) else each) for each in part
-        )
+        inputs, labels = (torch.as_tensor(np.asarray(each) if not isinstance(each, Tensor) else each) for each in part)
         if inputs.dtype in (torch.float64, torch.float16, torch.bfloat16):
             inputs = inputs.to(torch.float32)
         elif inputs.dtype in (torch.int32, torch.int16, torch.int8):

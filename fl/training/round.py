@@ -79,9 +79,7 @@ def play(setting: Setting, population: Population, t: int, x: Vector, last: Vect
     return conclude(setting, t, x, last, results, clock)
 
 
-def conclude(
-    setting: Setting, t: int, x: Vector, last: Vector, results: Sequence[CellResult], clock: Clock
-) -> Played:
+def conclude(setting: Setting, t: int, x: Vector, last: Vector, results: Sequence[CellResult], clock: Clock) -> Played:
     """What the server does once the sums are open: aggregate, step, evaluate, and describe the round."""
     with clock("aggregation"):
         groupings = range(setting.cohort.layout.groupings)
@@ -130,11 +128,7 @@ def attack(setting: Setting, t: int, clients: Sequence[int], updates: Matrix) ->
 
 
 def aggregate_securely(
-    setting: Setting,
-    population: Population,
-    cell: Cell,
-    updates: Mapping[int, Vector],
-    drop: Mapping[int, Stage],
+    setting: Setting, population: Population, cell: Cell, updates: Mapping[int, Vector], drop: Mapping[int, Stage]
 ) -> CellResult:
     """The cluster sums of a cell, through secure aggregation."""
     protocol = setting.experiment.attack.protocol
@@ -149,11 +143,7 @@ def aggregate_securely(
         setting.show.phase(phase, answered[stage], len(cell.clients))
 
     return population.aggregate(
-        cell,
-        updates,
-        drop=drop,
-        misbehave={client: Misbehaviour(protocol) for client in cheats},
-        on_answer=on_answer,
+        cell, updates, drop=drop, misbehave={client: Misbehaviour(protocol) for client in cheats}, on_answer=on_answer
     )
 
 
@@ -216,20 +206,14 @@ class Clock:
 
 
 def describe(
-    setting: Setting,
-    results: Sequence[CellResult],
-    parts: Sequence[aggregation.Decision],
-    update: Vector,
+    setting: Setting, results: Sequence[CellResult], parts: Sequence[aggregation.Decision], update: Vector
 ) -> dict[str, Any]:
     """What happened, in plain values. Only a simulation knows which clusters were poisoned."""
     cost = Cost()
     for result in results:
         cost.add(result.cost)
     kept = {
-        cluster: share
-        for part in parts
-        if part.kept
-        for cluster, share in zip(part.clusters, part.kept, strict=True)
+        cluster: share for part in parts if part.kept for cluster, share in zip(part.clusters, part.kept, strict=True)
     }
     blamed = {
         str(client): reason
@@ -238,9 +222,7 @@ def describe(
         for client, reason in sorted(result.result.blamed.items())
     }
     return {
-        "clusters": [
-            entry for result in results for entry in _describe_clusters(result, setting.byzantine, kept)
-        ],
+        "clusters": [entry for result in results for entry in _describe_clusters(result, setting.byzantine, kept)],
         "groupings": [{"opened": len(part.clusters), "f": part.f, "skipped": part.skipped} for part in parts],
         "dropouts": [
             {"client": client, "stage": dropout.stage.name.lower(), "why": dropout.reason}

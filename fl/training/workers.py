@@ -123,21 +123,14 @@ class Pool:
     def initial(self) -> Vector:
         return self._initial.copy()
 
-    def train(
-        self, start: Vector, clients: Sequence[int], *, round_index: int, out: Matrix | None = None
-    ) -> Matrix:
+    def train(self, start: Vector, clients: Sequence[int], *, round_index: int, out: Matrix | None = None) -> Matrix:
         """As `Learner.train`. Without `out` the rows are in shared memory."""
         check_clients(clients, len(self.task.data.clients))
         x = self._share(start[None])
         updates = Shared(len(clients), self.dimension)
         requests = [
             _Request(
-                {
-                    "do": "train",
-                    "round": round_index,
-                    "clients": [int(clients[row]) for row in rows],
-                    "rows": rows,
-                },
+                {"do": "train", "round": round_index, "clients": [int(clients[row]) for row in rows], "rows": rows},
                 (x, updates),
                 what=f"training client {', '.join(str(clients[row]) for row in rows)}",
             )
@@ -165,16 +158,12 @@ class Pool:
         replies = self._run(requests)
         return total_score([(loss, right, n) for reply in replies for loss, right, n in reply["scores"]])
 
-    def losses(
-        self, vectors: Matrix, rows: Index | None = None, *, at: Vector | None = None
-    ) -> NDArray[np.float64]:
+    def losses(self, vectors: Matrix, rows: Index | None = None, *, at: Vector | None = None) -> NDArray[np.float64]:
         """As `Learner.losses`; each vector is a request of its own."""
         shared = self._share(vectors)
         base = () if at is None else (self._share(at[None]),)
         requests = [
-            _Request(
-                {"do": "losses", "row": row, "index": _as_list(rows)}, (shared, *base), what="validating"
-            )
+            _Request({"do": "losses", "row": row, "index": _as_list(rows)}, (shared, *base), what="validating")
             for row in range(len(vectors))
         ]
         return np.array([reply["loss"] for reply in self._run(requests)])
@@ -190,9 +179,7 @@ class Pool:
         if matrix.dtype != np.float32 or matrix.ndim != 2:
             raise ValueError(f"expected flat float32 vectors, got {matrix.ndim} axes of {matrix.dtype}")
         if matrix.shape[1] != self.dimension:
-            raise ValueError(
-                f"got vectors of {matrix.shape[1]} values for a model of {self.dimension} parameters"
-            )
+            raise ValueError(f"got vectors of {matrix.shape[1]} values for a model of {self.dimension} parameters")
         shared = Shared(*matrix.shape)
         shared.matrix[...] = matrix
         return shared

@@ -163,9 +163,7 @@ def add_distances(matrix: Matrix, rows: Indices, start: int, stop: int, block: i
 
 
 @compiled(f"void({_ROWS_AND_POINT}, int64, int64, float64[::1])", fastmath=_ANY_ORDER)
-def add_distances_to(
-    matrix: Matrix, rows: Indices, point: Vector, start: int, stop: int, totals: Doubles
-) -> None:
+def add_distances_to(matrix: Matrix, rows: Indices, point: Vector, start: int, stop: int, totals: Doubles) -> None:
     """Add the squared distances from `point` over columns start..stop-1."""
     other = point[start:stop]
     for i in range(rows.size):
@@ -178,9 +176,7 @@ def add_distances_to(
 
 
 @compiled(f"void({_ROWS_AND_POINT}, int64, int64, float64[::1])", fastmath=_ANY_ORDER)
-def add_products(
-    matrix: Matrix, rows: Indices, point: Vector, start: int, stop: int, totals: Doubles
-) -> None:
+def add_products(matrix: Matrix, rows: Indices, point: Vector, start: int, stop: int, totals: Doubles) -> None:
     """Add the inner products with `point` over columns start..stop-1."""
     other = point[start:stop]
     for i in range(rows.size):
@@ -213,8 +209,7 @@ def sum_rows(matrix: Matrix, rows: Indices, weights: Doubles, start: int, stop: 
 
 
 @compiled(
-    f"boolean({_MATRIX}, int64[::1], float64[:, ::1], int64, int64, int64, float32[:, ::1])",
-    fastmath=_AS_WRITTEN,
+    f"boolean({_MATRIX}, int64[::1], float64[:, ::1], int64, int64, int64, float32[:, ::1])", fastmath=_AS_WRITTEN
 )
 def mix_rows(
     matrix: Matrix, rows: Indices, weights: Doubles, start: int, stop: int, block: int, result: Vector

@@ -1,10 +1,9 @@
 """Selection networks as data: which values to compare and exchange so that chosen ranks fall into place.
 
-A network compares the same pairs of wires whatever the values are, so one instruction can serve many columns
-at once. Wire i starts with the value of row i. Batcher's odd-even merge sort (1968) gives the pairs; pairs
-that cannot change the wanted ranks are left out. `order` reads the network as a table, so that one compiled
-kernel serves every n and every rank. `straight_line` turns a network into code, and uses a shorter network
-from `MEDIANS` where there is one.
+A network compares the same pairs of wires whatever the values are, so one instruction can serve many columns at once.
+Wire i starts with the value of row i. Batcher's odd-even merge sort (1968) gives the pairs; pairs that cannot change
+the wanted ranks are left out. `order` reads the network as a table, so that one compiled kernel serves every n and
+every rank. `straight_line` turns a network into code, and uses a shorter network from `MEDIANS` where there is one.
 """
 
 from __future__ import annotations
@@ -202,8 +201,7 @@ MEDIANS: Final = {
     14: "abcdefghijklmnfhfnbcchjlikegbjbejmafmndgaicfdecmekdjijflcefgfnkmgjfiekgihieghk",
     15: "abcdefghijklmnflbhbdbiehikemnofnbfjncjdkklagaceidmfikomndiijcfgogjdffigkfghikmghgkhk",
     16: "abcdefghijklmnopegkoaclpaifhgpbdillnlobcfgcggoakcmhnflimblgmckeidpdjgiikhjdkgidhbfhldffhhmfihk",
-    17: "abcdefghijklmnopiockbfjpbjbgflaehjbcgkcgfpdfagknfheodfcegmefnomnaghjimkmeglpfmlndkgihlhifkikfhiq"
-    "hiiq",
+    17: "abcdefghijklmnopiockbfjpbjbgflaehjbcgkcgfpdfagknfheodfcegmefnomnaghjimkmeglpfmlndkgihlhifkikfhiqhiiq",
     18: "abcdefghijklmnopqrprikfhadoqjliokpegnpdhjqbcafhqbjgjflfrmodfaolrbifpceaiehcmdkjnfodilogjemlnfjkm"
     "fkhleggijmhijkikhj",
     19: "abcdefghijklmnopqrjlmoegbdacbcnpikjofhqslpknlojndhfgimcgrsbfkmgoaebkcekrcjdfdeaqgjlsiqeqemjrlmnq"

@@ -46,9 +46,7 @@ def mean_around_median(matrix: Matrix, rows: Indices, keep: int) -> Vector | Non
     return _over_columns(matrix, rows, network.steps_to_sort(len(rows)), 0, len(rows), keep)
 
 
-def _over_columns(
-    matrix: Matrix, rows: Indices, steps: Indices, low: int, high: int, keep: int
-) -> Vector | None:
+def _over_columns(matrix: Matrix, rows: Indices, steps: Indices, low: int, high: int, keep: int) -> Vector | None:
     width = matrix.shape[1]
     if width < LANES:  # a tile must not read past the end of a row
         padded = np.zeros((len(rows), LANES), dtype=np.float32)
@@ -206,15 +204,7 @@ def add_if_near(context: Any, row: Any, under: Any, over: Any, median: Any, sums
     fastmath=frozenset({"contract"}),
 )
 def order_statistics(
-    matrix: Matrix,
-    rows: Indices,
-    steps: Indices,
-    low: int,
-    high: int,
-    keep: int,
-    result: Vector,
-    start: int,
-    stop: int,
+    matrix: Matrix, rows: Indices, steps: Indices, low: int, high: int, keep: int, result: Vector, start: int, stop: int
 ) -> bool:
     """Columns start..stop-1: the mean of ranks low..high-1 or, if keep > 0, around the median."""
     n, width = rows.size, matrix.shape[1]

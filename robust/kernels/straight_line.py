@@ -66,9 +66,7 @@ def shape(n: int, low: int, high: int) -> tuple[tuple[int, ...], ...]:
 
 
 @intrinsic
-def select(
-    context: Any, column: Any, offsets: Any, into: Any, flags: Any, wires: Any, below: Any, chosen: Any
-) -> Any:
+def select(context: Any, column: Any, offsets: Any, into: Any, flags: Any, wires: Any, below: Any, chosen: Any) -> Any:
     """Code for COLUMNS columns: load each row when it is first needed, exchange, write the mean of the ranks.
 
     Zero times one or two values is zero, or NaN if one of them is not finite.
@@ -82,9 +80,7 @@ def select(
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         column, offsets, into, flags = arguments[:4]
         table = builder.inttoptr(offsets, INT64.as_pointer())
-        rows = [
-            builder.add(column, builder.load(builder.gep(table, [ir.Constant(INT64, i)]))) for i in range(n)
-        ]
+        rows = [builder.add(column, builder.load(builder.gep(table, [ir.Constant(INT64, i)]))) for i in range(n)]
         for row in rows:
             prefetch(builder, row, AHEAD)
         zero = ir.Constant(FLOAT8, [0.0] * 8)

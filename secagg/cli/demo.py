@@ -80,9 +80,7 @@ def demonstrate(options: Namespace) -> Demo:
     with announce_compilation(progress.compiling):
         prg.backend()
         start = time.perf_counter()
-        result = run(
-            plan, vectors, identities, drop=drop, processes=cores(), cost=cost, on_stage=progress.stage
-        )
+        result = run(plan, vectors, identities, drop=drop, processes=cores(), cost=cost, on_stage=progress.stage)
         seconds = time.perf_counter() - start
     progress.clear()
     expected = clear(plan, vectors, drop=drop)
@@ -108,9 +106,7 @@ class _Progress:
 
     def stage(self, stage: Stage) -> None:
         if self._live:
-            print(
-                f"\r\x1b[Kstage {stage.value}: {stage.name.lower()} ...", end="", file=sys.stderr, flush=True
-            )
+            print(f"\r\x1b[Kstage {stage.value}: {stage.name.lower()} ...", end="", file=sys.stderr, flush=True)
 
     def compiling(self, name: str) -> None:
         print(f"compiling {name} (only once on this machine)", file=sys.stderr)

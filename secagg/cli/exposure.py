@@ -45,12 +45,8 @@ def add_parser(commands: _SubParsersAction[ArgumentParser]) -> None:
 
 def run(options: Namespace) -> int:
     """Print or plot the verdict."""
-    schedule = Schedule(
-        name=options.schedule, size=options.size, groupings=options.groupings, atom=options.atom
-    )
-    policy = Policy(
-        anonymity=options.anonymity, max_leverage=options.max_leverage, min_survivors=options.min_survivors
-    )
+    schedule = Schedule(name=options.schedule, size=options.size, groupings=options.groupings, atom=options.atom)
+    policy = Policy(anonymity=options.anonymity, max_leverage=options.max_leverage, min_survivors=options.min_survivors)
     case = Case(
         options.clients, hashlib.sha256(options.seed.encode()).digest(), options.round, options.drop,
         options.colluders, policy,
@@ -121,9 +117,7 @@ class Case:
     def groupings_opened_whole(self, schedule: Schedule) -> int:
         """How many groupings, counted from the first, the policy opens without closing a group."""
         for groupings in range(1, schedule.groupings + 1):
-            shorter = Schedule(
-                name=schedule.name, size=schedule.size, groupings=groupings, atom=schedule.atom
-            )
+            shorter = Schedule(name=schedule.name, size=schedule.size, groupings=groupings, atom=schedule.atom)
             if self.audit(shorter).closed:
                 return groupings - 1
         return schedule.groupings
@@ -146,8 +140,7 @@ def _text(case: Case, schedule: Schedule, everything: Verdict, allowed: Verdict)
         "",
         f"Under the policy (anonymity {case.policy.anonymity}, leverage up to {case.policy.max_leverage:g}): "
         + allowed.sentences[0],
-        f"  mean leverage {allowed.mean_leverage:.2f}, "
-        f"highest {max(allowed.leverage.values(), default=0.0):.2f}",
+        f"  mean leverage {allowed.mean_leverage:.2f}, highest {max(allowed.leverage.values(), default=0.0):.2f}",
     ]
     reasons = Counter(_kind(why) for why in allowed.closed.values())
     lines += [f"  {count} group{'s' if count > 1 else ''} closed: {why}" for why, count in reasons.items()]
@@ -198,9 +191,7 @@ def _as_json(case: Case, schedule: Schedule, everything: Verdict, allowed: Verdi
             "atom": schedule.atom,
             "dropped": case.dropped,
             "colluders": case.colluders,
-            "policy": {
-                key: getattr(case.policy, key) for key in ("anonymity", "max_leverage", "min_survivors")
-            },
+            "policy": {key: getattr(case.policy, key) for key in ("anonymity", "max_leverage", "min_survivors")},
             "all_rows": described(everything),
             "allowed": described(allowed),
         }
@@ -245,11 +236,7 @@ def _plot(case: Case, asked: Schedule, file: Path) -> None:
         )
         for panel, curve in zip(panels, curves, strict=True):
             panel.plot([s.groupings for s in schedules], curve, marker="o", markersize=3, label=label)
-    titles = (
-        "clients exposed, all sums opened",
-        "mean leverage, all sums opened",
-        "sums that the policy opens",
-    )
+    titles = ("clients exposed, all sums opened", "mean leverage, all sums opened", "sums that the policy opens")
     for panel, title in zip(panels, titles, strict=True):
         panel.set(title=title, xlabel="groupings R", ylim=(-0.03, 1.03))
         panel.grid(alpha=0.3)

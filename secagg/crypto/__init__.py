@@ -7,15 +7,7 @@ from __future__ import annotations
 
 from secagg.crypto.box import BOX_OVERHEAD, box_keys, seal, unseal
 from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
-from secagg.crypto.keys import (
-    HASH_BYTES,
-    KEY_BYTES,
-    SIGNATURE_BYTES,
-    AgreementKey,
-    Identity,
-    hkdf,
-    verify,
-)
+from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES, AgreementKey, Identity, hkdf, verify
 from secagg.crypto.prg import MASK_KEY_BYTES, add_masks, backend, mask, use_backend
 from secagg.crypto.shamir import SECRET_BYTES, SHARE_BYTES, Share, combine, split
 

@@ -35,9 +35,7 @@ def _cipher(key: bytes) -> AESGCM:
     return AESGCM(key)
 
 
-def box_keys(
-    agreed: Sequence[bytes], plan_hash: bytes, ends: Sequence[tuple[ClientId, ClientId]]
-) -> list[bytes]:
+def box_keys(agreed: Sequence[bytes], plan_hash: bytes, ends: Sequence[tuple[ClientId, ClientId]]) -> list[bytes]:
     """The keys of many boxes: one agreed secret, and one (sender, receiver), for each.
 
     `plan_hash` names the run. Outside the protocol it may be any bytes that both ends know.
@@ -46,9 +44,7 @@ def box_keys(
     False
     """
     if len(agreed) != len(ends) or any(len(secret) != KEY_BYTES for secret in agreed):
-        raise UsageError(
-            f"expected one agreed secret of {KEY_BYTES} bytes per pair, got {len(agreed)} secrets"
-        )
+        raise UsageError(f"expected one agreed secret of {KEY_BYTES} bytes per pair, got {len(agreed)} secrets")
     if not ends:
         return []
     # audit: box-keys-bind-pair-and-plan
@@ -59,12 +55,7 @@ def box_keys(
 
 
 def seal(
-    key: bytes,
-    plan_hash: bytes,
-    sender: ClientId,
-    receiver: ClientId,
-    content: bytes,
-    entropy: Entropy = os.urandom,
+    key: bytes, plan_hash: bytes, sender: ClientId, receiver: ClientId, content: bytes, entropy: Entropy = os.urandom
 ) -> bytes:
     """Encrypt under a key of `box_keys`. The box is `BOX_OVERHEAD` bytes longer than the content.
 

@@ -45,9 +45,7 @@ class FixedPoint:
     def __post_init__(self) -> None:
         _check_clients(self.clients)
         if not (self.clip >= LEAST_CLIP and self.clients * self.clip <= FLOAT32_MAX):
-            raise UsageError(
-                f"{self.clients} values of ±{self.clip} do not fit float32 (clip >= {LEAST_CLIP})"
-            )
+            raise UsageError(f"{self.clients} values of ±{self.clip} do not fit float32 (clip >= {LEAST_CLIP})")
         if round(self.clip * self.scale) < 1:
             raise UsageError(f"{self.clients} clients leave no bit for a value: 2^31 is the limit of a sum")
 
@@ -60,9 +58,7 @@ class FixedPoint:
     def scale(self) -> float:
         return 2.0**self.frac_bits
 
-    def encode(
-        self, update: npt.ArrayLike, *, weight: float = 1.0, out: Ring32 | None = None
-    ) -> tuple[Ring32, int]:
+    def encode(self, update: npt.ArrayLike, *, weight: float = 1.0, out: Ring32 | None = None) -> tuple[Ring32, int]:
         """The code of update * weight, and the number of clipped values, which is private to the caller.
 
         The update is float32 or float64; the arithmetic is in float64. NaN or infinity in the update is an
@@ -130,9 +126,7 @@ class Integers:
         if not (isinstance(self.bound, int) and self.bound >= 0 and self.clients * self.bound < HALF_RING):
             raise UsageError(f"the sum of {self.clients} integers of ±{self.bound} could wrap mod 2^32")
 
-    def encode(
-        self, update: npt.ArrayLike, *, weight: float = 1.0, out: Ring32 | None = None
-    ) -> tuple[Ring32, int]:
+    def encode(self, update: npt.ArrayLike, *, weight: float = 1.0, out: Ring32 | None = None) -> tuple[Ring32, int]:
         """The code of integers of any width, and 0: an integer outside ±bound is an error."""
         values = np.asarray(update)
         if values.dtype.kind not in "iu":

@@ -1,9 +1,8 @@
 """Merkle trees over the hashes of a dealer's shares: one signed root, and a short proof per holder.
 
-The dealer signs the root and the server keeps all leaves, so a holder checks its own leaf with log2(n) hashes
-instead of a download of all leaves. Leaves and nodes are hashed under different labels (as in RFC 6962,
-section 2.1), and an odd node is paired with a fixed filler. So the number of leaves fixes the shape, and a
-node cannot pass for a leaf.
+The dealer signs the root and the server keeps all leaves, so a holder checks its own leaf with log2(n) hashes instead
+of a download of all leaves. Leaves and nodes are hashed under different labels (as in RFC 6962, section 2.1), and an
+odd node is paired with a fixed filler. So the number of leaves fixes the shape, and a node cannot pass for a leaf.
 """
 
 from __future__ import annotations

@@ -1,14 +1,13 @@
 """X25519 agreement (RFC 7748), Ed25519 identities (RFC 8032) and HKDF-SHA256 (RFC 5869).
 
-Keys travel as 32 raw bytes. A public key that makes an agreement predictable, or that has two encodings, is
-refused before it is used. OpenSSL (`cryptography`) makes key pairs and signatures. libsodium (`PyNaCl`)
-computes agreements: it is as fast, and it releases Python's global lock, so that a server's threads run in
-parallel.
+Keys travel as 32 raw bytes. A public key that makes an agreement predictable, or that has two encodings, is refused
+before it is used. OpenSSL (`cryptography`) makes key pairs and signatures. libsodium (`PyNaCl`) computes agreements: it
+is as fast, and it releases Python's global lock, so that a server's threads run in parallel.
 
-libsodium also verifies signatures: it takes half the time and is stricter. It refuses identities and
-commitments of small order, which OpenSSL accepts; with such an identity, one signature fits every message.
-All clients must verify by the same rule, or an attacker can split them with a signature that only some
-accept. So there is no second verifier, and a libsodium with another rule is not used.
+libsodium also verifies signatures: it takes half the time and is stricter. It refuses identities and commitments of
+small order, which OpenSSL accepts; with such an identity, one signature fits every message. All clients must verify by
+the same rule, or an attacker can split them with a signature that only some accept. So there is no second verifier, and
+a libsodium with another rule is not used.
 """
 
 from __future__ import annotations

@@ -48,25 +48,20 @@ def dependent(space: RowSpace, null: Words, t: int) -> tuple[int, ...]:
         return (int(zero[0]),)
     if t == 2:
         return ()
-    found = montgomery.dependent(
-        np.ascontiguousarray(columns), space.field.one, space.field.prime, space.field.inverse
-    )
+    found = montgomery.dependent(np.ascontiguousarray(columns), space.field.one, space.field.prime, space.field.inverse)
     return tuple(int(i) for i in sorted(found) if i >= 0)
 
 
 def bounds(space: RowSpace, rows: Mapping[GroupId, Sequence[int]]) -> tuple[int, int]:
     """Proven lower and found upper bound on T for the row space of these (nonempty) rows.
 
-    T is the least over the connected components of rows: combining rows of different components only adds
-    clients.
+    T is the least over the connected components of rows: combining rows of different components only adds clients.
     """
     parts = [_component_bounds(space, np.array(sorted(columns)), kept) for columns, kept in _components(rows)]
     return min(low for low, _ in parts), min(high for _, high in parts)
 
 
-def _component_bounds(
-    space: RowSpace, columns: Index, rows: Mapping[GroupId, Sequence[int]]
-) -> tuple[int, int]:
+def _component_bounds(space: RowSpace, columns: Index, rows: Mapping[GroupId, Sequence[int]]) -> tuple[int, int]:
     exact = mincut.anonymity(rows, columns.tolist())
     if exact is not None:
         return exact, exact
@@ -113,10 +108,9 @@ def atom_bound(row: Collection[ClientId], atoms: Sequence[Group], missing: Colle
 def transversal_guarantee(m: int, c: int, groupings: int) -> int:
     """The T that a transversal schedule of c groups of m guarantees without dropouts.
 
-    min(m, 2(m - R + 1)) if c has no prime factor below m; `docs/exposure.md`, "Transversal", proves this and
-    the general case. `columns[d]` is the least number of nonzero classes in a combination with a Fourier
-    component of order d; where the orders have the least common multiple L, each of these classes has at
-    least 2c/L nonzero coefficients.
+    min(m, 2(m - R + 1)) if c has no prime factor below m; `docs/exposure.md`, "Transversal", proves this and the
+    general case. `columns[d]` is the least number of nonzero classes in a combination with a Fourier component of order
+    d; where the orders have the least common multiple L, each of these classes has at least 2c/L nonzero coefficients.
     """
     if not 1 <= groupings <= min(m, c):
         return 0

@@ -185,9 +185,7 @@ class Revealed:
     leverage: Mapping[ClientId, float] = field(repr=False)
 
 
-def revealed(
-    groups: Iterable[Collection[ClientId]], *, weights: Mapping[ClientId, float] | None = None
-) -> Revealed:
+def revealed(groups: Iterable[Collection[ClientId]], *, weights: Mapping[ClientId, float] | None = None) -> Revealed:
     """What the sums over these sets of clients reveal if a client's update is the same in all of them.
 
     Pass the opened groups of several rounds to see the worst case over a training: updates that hardly
@@ -236,15 +234,11 @@ def _describe(
         rank=space.rank,
         leverage=leverage,
         anonymity=anonymity,
-        sentences=_sentences(
-            policy, len(rows.members), len(opened), exposed, newly_exposed, objections, anonymity
-        ),
+        sentences=_sentences(policy, len(rows.members), len(opened), exposed, newly_exposed, objections, anonymity),
     )
 
 
-def _span(
-    rows: Incidence, opened: Sequence[GroupId]
-) -> tuple[RowSpace, frozenset[ClientId], Mapping[ClientId, float]]:
+def _span(rows: Incidence, opened: Sequence[GroupId]) -> tuple[RowSpace, frozenset[ClientId], Mapping[ClientId, float]]:
     """The row space of the opened rows, the clients that it exposes, and the leverage of all clients."""
     from secagg.exposure.anonymity import REPORT_DEPTH
     from secagg.exposure.leverage import Leverage

@@ -52,9 +52,7 @@ class Incidence:
                 self.members[g, k] = tuple(sorted(hidden.intersection(group)))
         self.clients = tuple(sorted({client for row in self.members.values() for client in row}))
         column = {client: index for index, client in enumerate(self.clients)}
-        self.index = {
-            row: tuple(column[client] for client in members) for row, members in self.members.items()
-        }
+        self.index = {row: tuple(column[client] for client in members) for row, members in self.members.items()}
         self.missing = {client for grouping in groupings for group in grouping for client in group}
         self.missing -= set(self.clients)
         self.weights = _weights(self.clients, weights)
@@ -68,9 +66,7 @@ class Incidence:
         return Field.drawn_from(self.key)
 
 
-def _weights(
-    clients: Sequence[ClientId], weights: Mapping[ClientId, float] | None
-) -> npt.NDArray[np.float64]:
+def _weights(clients: Sequence[ClientId], weights: Mapping[ClientId, float] | None) -> npt.NDArray[np.float64]:
     if weights is None:
         return np.ones(len(clients))
     missing = [client for client in clients if client not in weights]
@@ -83,10 +79,7 @@ def _weights(
 
 
 def digest(
-    groupings: Sequence[Grouping],
-    alive: Collection[ClientId],
-    colluders: Collection[ClientId],
-    plan_hash: bytes,
+    groupings: Sequence[Grouping], alive: Collection[ClientId], colluders: Collection[ClientId], plan_hash: bytes
 ) -> bytes:
     """A hash of the public sets. Each list is preceded by its length, so different sets hash differently."""
     state = hashlib.sha256(labels.AUDIT_SETS + plan_hash)

@@ -1,13 +1,12 @@
 """Leverage: how much of one client's update the opened sums reveal, from 0 (nothing) to 1 (all of it).
 
-The leverage of client i is the i-th diagonal entry of the projector on the row space of A·diag(w). If all
-updates were independent with the same variance, what the server sees would explain this share of client i's
-variance. It is 1/m for one grouping with equal weights, and rank/n on average.
+The leverage of client i is the i-th diagonal entry of the projector on the row space of A·diag(w). If all updates were
+independent with the same variance, what the server sees would explain this share of client i's variance. It is 1/m for
+one grouping with equal weights, and rank/n on average.
 
-Honest clients compare leverage with a limit and must agree on every machine. So it is computed by one fixed
-sequence of IEEE 754 additions, multiplications, divisions and square roots, each rounded as the standard
-says: no BLAS, no reordering, no fused multiply-add. A test checks that the Python interpreter gets the same
-bits from the same code.
+Honest clients compare leverage with a limit and must agree on every machine. So it is computed by one fixed sequence of
+IEEE 754 additions, multiplications, divisions and square roots, each rounded as the standard says: no BLAS, no
+reordering, no fused multiply-add. A test checks that the Python interpreter gets the same bits from the same code.
 """
 
 from __future__ import annotations

@@ -142,9 +142,7 @@ class Schedule:
     def _draw_transversal(self, columns: Sequence[Group], c: int) -> tuple[Grouping, ...]:
         """Client (a, b) is in group (b + r·a) mod c of grouping r."""
         return tuple(
-            tuple(
-                tuple(sorted(column[(k - r * a) % c] for a, column in enumerate(columns))) for k in range(c)
-            )
+            tuple(tuple(sorted(column[(k - r * a) % c] for a, column in enumerate(columns))) for k in range(c))
             for r in range(self.groupings)
         )
 
@@ -153,9 +151,7 @@ class Schedule:
         order = shuffled(roster, training_seed, _WHOLE_TRAINING, b"atoms")
         return _cut(order[: len(order) // self.atom * self.atom], self.atom)
 
-    def _choose_atoms(
-        self, atoms: Sequence[Group], training_seed: bytes, round: int, groups: int
-    ) -> tuple[Group, ...]:
+    def _choose_atoms(self, atoms: Sequence[Group], training_seed: bytes, round: int, groups: int) -> tuple[Group, ...]:
         count = groups * (self.size // self.atom)
         return tuple(sorted(shuffled(atoms, training_seed, round, b"lot")[:count]))
 
@@ -180,9 +176,7 @@ def check_roster(roster: Sequence[ClientId]) -> None:
         raise UsageError("roster ids must be strictly ascending")
 
 
-def keep_whole_atoms(
-    atoms: Sequence[Group], survivors: Collection[ClientId], least: int
-) -> frozenset[ClientId]:
+def keep_whole_atoms(atoms: Sequence[Group], survivors: Collection[ClientId], least: int) -> frozenset[ClientId]:
     """The survivors without the atoms that have fewer than `least` survivors: these leave the run whole.
 
     The sum of a group with such an atom would have to stay closed. Without the atom it can be opened.

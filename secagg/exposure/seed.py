@@ -100,8 +100,7 @@ class SeedCeremony:
         ]
         if wrong:
             raise WronglyRevealed(
-                f"the contribution of {_list(wrong)} does not match the commitment; try again without them",
-                wrong,
+                f"the contribution of {_list(wrong)} does not match the commitment; try again without them", wrong
             )
         return self._hash(labels.TRAINING_SEED, *(contributions[client] for client in self.roster))
 

@@ -157,9 +157,7 @@ class Pass:
         proven = span.proven and self.limits.covers(row)
         component = np.where(joined, members[0], span.component)
         reason = (
-            None
-            if alone or proven
-            else self._anonymity_problem(members[0], component, [*span.kept, row], null, need)
+            None if alone or proven else self._anonymity_problem(members[0], component, [*span.kept, row], null, need)
         )
         reason = reason or self._leverage_problem(members)
         if reason:
@@ -210,9 +208,7 @@ class Pass:
         worst = int(np.argmax(ahead))
         if ahead[worst] <= limit + SLACK:
             return None
-        return (
-            f"the leverage of client {self.rows.clients[worst]} would be {ahead[worst]:.3f}, above {limit:g}"
-        )
+        return f"the leverage of client {self.rows.clients[worst]} would be {ahead[worst]:.3f}, above {limit:g}"
 
 
 def _survivor_problem(alive: int, honest: int, floor: int) -> str:

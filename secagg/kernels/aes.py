@@ -95,9 +95,7 @@ class _Register:
     def counter(self, number: Any) -> Any:
         """Block `number` as 16 bytes, big-endian, in every lane."""
         block = ir.Constant(_BLOCK, [0, 0])
-        return self.repeat(
-            self.builder.insert_element(block, self.builder.bswap(number), ir.Constant(_WORD, 1))
-        )
+        return self.repeat(self.builder.insert_element(block, self.builder.bswap(number), ir.Constant(_WORD, 1)))
 
     def round_keys(self, schedule: Any, first: int, last: int) -> list[Any]:
         return [self.repeat(_load(self.builder, schedule, _BLOCK, _long(r))) for r in range(first, last + 1)]
@@ -125,9 +123,7 @@ def _schedule(typing: Any, keys: Any, index: Any, schedule: Any) -> Any:
         zero = ir.Constant(_BLOCK_WORDS, [0] * 4)
 
         def shifted(words: Any, by: int) -> Any:
-            return builder.shuffle_vector(
-                zero, words, ir.Constant(_BLOCK_WORDS, [4 - by + i for i in range(4)])
-            )
+            return builder.shuffle_vector(zero, words, ir.Constant(_BLOCK_WORDS, [4 - by + i for i in range(4)]))
 
         key = _load(builder, source, _BLOCK, args[1])
         _store(builder, key, target, _long(0))
@@ -162,9 +158,7 @@ def _tabulate(typing: Any, schedule: Any, first: Any, table: Any, lanes: Any) ->
             block = builder.insert_element(ir.Constant(_BLOCK, [0, 0]), low, ir.Constant(_WORD, 1))
             here = builder.xor(base, register.repeat(block))
             states = [
-                builder.xor(
-                    here, register.last_bytes([w * register.lanes + i for i in range(register.lanes)])
-                )
+                builder.xor(here, register.last_bytes([w * register.lanes + i for i in range(register.lanes)]))
                 for w in range(at_once)
             ]
             for w, state in enumerate(register.rounds(states, keys)):
@@ -175,9 +169,7 @@ def _tabulate(typing: Any, schedule: Any, first: Any, table: Any, lanes: Any) ->
 
 
 @intrinsic
-def _add_page(
-    typing: Any, schedule: Any, table: Any, first: Any, vector: Any, at: Any, sign: Any, lanes: Any
-) -> Any:
+def _add_page(typing: Any, schedule: Any, table: Any, first: Any, vector: Any, at: Any, sign: Any, lanes: Any) -> Any:
     """Add the keystream of the 256 blocks from block `first` to vector[at : at + PAGE], or subtract it."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:

@@ -1,11 +1,10 @@
 """Arithmetic in the prime field of p = 2^257 - 93, in ten limbs of 26 bits, for Shamir's scheme.
 
-A number is x[0] + x[1] 2^26 + ... + x[9] 2^234, and 2^260 = 744 (mod p) folds the overflow of the top into
-the bottom. Between steps, limbs may have a little more than 26 bits: one round of carries on all limbs at
-once keeps them there. So no carry ripples, and vector instructions handle sixteen points at once. Loop counts
-are public, and no branch or address depends on a secret; the last reduction computes both candidates and
-selects one by mask. So the time does not depend on secrets and shares if the processor multiplies integers in
-constant time.
+A number is x[0] + x[1] 2^26 + ... + x[9] 2^234, and 2^260 = 744 (mod p) folds the overflow of the top into the bottom.
+Between steps, limbs may have a little more than 26 bits: one round of carries on all limbs at once keeps them there. So
+no carry ripples, and vector instructions handle sixteen points at once. Loop counts are public, and no branch or
+address depends on a secret; the last reduction computes both candidates and selects one by mask. So the time does not
+depend on secrets and shares if the processor multiplies integers in constant time.
 
 All numbers are int64: numba turns an int64 and a uint64 into a float.
 """
@@ -91,9 +90,8 @@ def _pack(x: Any, packed: Any) -> None:
 def _times_plus(x: Any, factors: Any, addend: Any) -> None:
     """x = x * factors + addend for POINTS numbers, limb i of point p at x[i * POINTS + p], factors < 2^16.
 
-    With limbs below 2^27, a product is below 2^43 and a carry below 2^17; limb 0 plus 744 times the carry is
-    below 2^27 again. The masks change no value: they show the compiler that 32-bit multiplications and
-    unsigned shifts suffice.
+    With limbs below 2^27, a product is below 2^43 and a carry below 2^17; limb 0 plus 744 times the carry is below 2^27
+    again. The masks change no value: they show the compiler that 32-bit multiplications and unsigned shifts suffice.
     """
     for p in range(POINTS):
         factor = factors[p] & 0xFFFF

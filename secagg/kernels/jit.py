@@ -31,9 +31,7 @@ def kernel(function: Function) -> Function:
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
         compiled = numba.njit(cache=True, **options)(function)
-    except (
-        RuntimeError
-    ):  # numba may write neither beside the source nor in NUMBA_CACHE_DIR or the user's cache
+    except RuntimeError:  # numba may write neither beside the source nor in NUMBA_CACHE_DIR or the user's cache
         if not _warned:
             _warned.append(True)
             advice = "set NUMBA_CACHE_DIR to a writable directory"

@@ -41,9 +41,7 @@ def thread_count(threads: int | None) -> int:
     return threads
 
 
-def spread(
-    work: Callable[[int, int], Result], start: int, stop: int, *, step: int, threads: int
-) -> list[Result]:
+def spread(work: Callable[[int, int], Result], start: int, stop: int, *, step: int, threads: int) -> list[Result]:
     """Call `work(a, b)` for pieces that cover [start, stop), cut at multiples of `step`.
 
     A free thread takes the next piece: large pieces first (half of an equal share of the rest), single steps

@@ -31,9 +31,7 @@ def add_streams(vector: Any, start: int, stop: int, covered: Any, signs: Any, fi
     if count == 4:
         for i in range(length):
             x = part[i]
-            part[i] = (
-                x + ((a[i] ^ x ^ m) - m) + ((b[i] ^ x ^ n) - n) + ((c[i] ^ x ^ o) - o) + ((d[i] ^ x ^ p) - p)
-            )
+            part[i] = x + ((a[i] ^ x ^ m) - m) + ((b[i] ^ x ^ n) - n) + ((c[i] ^ x ^ o) - o) + ((d[i] ^ x ^ p) - p)
     elif count == 3:
         for i in range(length):
             x = part[i]

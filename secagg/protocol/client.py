@@ -1,10 +1,9 @@
 """One client in one run: five answers, each given once.
 
-The stages are those of Bonawitz et al. 2017, Fig. 4, over R groupings at once, with two additions: the view
-of U2 is signed with the masked input, and every client audits what the opened sums would reveal before it
-signs. `STEPS` is the whole state machine; `client_checks.py` holds what a client demands of each message. The
-state is FAILED while a message is being handled, and only success leaves it, so the server cannot retry a
-refused request with different content.
+The stages are those of Bonawitz et al. 2017, Fig. 4, over R groupings at once, with two additions: the view of U2 is
+signed with the masked input, and every client audits what the opened sums would reveal before it signs. `STEPS` is the
+whole state machine; `client_checks.py` holds what a client demands of each message. The state is FAILED while a message
+is being handled, and only success leaves it, so the server cannot retry a refused request with different content.
 """
 
 from __future__ import annotations
@@ -231,9 +230,7 @@ class Client:
         dealer = messages.Dealer(memory.me, commitments, hashtree.levels(leaves)[-1])
         memory.mine = (dealer,)
         signature = self._identity.sign(transcript.dealing_statement(plan.hash, adverts[memory.me], dealer))
-        return messages.Dealing(
-            memory.me, commitments, dealer.root, signature, hashes.tobytes(), b"".join(boxes)
-        )
+        return messages.Dealing(memory.me, commitments, dealer.root, signature, hashes.tobytes(), b"".join(boxes))
 
     def _accept(self, message: messages.KeyList, context: bytes) -> Plan:
         """Accept the plan if it meets the floors and no other plan was accepted for this update.
@@ -247,9 +244,7 @@ class Client:
         self._floors.check(plan, self.me, self._memory.round, context)  # audit: plan-meets-floors
         earlier = self._journal.create(self._record_name(labels.UPDATE_RECORD), plan.hash)
         if earlier not in (None, plan.hash):  # audit: one-plan-per-update
-            raise AlreadyUsed(
-                "another plan was accepted for this update; repeat the round with that plan, or lose it"
-            )
+            raise AlreadyUsed("another plan was accepted for this update; repeat the round with that plan, or lose it")
         self._plan = plan
         return plan
 
@@ -257,9 +252,7 @@ class Client:
         content = held.nonce + held.shares
         return box.seal(key, self.plan.hash, self.me, receiver, content, self._entropy)
 
-    def _box_keys(
-        self, peers: Sequence[messages.KeyAdvert], ends: Sequence[tuple[ClientId, ClientId]]
-    ) -> list[bytes]:
+    def _box_keys(self, peers: Sequence[messages.KeyAdvert], ends: Sequence[tuple[ClientId, ClientId]]) -> list[bytes]:
         for advert in peers:
             if advert.sender not in self._agreed:
                 self._agreed[advert.sender] = self._channel_key.agree(advert.channel)
@@ -326,17 +319,13 @@ class Client:
         memory = self._memory
         # audit: opening-belongs-to-run
         wanted = Opening(self.plan.hash, self._view, memory.survivors, memory.groups)
-        stored = self._journal.create(
-            self._record_name(labels.OPENING_RECORD), codec.to_bytes(OPENING, wanted)
-        )
+        stored = self._journal.create(self._record_name(labels.OPENING_RECORD), codec.to_bytes(OPENING, wanted))
         if stored is None:
             return
         earlier: Opening = codec.from_bytes(OPENING, stored)
         # audit: one-opening-per-update opening-never-grows
         if replace(earlier, groups=wanted.groups) != wanted or not set(wanted.groups) <= set(earlier.groups):
-            raise AlreadyUsed(
-                "this update was opened before, in another run or for other survivors or groups"
-            )
+            raise AlreadyUsed("this update was opened before, in another run or for other survivors or groups")
 
     def _sign_again(self, message: messages.Survivors, _: FromApplication) -> messages.Consistency:
         """Sign the same statement again, when the first answer was lost. Any other ends the run."""

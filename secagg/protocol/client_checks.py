@@ -45,9 +45,7 @@ def check_dealers(
     expected = len(plan.groupings)
     for dealer in message.dealers:
         if len(dealer.commitments) != expected:  # audit: one-commitment-per-grouping
-            raise PeerError(
-                f"dealer {dealer.id}: expected {expected} commitments, got {len(dealer.commitments)}"
-            )
+            raise PeerError(f"dealer {dealer.id}: expected {expected} commitments, got {len(dealer.commitments)}")
     if mine not in message.dealers:  # audit: own-dealing-unchanged
         raise PeerError("U2 lists a dealing under my id that I did not send")
     return {v: adverts[v] for v in ids}

@@ -36,9 +36,7 @@ def check_advert(plan: Plan, advert: KeyAdvert) -> None:
         # audit: bad-key-names-owner
         raise PeerError(f"client {advert.sender}: {bad}", culprit=advert.sender) from None
     if advert.channel == advert.mask:  # audit: two-distinct-keys
-        raise PeerError(
-            f"client {advert.sender}: channel key and mask key are the same", culprit=advert.sender
-        )
+        raise PeerError(f"client {advert.sender}: channel key and mask key are the same", culprit=advert.sender)
     statement = transcript.key_statement(plan.training_id, plan.round, plan.roster_hash, advert)
     # audit: advert-signed
     verify(plan.identities[advert.sender], advert.signature, statement, signer=advert.sender)

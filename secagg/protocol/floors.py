@@ -105,13 +105,11 @@ class Floors:
         )
         # audit: floor-weight
         refuse_if(
-            bool(plan.weights) and self.weight not in (None, plan.weight_of.get(me)),
-            "its weight for me is not my own",
+            bool(plan.weights) and self.weight not in (None, plan.weight_of.get(me)), "its weight for me is not my own"
         )
         # audit: floor-weight-ratio
         refuse_if(
-            max(weights) > self.weight_ratio * min(weights),
-            f"weights differ by more than {self.weight_ratio:g} times",
+            max(weights) > self.weight_ratio * min(weights), f"weights differ by more than {self.weight_ratio:g} times"
         )
         # audit: floor-groupings
         refuse_if(
@@ -124,9 +122,7 @@ class Floors:
         refuse_if(not plan.policy.at_least(self.policy), "its exposure policy is weaker than mine")
         if plan.semi_honest_only:
             # audit: floor-sparse-mode
-            refuse_if(
-                not self.accept_semi_honest_server_only, "sparse mode protects only from a semi-honest server"
-            )
+            refuse_if(not self.accept_semi_honest_server_only, "sparse mode protects only from a semi-honest server")
             # audit: floor-sparse-risk
             refuse_if(
                 plan.sparse_risk(dropouts=0) > self.sparse_risk,

@@ -158,9 +158,7 @@ def _counts(n: int, colluders: float, dropouts: float) -> tuple[int, int]:
         raise UsageError(f"fractions {colluders}, {dropouts} must be at least 0 and below 1")
     bad, gone = (math.floor(fraction * n + 1e-6) for fraction in (colluders, dropouts))
     if bad + gone > n - 2:
-        raise UsageError(
-            f"{bad} colluders and {gone} dropouts of n={n} leave fewer than two honest survivors"
-        )
+        raise UsageError(f"{bad} colluders and {gone} dropouts of n={n} leave fewer than two honest survivors")
     return bad, gone
 
 

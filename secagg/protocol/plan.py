@@ -69,9 +69,7 @@ class Member:
         if not 0 <= self.id < 2**32:
             raise UsageError(f"client id {self.id} does not fit in 32 bits")
         if len(self.identity) != KEY_BYTES:
-            raise UsageError(
-                f"client {self.id}: expected an Ed25519 public key, got {len(self.identity)} bytes"
-            )
+            raise UsageError(f"client {self.id}: expected an Ed25519 public key, got {len(self.identity)} bytes")
 
 
 def default_colluders(n: int) -> int:
@@ -96,11 +94,10 @@ def default_threshold(n: int, colluders: int) -> int:
 class Plan:
     """One run of secure aggregation. Build it with keywords; unsafe combinations raise UsageError.
 
-    `threshold` and `colluders` default to `default_threshold` and `default_colluders`. Give exactly one of
-    `clip` (floats, fixed point) and `bound` (exact integers). `weights` is empty (all equal) or holds one
-    positive integer per roster member, in roster order. `degree` = 0 is the complete graph; an even number
-    selects sparse mode (`graph.py`): a flat sum that protects from a semi-honest server only, with
-    `threshold` counted inside each neighbourhood.
+    `threshold` and `colluders` default to `default_threshold` and `default_colluders`. Give exactly one of `clip`
+    (floats, fixed point) and `bound` (exact integers). `weights` is empty (all equal) or holds one positive integer per
+    roster member, in roster order. `degree` = 0 is the complete graph; an even number selects sparse mode (`graph.py`):
+    a flat sum that protects from a semi-honest server only, with `threshold` counted inside each neighbourhood.
 
     >>> from secagg import Identity, Member, Plan, Schedule
     >>> roster = tuple(Member(i, Identity.generate().public) for i in range(9))
@@ -149,16 +146,12 @@ class Plan:
         if not 1 <= self.length <= MOST_LENGTH:
             raise UsageError(f"length {self.length} is not between 1 and {MOST_LENGTH}")
         if len(self.context) > MOST_CONTEXT:
-            raise UsageError(
-                f"context has {len(self.context)} bytes, at most {MOST_CONTEXT} are allowed; pass a hash"
-            )
+            raise UsageError(f"context has {len(self.context)} bytes, at most {MOST_CONTEXT} are allowed; pass a hash")
         self.schedule.check(n)
         if self.schedule.groupings > MOST_GROUPINGS:
             raise UsageError(f"at most {MOST_GROUPINGS} groupings, got {self.schedule.groupings}")
         if n * self.schedule.groupings > MOST_PLACES:
-            raise UsageError(
-                f"{n} clients times {self.schedule.groupings} groupings exceeds the limit {MOST_PLACES}"
-            )
+            raise UsageError(f"{n} clients times {self.schedule.groupings} groupings exceeds the limit {MOST_PLACES}")
         self._check_policy(n)
         self._check_numbers(n)
         self._check_thresholds(n)
@@ -196,9 +189,7 @@ class Plan:
             raise UsageError(f"colluders must be between 0 and {n - 1}, got {colluders}")
         if self.threshold is None:
             if self.degree:
-                raise UsageError(
-                    "sparse mode needs an explicit threshold; secagg.protocol.graph.search finds one"
-                )
+                raise UsageError("sparse mode needs an explicit threshold; secagg.protocol.graph.search finds one")
             object.__setattr__(self, "threshold", default_threshold(n, colluders))
         t = self.t
         if self.degree:
@@ -292,11 +283,7 @@ class Plan:
         n = len(self.roster)
         try:
             found = graph.assess(
-                n,
-                degree=self.degree,
-                threshold=self.t,
-                colluders=self.assumed_colluders / n,
-                dropouts=dropouts / n,
+                n, degree=self.degree, threshold=self.t, colluders=self.assumed_colluders / n, dropouts=dropouts / n
             )
         except UsageError:  # colluders and dropouts leave fewer than two clients
             return 1.0

@@ -98,11 +98,7 @@ class Result:
         return self.plan.encoding.decode(self._opened(group).total)
 
     def mean(
-        self,
-        group: GroupId = (0, 0),
-        *,
-        divisor: float | None = None,
-        out: npt.NDArray[np.float32] | None = None,
+        self, group: GroupId = (0, 0), *, divisor: float | None = None, out: npt.NDArray[np.float32] | None = None
     ) -> npt.NDArray[Any]:
         """The weighted mean over a group's survivors: float32, or float64 for exact integers.
 

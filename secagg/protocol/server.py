@@ -36,13 +36,12 @@ from secagg.types import ClientId, Entropy, GroupId, Ring32, u32
 class Server:
     """The server's side of one run of its plan.
 
-    `receive(sender, message)` takes one message; the application's channel has authenticated `sender`. It
-    returns None, or the Dropout that the message caused. `advance()` closes the stage and returns the
-    messages to send; `outbox()` returns them again for clients that have not answered. After stage 3 has
-    begun a run is resumed, never repeated: if `advance` raises TooFewSurvivors in CONSISTENCY or UNMASKING,
-    the run stays open for late answers. `exclude` leaves clients out from the start: those that dealt bad
-    shares in an earlier run of the same plan (`doomed_groups`). `threads` limits how many cores the last
-    stage uses.
+    `receive(sender, message)` takes one message; the application's channel has authenticated `sender`. It returns None,
+    or the Dropout that the message caused. `advance()` closes the stage and returns the messages to send; `outbox()`
+    returns them again for clients that have not answered. After stage 3 has begun a run is resumed, never repeated: if
+    `advance` raises TooFewSurvivors in CONSISTENCY or UNMASKING, the run stays open for late answers. `exclude` leaves
+    clients out from the start: those that dealt bad shares in an earlier run of the same plan (`doomed_groups`).
+    `threads` limits how many cores the last stage uses.
 
     >>> from secagg import Identity, Member, Plan, Schedule, Server
     >>> roster = tuple(Member(i, Identity.generate().public) for i in range(3))
@@ -161,9 +160,7 @@ class Server:
             or len(message.boxes) != (holders - 1) * box_bytes(plan)
         ):
             # audit: dealing-size
-            raise PeerError(
-                f"wrong dealing size: expected {holders - 1} boxes and {holders * secrets} hashes"
-            )
+            raise PeerError(f"wrong dealing size: expected {holders - 1} boxes and {holders * secrets} hashes")
         statement = transcript.dealing_statement(plan.hash, memory.adverts[sender], message)
         verify(plan.identities[sender], message.signature, statement, signer=sender)  # audit: dealing-signed
         tree = self._views.tree(message)
@@ -288,9 +285,7 @@ class Server:
             del memory.survivors[client]
         self._close()
         memory.groups = tuple(sorted(self._verdict.opened))
-        memory.sums = {
-            group: total for group in memory.groups if (total := self._group_total(group)) is not None
-        }
+        memory.sums = {group: total for group in memory.groups if (total := self._group_total(group)) is not None}
 
     @cached_property
     def _verdict(self) -> Verdict:

@@ -10,16 +10,7 @@ import numpy as np
 from secagg.errors import SecAggError, UsageError
 from secagg.protocol import codec
 from secagg.protocol.codec import U8, U32, Blob, Fixed, Many, Matrix, Struct
-from secagg.protocol.messages import (
-    ADVERT,
-    GROUPS,
-    SURVIVOR,
-    Consistency,
-    Dealing,
-    KeyAdvert,
-    Survivor,
-    Unmasking,
-)
+from secagg.protocol.messages import ADVERT, GROUPS, SURVIVOR, Consistency, Dealing, KeyAdvert, Survivor, Unmasking
 from secagg.protocol.plan import Plan
 from secagg.protocol.result import Dropout, Stage
 from secagg.protocol.wire import LAYOUTS
@@ -101,9 +92,7 @@ def restore(data: bytes) -> ServerMemory:
             "plan": Plan.from_bytes(values["plan"]),
             "survivors": {survivor.id: survivor for survivor in values["survivors"]},
             "sums": {i: vector.copy() for i, vector in zip(sum_ids, sums, strict=True)},
-            "dropouts": {
-                out["id"]: Dropout(Stage(out["stage"]), out["reason"].decode()) for out in values["dropouts"]
-            },
+            "dropouts": {out["id"]: Dropout(Stage(out["stage"]), out["reason"].decode()) for out in values["dropouts"]},
         }
     except (SecAggError, ValueError) as damaged:
         raise UsageError(f"this saved server is damaged: {damaged}") from None

@@ -80,27 +80,21 @@ def view(plan_hash: bytes, members: Iterable[tuple[KeyAdvert, Dealer]]) -> bytes
     return digest(labels.VIEW, plan_hash, u32(len(rows)), *rows)
 
 
-def view_statement(
-    plan_hash: bytes, sender: ClientId, view_digest: bytes, disputes: Sequence[ClientId]
-) -> bytes:
+def view_statement(plan_hash: bytes, sender: ClientId, view_digest: bytes, disputes: Sequence[ClientId]) -> bytes:
     """What stage 2 signs."""
     disputed = digest(labels.DISPUTES, to_bytes(IDS, disputes))
     # audit: stage-2-binds-plan stage-2-binds-disputes
     return labels.SIGN_VIEW + plan_hash + u32(sender) + view_digest + disputed
 
 
-def opening(
-    plan: Plan, view_digest: bytes, survivors: Sequence[ClientId], groups: Sequence[GroupId]
-) -> bytes:
+def opening(plan: Plan, view_digest: bytes, survivors: Sequence[ClientId], groups: Sequence[GroupId]) -> bytes:
     """What stage 3 signs: the one survivor set and the groups to open.
 
     In sparse mode each client has a view of its own neighbourhood, so the statement leaves the view out.
     """
     bound_view = bytes(32) if plan.semi_honest_only else view_digest
     # audit: stage-3-binds-plan stage-3-binds-view stage-3-binds-survivors stage-3-binds-sums
-    statement = digest(
-        labels.OPENING, plan.hash, bound_view, to_bytes(IDS, survivors), to_bytes(GROUPS, groups)
-    )
+    statement = digest(labels.OPENING, plan.hash, bound_view, to_bytes(IDS, survivors), to_bytes(GROUPS, groups))
     return labels.SIGN_OPENING + statement
 
 

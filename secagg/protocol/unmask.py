@@ -49,8 +49,7 @@ class AgreedOpening:
         """The groupings in which a client's group is opened."""
         opened = frozenset(self.groups)
         return {
-            client: tuple(r for r, g in groups if (r, g) in opened)
-            for client, groups in self.plan.groups_of.items()
+            client: tuple(r for r, g in groups if (r, g) in opened) for client, groups in self.plan.groups_of.items()
         }
 
     @cached_property
@@ -228,9 +227,7 @@ def rebuild(shares: Shares) -> Rebuilt:
             if value is not None and _is_right(opening, secret, value):  # audit: rebuilt-secret-matches
                 secrets[secret] = value
             else:
-                what = (
-                    "mask key" if secret[1] == transcript.KEY_SECRET else f"seed of grouping {secret[1] - 1}"
-                )
+                what = "mask key" if secret[1] == transcript.KEY_SECRET else f"seed of grouping {secret[1] - 1}"
                 cheating[secret[0]] = f"its own shares do not rebuild its {what}"
                 missing[secret] = f"client {secret[0]}: {cheating[secret[0]]}"
     return Rebuilt(secrets, missing, cheating)
@@ -264,14 +261,10 @@ def remove_masks(
     """
     lost: dict[GroupId, str] = {}
     for group in opening.groups:
-        gaps = [
-            rebuilt.missing[secret] for secret in _secrets_of(opening, group) if secret in rebuilt.missing
-        ]
+        gaps = [rebuilt.missing[secret] for secret in _secrets_of(opening, group) if secret in rebuilt.missing]
         if gaps:  # audit: missing-secret-loses-sum
             lost[group] = gaps[0]
-    pairs = sorted(
-        pair for group in opening.groups if group not in lost for pair in _pairs_of(opening, group)
-    )
+    pairs = sorted(pair for group in opening.groups if group not in lost for pair in _pairs_of(opening, group))
     pair_keys = _pair_keys(opening, rebuilt, pairs, thread_count(threads))
     of_group: dict[GroupId, list[int]] = {group: [] for group in opening.groups if group not in lost}
     for number, (_, _, group) in enumerate(pairs):

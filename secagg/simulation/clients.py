@@ -67,9 +67,7 @@ class Scenario:
     inputs: Inputs
     tamper: Mapping[ClientId, Tamper]
 
-    def answer(
-        self, client: Client, stage: Stage, message: ToClient | None, out: Ring32 | None = None
-    ) -> Reply:
+    def answer(self, client: Client, stage: Stage, message: ToClient | None, out: Ring32 | None = None) -> Reply:
         """One client's reply to one message; None if it refuses, which makes it a dropout.
 
         If `out` is given, masked vectors are written there.

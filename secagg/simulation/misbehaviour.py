@@ -37,9 +37,7 @@ class Misbehaviour(Enum):
             return Stage.DONE
         return Stage.UNMASKING if self is Misbehaviour.WRONG_SHARES else Stage.INPUTS
 
-    def reply(
-        self, stage: Stage, message: ToServer, *, plan: Plan, identity: Identity
-    ) -> ToServer | bytes | None:
+    def reply(self, stage: Stage, message: ToServer, *, plan: Plan, identity: Identity) -> ToServer | bytes | None:
         """What the client sends instead of this honest message; None if it sends nothing."""
         if self is Misbehaviour.SILENCE:
             return None if stage >= Stage.INPUTS else message

@@ -1,8 +1,7 @@
 """One whole run on this machine, with the same `Client` and `Server` that a distributed application uses.
 
-`run` handles one client after the other, so only one client's masked vectors are in memory at a time. Memory
-grows with the group sums (R * c * d), not with R * n * d. `clear` gives the same result without cryptography,
-bit for bit.
+`run` handles one client after the other, so only one client's masked vectors are in memory at a time. Memory grows with
+the group sums (R * c * d), not with R * n * d. `clear` gives the same result without cryptography, bit for bit.
 """
 
 from __future__ import annotations
@@ -86,9 +85,9 @@ def run(
     misbehave = misbehave or {}
     _check_on_roster(plan, {*(drop or {}), *(tamper or {}), *misbehave})
     drop = _earlier(drop, {v: Stage.INPUTS for v, kind in misbehave.items() if kind is Misbehaviour.SILENCE})
-    tamper = {
-        v: partial(kind.reply, plan=plan, identity=identities[v]) for v, kind in misbehave.items()
-    } | dict(tamper or {})
+    tamper = {v: partial(kind.reply, plan=plan, identity=identities[v]) for v, kind in misbehave.items()} | dict(
+        tamper or {}
+    )
     if processes > 1 and isinstance(journal, MemoryJournal):
         raise UsageError("a MemoryJournal cannot be shared between processes; use a FileJournal")
     cost = cost if cost is not None else Cost()
@@ -131,11 +130,7 @@ def _run_stage(
 
 
 def clear(
-    plan: Plan,
-    inputs: Inputs,
-    *,
-    drop: Drop | None = None,
-    misbehave: Mapping[ClientId, Misbehaviour] | None = None,
+    plan: Plan, inputs: Inputs, *, drop: Drop | None = None, misbehave: Mapping[ClientId, Misbehaviour] | None = None
 ) -> Result:
     """The sums that `run` would give, bit for bit, with the same encoding and audit but no cryptography.
 
@@ -213,9 +208,7 @@ def _client_factory(
 
     def make(v: ClientId) -> Client:
         draw = entropy(v) if entropy else os.urandom
-        return Client(
-            v, identities[v], floors, plan.round, records, entropy=draw, cache=cache, threads=threads
-        )
+        return Client(v, identities[v], floors, plan.round, records, entropy=draw, cache=cache, threads=threads)
 
     return make
 

@@ -50,9 +50,7 @@ def schedule(name: str, size: int, groupings: int) -> Schedule | str:
     if name == "atoms" and size not in ATOMS:
         return f"{size} is not a multiple, from 2 on, of an atom of at least {POLICY.anonymity}"
     try:
-        drawn = Schedule(
-            name=name, size=size, groupings=groupings, atom=ATOMS[size] if name == "atoms" else 0
-        )
+        drawn = Schedule(name=name, size=size, groupings=groupings, atom=ATOMS[size] if name == "atoms" else 0)
         drawn.check(CLIENTS)
     except UsageError as refused:
         return str(refused)
@@ -110,8 +108,7 @@ def tables(results: list[tuple[str, int, int, list[Cell] | str]]) -> str:
                 refused.setdefault(f"m = {size}", []).append(str(groupings))
                 continue
             shown = [
-                f"{100 * cell.opened:.0f}" + (f" ({100 * cell.kept:.0f})" if name == "atoms" else "")
-                for cell in cells
+                f"{100 * cell.opened:.0f}" + (f" ({100 * cell.kept:.0f})" if name == "atoms" else "") for cell in cells
             ]
             size_shown = f"{size} (atoms of {ATOMS[size]})" if name == "atoms" else str(size)
             lines.append(f"| {size_shown} | {groupings} | " + " | ".join(shown) + " |")
@@ -164,9 +161,7 @@ def timings() -> str:
                 space.add(row)
             assert space.exposed() == verdict.would_expose
             exposed = min(exposed, time.perf_counter() - start)
-        lines.append(
-            f"| {n} | {size} | {groupings} | {n // size * groupings} | {exposed:.3f} s | {best:.2f} s |"
-        )
+        lines.append(f"| {n} | {size} | {groupings} | {n // size * groupings} | {exposed:.3f} s | {best:.2f} s |")
     head = "| n | m | R | rows | exposed set alone | whole audit |\n|---|---|---|---|---|---|"
     return head + "\n" + "\n".join(lines)
 

@@ -42,35 +42,19 @@ def test_names_in_the_configuration_are_those_of_the_code() -> None:
         ({"participation": 1.5}, "participation", "at most 1"),
         ({"clusters": 3}, "clusters", "table"),
         ({"dropout": {"schedule": 3}}, "dropout.schedule", "list"),
-        (
-            {"dropout": {"schedule": [{"clients": [1], "stage": "lunch"}]}},
-            "dropout.schedule[0].stage",
-            "inputs",
-        ),
+        ({"dropout": {"schedule": [{"clients": [1], "stage": "lunch"}]}}, "dropout.schedule[0].stage", "inputs"),
         ({"dropout": {"schedule": [{"clients": ["a"]}]}}, "dropout.schedule[0].clients[0]", "whole number"),
         ({"dropout": {"schedule": [{"clients": [99]}]}}, "dropout.schedule[0].clients", "0 to 29"),
         ({"aggregation": {"rule": "krumm"}}, "aggregation.rule", "krum"),
         ({"aggregation": {"options": {"speed": 3}}}, "aggregation.options.speed", "no such parameter"),
         ({"aggregation": {"options": {"speed": [3]}}}, "aggregation.options.speed", "number"),
         ({"aggregation": {"f": 1, "fraction": 0.2}}, "aggregation.fraction", "not both"),
-        (
-            {"aggregation": {"rule": "weighted-mean", "options": {"a": 1}}},
-            "aggregation.options",
-            "no parameters",
-        ),
+        ({"aggregation": {"rule": "weighted-mean", "options": {"a": 1}}}, "aggregation.options", "no parameters"),
         ({"attack": {"name": "sign_flip"}}, "attack.name", "byzantine"),
         ({"byzantine": 3}, "byzantine", "attack"),
         ({"byzantine": 31, "attack": {"name": "sign_flip"}}, "byzantine", "30 clients"),
-        (
-            {"byzantine": 3, "attack": {"name": "sign_flip", "options": {"skale": 2}}},
-            "attack.options.skale",
-            "scale",
-        ),
-        (
-            {"byzantine": 3, "attack": {"name": "label-flip", "options": {"scale": 2}}},
-            "attack.options",
-            "none",
-        ),
+        ({"byzantine": 3, "attack": {"name": "sign_flip", "options": {"skale": 2}}}, "attack.options.skale", "scale"),
+        ({"byzantine": 3, "attack": {"name": "label-flip", "options": {"scale": 2}}}, "attack.options", "none"),
         ({"data": {"name": "imagenet"}}, "data.name", "digits"),
         ({"data": {"roles": 3}}, "data.roles", "shakespeare"),
         ({"data": {"partition": "role"}}, "data.partition", "digits"),
@@ -122,9 +106,7 @@ def test_the_advice_about_too_many_groupings_can_be_followed() -> None:
 
 
 def test_exposing_groupings_run_only_when_reporting_is_chosen_by_name() -> None:
-    chosen = experiment(
-        clients=60, clusters={"size": 3, "groupings": 10}, privacy={"audit": "report-even-if-exposed"}
-    )
+    chosen = experiment(clients=60, clusters={"size": 3, "groupings": 10}, privacy={"audit": "report-even-if-exposed"})
     assert chosen.privacy.audit == "report-even-if-exposed"
     with pytest.raises(ConfigError, match=r"privacy\.audit"):
         experiment(privacy={"audit": "report"})
@@ -138,18 +120,10 @@ values = st.fixed_dictionaries(
         "rounds": st.integers(1, 10**6),
         "server_lr": st.floats(1e-6, 1e6),
         "secure": st.booleans(),
-        "privacy": st.fixed_dictionaries(
-            {}, optional={"clip": st.floats(1e-3, 1e3), "colluders": st.integers(0, 9)}
-        ),
-        "stop": st.fixed_dictionaries(
-            {}, optional={"accuracy": st.floats(0.01, 1), "patience": st.integers(1, 9)}
-        ),
+        "privacy": st.fixed_dictionaries({}, optional={"clip": st.floats(1e-3, 1e3), "colluders": st.integers(0, 9)}),
+        "stop": st.fixed_dictionaries({}, optional={"accuracy": st.floats(0.01, 1), "patience": st.integers(1, 9)}),
         "dropout": st.fixed_dictionaries(
-            {
-                "schedule": st.lists(
-                    st.fixed_dictionaries({"round": st.integers(1, 9), "clients": st.just([1, 2])})
-                )
-            }
+            {"schedule": st.lists(st.fixed_dictionaries({"round": st.integers(1, 9), "clients": st.just([1, 2])}))}
         ),
     },
 )
@@ -171,11 +145,7 @@ def test_settings_of_the_command_line_change_a_file(tmp_path: Path) -> None:
     assert (small.clusters.size, small.seed, small.rounds) == (3, 4, 7)
     assert (small.aggregation.rule, small.name) == ("mean", "other")
     assert load(file, curve="small").name == "mine-small"
-    for settings_, words in (
-        (["rounds"], "key=value"),
-        (["rounds.deep=1"], "not a table"),
-        (["x=1"], "no such key"),
-    ):
+    for settings_, words in ((["rounds"], "key=value"), (["rounds.deep=1"], "not a table"), (["x=1"], "no such key")):
         with pytest.raises(ConfigError, match=words):
             load(file, settings_)
     with pytest.raises(ConfigError, match="no curve 'smal'; did you mean small"):

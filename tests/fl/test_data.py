@@ -68,10 +68,7 @@ def test_bytes_without_scaling_are_tokens():
         ({"inputs": torch.zeros(4, 2, dtype=torch.float64)}, "float32, uint8 or int64"),
         ({"scaling": Scaling(255.0, (0.0,), (1.0,))}, "needs uint8"),
         (
-            {
-                "inputs": torch.zeros(4, 2, 2, 2, dtype=torch.uint8),
-                "scaling": Scaling(255.0, (0.0,), (1.0,)),
-            },
+            {"inputs": torch.zeros(4, 2, 2, 2, dtype=torch.uint8), "scaling": Scaling(255.0, (0.0,), (1.0,))},
             "1 channels, inputs 2",
         ),
     ],
@@ -82,9 +79,7 @@ def test_inconsistent_examples_are_rejected(changes: dict[str, object], message:
 
 
 @pytest.mark.parametrize("fields", [(0.0, (0.0,), (1.0,)), (1.0, (0.0,), (0.0,)), (1.0, (), ())])
-def test_scaling_that_cannot_be_applied_is_refused(
-    fields: tuple[float, tuple[float, ...], tuple[float, ...]],
-):
+def test_scaling_that_cannot_be_applied_is_refused(fields: tuple[float, tuple[float, ...], tuple[float, ...]]):
     with pytest.raises(ValueError, match=r"positive|one mean and one std"):
         Scaling(*fields)
 
@@ -101,8 +96,7 @@ def test_train_and_test_inputs_must_have_one_shape():
 
 
 @pytest.mark.parametrize(
-    ("rows", "message"),
-    [([], "no examples"), ([4], "outside the 4 training"), ([-1], "outside the 4 training")],
+    ("rows", "message"), [([], "no examples"), ([4], "outside the 4 training"), ([-1], "outside the 4 training")]
 )
 def test_a_client_must_hold_examples_that_exist(rows: list[int], message: str):
     with pytest.raises(ValueError, match=message):

@@ -129,9 +129,7 @@ def test_a_missing_data_set_says_how_to_get_it(place: Path):
 
 @pytest.mark.parametrize("prefix", ["", "MNIST/raw/"])
 @pytest.mark.parametrize("packed", [False, True])
-def test_import_finds_files_packed_or_not_in_folders_or_not(
-    place: Path, offered: Path, prefix: str, packed: bool
-):
+def test_import_finds_files_packed_or_not_in_folders_or_not(place: Path, offered: Path, prefix: str, packed: bool):
     for name, content in MNIST.items():
         target = offered / prefix / (f"{name}.gz" if packed else name)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -242,12 +240,7 @@ def too_long(offered: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
-    [
-        (wrong_content, "SHA-256"),
-        (damaged_gzip, "damaged"),
-        (missing_file, "404"),
-        (too_long, "more than"),
-    ],
+    [(wrong_content, "SHA-256"), (damaged_gzip, "damaged"), (missing_file, "404"), (too_long, "more than")],
 )
 def test_a_fetch_that_fails_leaves_nothing(
     place: Path, offered: Path, mirror: str, spoil: Callable[[Path], None], message: str

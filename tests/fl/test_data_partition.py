@@ -30,9 +30,7 @@ DEALS: dict[str, Deal] = {
     skipped=st.integers(0, 7),
 )
 @settings(deadline=None, max_examples=40)
-def test_every_row_goes_to_exactly_one_client(
-    deal: Deal, labels: list[int], clients: int, seed: int, skipped: int
-):
+def test_every_row_goes_to_exactly_one_client(deal: Deal, labels: list[int], clients: int, seed: int, skipped: int):
     if len(labels) - skipped < 5 * clients:
         clients = 1
     rows = np.arange(skipped, len(labels), dtype=np.int64)
@@ -88,9 +86,7 @@ def test_dirichlet_leaves_no_client_below_the_least():
 
 
 @given(
-    labels=st.lists(st.integers(0, 6), min_size=1, max_size=200),
-    fraction=st.floats(0, 0.9),
-    seed=st.integers(0, 2**32),
+    labels=st.lists(st.integers(0, 6), min_size=1, max_size=200), fraction=st.floats(0, 0.9), seed=st.integers(0, 2**32)
 )
 @settings(deadline=None, max_examples=80)
 def test_held_out_rows_are_balanced_and_apart(labels: list[int], fraction: float, seed: int):

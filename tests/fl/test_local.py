@@ -90,16 +90,9 @@ def cursed(client: int) -> Federated:
 # --- minibatches -----------------------------------------------------------------------------------------
 
 
-@given(
-    examples=st.integers(1, 300),
-    batch_size=st.integers(1, 64),
-    epochs=st.integers(1, 3),
-    drop_last=st.booleans(),
-)
+@given(examples=st.integers(1, 300), batch_size=st.integers(1, 64), epochs=st.integers(1, 3), drop_last=st.booleans())
 @settings(deadline=None, max_examples=100)
-def test_minibatches_are_fresh_shuffles_of_all_examples(
-    examples: int, batch_size: int, epochs: int, drop_last: bool
-):
+def test_minibatches_are_fresh_shuffles_of_all_examples(examples: int, batch_size: int, epochs: int, drop_last: bool):
     local = LocalTraining(epochs=epochs, batch_size=batch_size, drop_last=drop_last)
     rows = np.arange(1000, 1000 + examples)
     batches = list(minibatches(rows, local, np.random.default_rng(0)))
@@ -370,9 +363,7 @@ def test_together_works_for_clients_of_very_different_sizes():
     assert differences(found, expected).max() <= SMOOTH
 
 
-def test_fewer_clients_are_trained_together_when_memory_runs_out(
-    digits: Federated, monkeypatch: pytest.MonkeyPatch
-):
+def test_fewer_clients_are_trained_together_when_memory_runs_out(digits: Federated, monkeypatch: pytest.MonkeyPatch):
     stacked = learner(digits, smooth_net, together=20)
     original = stacked._stacked_gradients
     refused: list[int] = []
@@ -401,10 +392,7 @@ def test_together_skips_a_dropped_last_minibatch(digits: Federated):
     assert differences(found, expected).max() <= SMOOTH
 
 
-@pytest.mark.parametrize(
-    ("model", "reason"),
-    [(dropout_net, "random"), (batch_norm_net, "batch norm mixes")],
-)
+@pytest.mark.parametrize(("model", "reason"), [(dropout_net, "random"), (batch_norm_net, "batch norm mixes")])
 def test_models_that_cannot_be_stacked_are_trained_one_by_one(digits: Federated, model: object, reason: str):
     local = LocalTraining(epochs=1, batch_size=16, drop_last=True)  # batch norm fails on a single example
     stacked = learner(digits, model, local=local, together=5)

@@ -29,9 +29,7 @@ def make(name: str, seed: int = 0) -> nn.Module:
     return build(name, SHAPES[name], CLASSES.get(name, 10), seed=seed)
 
 
-@pytest.mark.parametrize(
-    ("name", "d"), [("cnn", 2_156_490), ("lstm", 819_920), ("small-cnn", 13_706), ("linear", 650)]
-)
+@pytest.mark.parametrize(("name", "d"), [("cnn", 2_156_490), ("lstm", 819_920), ("small-cnn", 13_706), ("linear", 650)])
 def test_dimensions_are_those_of_the_paper_and_the_docs(name: str, d: int):
     assert dimension(make(name)) == d
 

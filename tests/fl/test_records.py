@@ -61,17 +61,10 @@ def wait_for(path: Path, rounds: int, process: subprocess.Popen[bytes]) -> None:
 def test_a_run_that_is_killed_repeatedly_ends_with_the_same_bits(
     tmp_path: Path, checkpoint_every: int, workers: int
 ) -> None:
-    changes = {
-        "rounds": 7,
-        "secure": True,
-        "dropout": {"rate": 0.05, "stage": "any"},
-        "clusters": {"size": 4},
-    }
+    changes = {"rounds": 7, "secure": True, "dropout": {"rate": 0.05, "stage": "any"}, "clusters": {"size": 4}}
     whole = trained_in(tmp_path / "whole", **changes)
     file = tmp_path / "killed.toml"
-    file.write_text(
-        to_toml(tiny(**changes, machine={"checkpoint_every": checkpoint_every, "workers": workers}))
-    )
+    file.write_text(to_toml(tiny(**changes, machine={"checkpoint_every": checkpoint_every, "workers": workers})))
     place = tmp_path / "killed"
     process = start(place, str(file))
     for kill_after in (1, 4):
@@ -156,10 +149,7 @@ def test_a_pickle_in_place_of_a_checkpoint_is_refused_and_never_run(tmp_path: Pa
     pointer = json.loads((tmp_path / "run" / "checkpoint.json").read_text())
     pointer["sha256"] = hashlib.sha256(evil).hexdigest()
     (tmp_path / "run" / "checkpoint.json").write_text(json.dumps(pointer))
-    with (
-        Folder.resume(tmp_path / "run") as folder,
-        pytest.raises(RecordError, match="not a safetensors file"),
-    ):
+    with Folder.resume(tmp_path / "run") as folder, pytest.raises(RecordError, match="not a safetensors file"):
         folder.load()
     assert not mark.exists()
 
@@ -184,9 +174,7 @@ def test_a_wrong_checkpoint_is_refused(tmp_path: Path, change: dict, words: str)
         folder.load()
 
 
-def test_a_run_is_not_overwritten_and_a_folder_has_one_writer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_not_overwritten_and_a_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Folder.create(tmp_path / "run", tiny())
     with pytest.raises(RecordError, match="holds a run already"):
         Folder.create(tmp_path / "run", tiny())
@@ -201,9 +189,7 @@ def test_a_run_is_not_overwritten_and_a_folder_has_one_writer(
         recorded(tmp_path / "nowhere")
 
 
-def test_a_write_that_fails_leaves_the_old_file_unchanged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_the_old_file_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = tmp_path / "file"
     records.write(place, b"old")
 

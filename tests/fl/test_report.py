@@ -87,15 +87,7 @@ def test_the_page_of_a_safe_run_says_that_no_client_was_exposed(folders: list[Pa
 
 
 def cluster(bad: int, kept: float | None, state: str = "opened") -> dict[str, object]:
-    return {
-        "bad": bad,
-        "kept": kept,
-        "state": state,
-        "members": [1, 2, 3],
-        "cell": 0,
-        "grouping": 0,
-        "cluster": 0,
-    }
+    return {"bad": bad, "kept": kept, "state": state, "members": [1, 2, 3], "cell": 0, "grouping": 0, "cluster": 0}
 
 
 @pytest.mark.parametrize(
@@ -170,9 +162,7 @@ def test_ticks_cover_the_range_with_few_round_numbers(low: float, high: float) -
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
 @pytest.mark.parametrize("size", ["1100,2400", "420,2400"])
-def test_a_browser_shows_the_page_without_errors(
-    page: str, folders: list[Path], tmp_path: Path, size: str
-) -> None:
+def test_a_browser_shows_the_page_without_errors(page: str, folders: list[Path], tmp_path: Path, size: str) -> None:
     assert CHROMIUM is not None
     place = folders[0].parent / "report.html"
     quiet = ("gpu", "quic", "background-networking", "component-update", "sync")
@@ -183,16 +173,11 @@ def test_a_browser_shows_the_page_without_errors(
     ]
     shot = tmp_path / "shot.png"
     seen = subprocess.run(
-        [*browser, f"--screenshot={shot}", place.as_uri()],
-        capture_output=True,
-        timeout=120,
-        check=True,
+        [*browser, f"--screenshot={shot}", place.as_uri()], capture_output=True, timeout=120, check=True
     )
     assert b"CONSOLE" not in seen.stderr  # no violation of the page's security policy
     assert shot.stat().st_size > 30_000
-    dumped = subprocess.run(
-        [*browser, "--dump-dom", place.as_uri()], capture_output=True, timeout=120, check=True
-    )
+    dumped = subprocess.run([*browser, "--dump-dom", place.as_uri()], capture_output=True, timeout=120, check=True)
     tree = dumped.stdout.decode()
     assert tree.count("<svg") == page.count("<svg") > 5
     assert tree.count("<rect") == page.count("<rect")

@@ -66,9 +66,7 @@ def states(result: CellResult) -> dict[GroupId, tuple[tuple[int, ...], str]]:
 
 @pytest.mark.parametrize("schedule", ["random", "fixed", "transversal", "atoms"])
 @pytest.mark.parametrize("stage", STAGES)
-def test_secure_and_clear_sums_have_the_same_bits_with_dropouts_at_any_stage(
-    schedule: str, stage: str
-) -> None:
+def test_secure_and_clear_sums_have_the_same_bits_with_dropouts_at_any_stage(schedule: str, stage: str) -> None:
     clusters = {
         "random": {"size": 4, "schedule": "random"},
         "fixed": {"size": 4, "schedule": "fixed"},
@@ -171,9 +169,7 @@ def test_a_cluster_mean_is_the_weighted_mean_of_its_survivors() -> None:
 
 def test_without_share_every_client_is_reported_as_exposed() -> None:
     updates = vectors(6)
-    (opened,) = aggregated(
-        {"method": "no-share", "privacy": {"expose_every_client": True}}, updates, drop={2: "keys"}
-    )
+    (opened,) = aggregated({"method": "no-share", "privacy": {"expose_every_client": True}}, updates, drop={2: "keys"})
     assert opened.result is not None
     assert opened.result.verdict.exposed == {0, 1, 3, 4, 5}
     assert "NO SECURE AGGREGATION" in opened.result.verdict.sentences[0]
@@ -186,9 +182,7 @@ def test_capped_weights_never_differ_by_more_than_the_ratio(sizes: list[int], ra
     found = capped_weights(sizes, ratio)
     assert min(found) >= 1
     assert max(found) <= ratio * min(found)
-    assert all(
-        (found[i] <= found[j]) for i in range(len(sizes)) for j in range(len(sizes)) if sizes[i] <= sizes[j]
-    )
+    assert all((found[i] <= found[j]) for i in range(len(sizes)) for j in range(len(sizes)) if sizes[i] <= sizes[j])
     if max(sizes) <= ratio * min(sizes):
         assert list(found) == sizes
 
@@ -205,16 +199,9 @@ def test_one_false_size_changes_no_other_weight() -> None:
     st.integers(2, 6),
     st.integers(30, 300),
 )
-def test_cells_keep_to_their_limit_and_leave_out_few_clients(
-    n: int, schedule: str, size: int, cell: int
-) -> None:
+def test_cells_keep_to_their_limit_and_leave_out_few_clients(n: int, schedule: str, size: int, cell: int) -> None:
     size = 2 * size if schedule == "atoms" else size + 1
-    clusters = {
-        "size": size,
-        "schedule": schedule,
-        "cell": cell,
-        "atom": size // 2 if schedule == "atoms" else 0,
-    }
+    clusters = {"size": size, "schedule": schedule, "cell": cell, "atom": size // 2 if schedule == "atoms" else 0}
     with suppress(ConfigError):  # an impossible layout is refused
         _check_layout(n, cell, size, Layout.of(experiment(clients=n, clusters=clusters, secure=False)))
 

@@ -40,12 +40,7 @@ def states(trained: Trained, round_: int = 0) -> list[str]:
         {"method": "fedavg"},
         {"aggregation": {"rule": "weighted-mean"}, "data": {"partition": "dirichlet", "alpha": 0.3}},
         {"dropout": {"rate": 0.15, "stage": "any"}, "clients": 30, "clusters": {"size": 5}},
-        {
-            **FLIP,
-            "attack": {**FLIP["attack"], "protocol": "broken-boxes"},
-            "clients": 18,
-            "clusters": {"size": 3},
-        },
+        {**FLIP, "attack": {**FLIP["attack"], "protocol": "broken-boxes"}, "clients": 18, "clusters": {"size": 3}},
         {"clients": 40, "clusters": {"size": 4, "cell": 20}},
     ],
     ids=["random", "transversal", "atoms", "fedavg", "weighted", "dropouts", "cheats", "cells"],
@@ -69,24 +64,13 @@ def test_a_weighted_mean_of_clusters_is_fedavg() -> None:
     np.testing.assert_allclose(share.x, flat.x, atol=2e-7)
     report = {"audit": "report-even-if-exposed"}
     again = run(
-        tiny(
-            aggregation={"rule": "weighted-mean"},
-            data=uneven,
-            rounds=1,
-            clusters={"groupings": 5},
-            privacy=report,
-        )
+        tiny(aggregation={"rule": "weighted-mean"}, data=uneven, rounds=1, clusters={"groupings": 5}, privacy=report)
     )
     assert again.x.tobytes() == share.x.tobytes()
 
 
 def test_share_withstands_what_fedavg_does_not() -> None:
-    attacked = {
-        "clients": 24,
-        "rounds": 6,
-        "byzantine": 2,
-        "attack": {"name": "sign_flip", "options": {"scale": 30.0}},
-    }
+    attacked = {"clients": 24, "rounds": 6, "byzantine": 2, "attack": {"name": "sign_flip", "options": {"scale": 30.0}}}
     attacked |= {"aggregation": {"rule": "multi_krum"}, "data": {"examples": 480}, "local": {"epochs": 2}}
     share, fedavg = run(tiny(**attacked)), run(tiny(method="fedavg", **attacked))
     assert accuracy(share) > 0.75
@@ -122,9 +106,7 @@ def test_every_attack_runs_and_changes_the_outcome(name: str) -> None:
 def test_every_rule_trains_under_attack(rule: str) -> None:
     aggregation = {"rule": rule, "options": {"trusted": 0} if rule == "monna" else {}}
     trained = run(
-        tiny(
-            clients=30, byzantine=1, attack=FLIP["attack"], aggregation=aggregation, data={"validation": 0.1}
-        )
+        tiny(clients=30, byzantine=1, attack=FLIP["attack"], aggregation=aggregation, data={"validation": 0.1})
     )
     assert not trained.summary["skipped_rounds"]
     assert np.isfinite(trained.x).all()
@@ -134,9 +116,7 @@ def test_every_rule_trains_under_attack(rule: str) -> None:
 @pytest.mark.parametrize("before", robust.PRE_AGGREGATORS)
 def test_every_pre_aggregation_trains(before: str) -> None:
     options = {"clipping": {"radius": 1.0}, "bucketing": {"size": 2}}.get(before, {})
-    trained = run(
-        tiny(clients=30, aggregation={"rule": "median", "before": [before], "before_options": options})
-    )
+    trained = run(tiny(clients=30, aggregation={"rule": "median", "before": [before], "before_options": options}))
     assert not trained.summary["skipped_rounds"]
 
 
@@ -170,9 +150,7 @@ def test_scheduled_dropouts_leave_at_their_stage(stage: str) -> None:
 
 
 def test_dropouts_by_rate_come_at_about_that_rate_and_at_every_stage() -> None:
-    chosen = tiny(
-        clients=200, dropout={"rate": 0.2, "stage": "any"}, clusters={"cell": 300}, data={"examples": None}
-    )
+    chosen = tiny(clients=200, dropout={"rate": 0.2, "stage": "any"}, clusters={"cell": 300}, data={"examples": None})
     drawn = [absences(chosen, t) for t in range(20)]
     assert 0.17 < sum(map(len, drawn)) / 4000 < 0.23
     assert {stage.name.lower() for absent in drawn for stage in absent.values()} == set(STAGES)
@@ -212,14 +190,10 @@ def test_a_round_in_which_no_sum_may_be_opened_is_skipped() -> None:
 
 def test_a_rule_that_gets_too_few_clusters_skips_the_grouping_with_the_reason() -> None:
     dropouts = [{"round": 1, "clients": [0], "stage": "inputs"}]
-    trained = run(
-        tiny(rounds=1, aggregation={"rule": "trimmed_mean", "f": 1}, dropout={"schedule": dropouts})
-    )
+    trained = run(tiny(rounds=1, aggregation={"rule": "trimmed_mean", "f": 1}, dropout={"schedule": dropouts}))
     assert trained.history[0]["skipped"] == ""
     trained = run(
-        tiny(
-            rounds=1, clients=9, aggregation={"rule": "trimmed_mean", "f": 1}, dropout={"schedule": dropouts}
-        )
+        tiny(rounds=1, clients=9, aggregation={"rule": "trimmed_mean", "f": 1}, dropout={"schedule": dropouts})
     )
     assert "trimmed_mean" in trained.history[0]["skipped"]
 
@@ -279,9 +253,7 @@ def test_the_average_over_groupings_is_the_mean_of_what_each_gave() -> None:
         ({}, [(1.0, 0.0)], ""),
     ],
 )
-def test_the_stopping_criterion(
-    stop: dict[str, Any], history: list[tuple[float, float | None]], expected: str
-) -> None:
+def test_the_stopping_criterion(stop: dict[str, Any], history: list[tuple[float, float | None]], expected: str) -> None:
     records = [{"round": i + 1, "accuracy": a, "loss": loss} for i, (a, loss) in enumerate(history)]
     reason = stop_reason(tiny(stop=stop), records)
     assert (expected in reason) if expected else reason == ""
@@ -305,13 +277,7 @@ def test_cells_are_aggregated_together() -> None:
 
 
 def test_cheaters_are_named_in_the_summary_and_training_continues() -> None:
-    chosen = tiny(
-        clients=18,
-        secure=True,
-        byzantine=2,
-        rounds=2,
-        attack={"name": "none", "protocol": "wrong-shares"},
-    )
+    chosen = tiny(clients=18, secure=True, byzantine=2, rounds=2, attack={"name": "none", "protocol": "wrong-shares"})
     said = io.StringIO()
     trained = run(chosen, show=LineProgress(said))
     names = sorted(attackers(chosen))
@@ -329,13 +295,7 @@ def test_train_takes_a_model_and_data_and_returns_a_model_and_a_record(tmp_path:
     net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
     before = {name: value.clone() for name, value in net.state_dict().items()}
     trained = fl.train(
-        net,
-        clients,
-        (points, labels),
-        rounds=8,
-        out=tmp_path / "run",
-        local={"lr": 0.2},
-        clusters={"size": 3},
+        net, clients, (points, labels), rounds=8, out=tmp_path / "run", local={"lr": 0.2}, clusters={"size": 3}
     )
     assert trained.accuracy > 0.9
     predicted = trained.model(points).argmax(1)

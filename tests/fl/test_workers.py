@@ -271,9 +271,7 @@ def test_ctrl_c_reaches_only_the_parent_and_it_can_continue(parent: subprocess.P
     """A terminal sends SIGINT to the whole foreground process group."""
     pids = started(parent)
     os.killpg(parent.pid, signal.SIGINT)
-    out, errors = parent.communicate(
-        timeout=240
-    )  # two new workers import torch, on a machine that may be busy
+    out, errors = parent.communicate(timeout=240)  # two new workers import torch, on a machine that may be busy
     assert out.startswith("interrupted []\nsame ")
     assert errors == ""  # workers print nothing
     assert parent.returncode == 0

@@ -1,7 +1,6 @@
 """Flower's grid without its processes: every message runs the real client app here, in the order sent.
 
-A test may kill a node (it loses its context and returns under a new id), replace its answer, or keep it
-silent.
+A test may kill a node (it loses its context and returns under a new id), replace its answer, or keep it silent.
 """
 
 from __future__ import annotations

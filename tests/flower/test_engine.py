@@ -20,16 +20,7 @@ from fl.flower.envelope import Envelope
 from fl.flower.node import Node
 from fl.flower.server import Deadlines
 from tests.flower.grid import InProcessGrid, broken
-from tests.flower.runs import (
-    FAST,
-    NODES,
-    actions,
-    agreed,
-    assert_same_model,
-    network_of,
-    small,
-    trained,
-)
+from tests.flower.runs import FAST, NODES, actions, agreed, assert_same_model, network_of, small, trained
 
 
 def rounds_in(folder: Path) -> list[dict[str, Any]]:
@@ -48,11 +39,7 @@ def test_flower_gives_the_model_of_a_simulation_in_four_exchanges_per_round(tmp_
     grid, out = train_over_flower(e, tmp_path)
     assert_same_model(out, e)
     records = rounds_in(out)
-    assert [record["exchanges"] for record in records] == [
-        5,
-        4,
-        4,
-    ]  # the first round collects keys
+    assert [record["exchanges"] for record in records] == [5, 4, 4]  # the first round collects keys
     expected = ["hello", *["deal", "mask", "sign", "unmask"] * 3]
     assert all(actions(grid, client) == expected for client in range(NODES))
     for folder, context in zip(grid.folders, grid.contexts.values(), strict=True):
@@ -76,19 +63,11 @@ def test_flower_gives_the_model_of_a_simulation_with_dropouts(tmp_path: Path, st
     assert rounds_in(out)[1]["dropouts"] == []
 
 
-def test_flower_gives_the_model_of_a_simulation_with_weights_and_a_label_flip(
-    tmp_path: Path,
-) -> None:
+def test_flower_gives_the_model_of_a_simulation_with_weights_and_a_label_flip(tmp_path: Path) -> None:
     e = small(
         clients=9,
         byzantine=2,
-        data={
-            "name": "digits",
-            "examples": 333,
-            "test_examples": 100,
-            "partition": "dirichlet",
-            "alpha": 5.0,
-        },
+        data={"name": "digits", "examples": 333, "test_examples": 100, "partition": "dirichlet", "alpha": 5.0},
         clusters={"size": 3, "groupings": 2, "schedule": "transversal"},
         attack={"name": "label-flip"},
         privacy={"weight_ratio": 4.0},
@@ -417,9 +396,7 @@ def test_an_answer_that_flower_cannot_decode_affects_only_its_sender(tmp_path: P
 
     trained(Poisoned(folders, after=after), agreement, tmp_path / "run")
     (record,) = rounds_in(tmp_path / "run")
-    assert [(entry["client"], entry["why"]) for entry in record["dropouts"]] == [
-        (5, "Flower cannot decode its answer")
-    ]
+    assert [(entry["client"], entry["why"]) for entry in record["dropouts"]] == [(5, "Flower cannot decode its answer")]
 
 
 def test_a_message_that_could_not_be_sent_makes_a_dropout(tmp_path: Path) -> None:
@@ -429,10 +406,7 @@ def test_a_message_that_could_not_be_sent_makes_a_dropout(tmp_path: Path) -> Non
     class Full(InProcessGrid):
         def push_messages(self, messages: Any) -> list[str]:
             (message,) = messages
-            if (
-                message.metadata.message_type == "query.deal"
-                and self.client_of[message.metadata.dst_node_id] == 1
-            ):
+            if message.metadata.message_type == "query.deal" and self.client_of[message.metadata.dst_node_id] == 1:
                 return [""]  # as Flower returns in this case
             return super().push_messages([message])
 

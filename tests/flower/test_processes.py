@@ -46,10 +46,7 @@ class Running:
     _thread: threading.Thread | None = None
 
     def begin(self, settings: Sequence[str] = SETTINGS) -> None:
-        files = [
-            f"training={json.dumps(str(self.place / 'training.toml'))}",
-            f"out={json.dumps(str(self.out))}",
-        ]
+        files = [f"training={json.dumps(str(self.place / 'training.toml'))}", f"out={json.dumps(str(self.out))}"]
         process = self.federation.run(self.place / "app", [*files, *settings])
 
         def follow() -> None:
@@ -143,9 +140,7 @@ def test_ctrl_c_stops_everything_that_was_started(tmp_path: Path) -> None:
     file.write_text(to_toml(small(rounds=50)))
     command = [sys.executable, "-m", "fl", "flower", "local", "--nodes", "8", str(file)]
     env = dict(os.environ) | {"TMPDIR": str(tmp_path)}
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    process = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL, start_new_session=True)
     end = time.monotonic() + 300
     while time.monotonic() < end and not list(tmp_path.glob("runs/*/run.json")):
         time.sleep(0.5)
@@ -313,9 +308,7 @@ def test_tls_and_node_authentication(tmp_path: Path) -> None:
                 capture_output=True,
             )
         for number, (folder, key) in enumerate(zip(running.folders, keys, strict=False)):
-            running.federation.start_node(
-                number, folder, "--auth-supernode-private-key", str(key), simulate=True
-            )
+            running.federation.start_node(number, folder, "--auth-supernode-private-key", str(key), simulate=True)
         running.federation.start_node(
             99, running.folders[0], "--auth-supernode-private-key", str(keys[5]), simulate=True
         )

@@ -152,10 +152,9 @@ def paper_server_cost(n: int, m: int, R: int, d: int) -> Cost:
 def client_cost(n: int, m: int, R: int, d: int) -> Cost:
     """Keys a client needs and words it sends, if it agrees on one key with each *distinct* mate.
 
-    A mate is met in one clustering with probability (m-1)/(n-1), so the expected number of distinct ones
-    is (n-1)(1 - (1 - (m-1)/(n-1))^R): R(m-1) for few clusterings, never more than n-1. (Roster-wide secret
-    sharing, which clusters of three need against two colluders, adds n-1 shares; the paper shares within
-    clusters.)
+    A mate is met in one clustering with probability (m-1)/(n-1), so the expected number of distinct ones is (n-1)(1 -
+    (1 - (m-1)/(n-1))^R): R(m-1) for few clusterings, never more than n-1. (Roster-wide secret sharing, which clusters
+    of three need against two colluders, adds n-1 shares; the paper shares within clusters.)
     """
     clusters(n, m)
     return Cost((n - 1) * (1 - (1 - Fraction(m - 1, n - 1)) ** R), R * d)

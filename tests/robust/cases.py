@@ -76,9 +76,7 @@ def largest_f(rule: str, n: int) -> int:
 
 
 @st.composite
-def normal(
-    draw: st.DrawFn, *, least: int = 3, most: int = 12, widest: int = 70, offset: float = 0.0
-) -> Matrix:
+def normal(draw: st.DrawFn, *, least: int = 3, most: int = 12, widest: int = 70, offset: float = 0.0) -> Matrix:
     """Rows of normal values, in general position: no ties, no equal distances."""
     n, width = draw(st.integers(least, most)), draw(st.integers(2, widest))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))

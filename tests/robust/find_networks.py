@@ -96,10 +96,7 @@ def change(first: Any, second: Any, count: int, middle: Any, n: int) -> int:
     kind, k, other = np.random.randint(0, 100), np.random.randint(0, count), np.random.randint(0, count)
     a, b = np.random.randint(0, n), np.random.randint(0, n)
     if kind < 25:  # remove one
-        first[k : count - 1], second[k : count - 1] = (
-            first[k + 1 : count].copy(),
-            second[k + 1 : count].copy(),
-        )
+        first[k : count - 1], second[k : count - 1] = (first[k + 1 : count].copy(), second[k + 1 : count].copy())
         return count - 1
     if kind < 50 and a != b:  # put another in its place
         first[k], second[k] = min(a, b), max(a, b)

@@ -133,9 +133,7 @@ def smea(x: Array, f: int) -> Array:
     return mean(x[list(min(combinations(range(len(x)), size), key=worst))])
 
 
-def centered_clipping(
-    x: Array, centre: Array | None = None, radius: float | None = None, steps: int = 3
-) -> Array:
+def centered_clipping(x: Array, centre: Array | None = None, radius: float | None = None, steps: int = 3) -> Array:
     v = median(x) if centre is None else np.asarray(centre, dtype=np.float64)
     if radius is None:
         radius = float(np.median(np.linalg.norm(x - v, axis=1)))
@@ -159,18 +157,14 @@ def zeno(x: Array, loss: Callable[[Any], float], rho: float = 1e-4, epsilon: flo
     return mean(np.array(kept)) if kept else np.zeros_like(x[0])
 
 
-def zeno_plus_plus(
-    x: Array, gradient: Array, eta: float = 1.0, rho: float = 1e-4, epsilon: float = 0.0
-) -> Array:
+def zeno_plus_plus(x: Array, gradient: Array, eta: float = 1.0, rho: float = 1e-4, epsilon: float = 0.0) -> Array:
     kept = [g for g in x if -eta * (gradient @ g) - rho * (g @ g) >= -eta * epsilon]
     return mean(np.array(kept)) if kept else np.zeros_like(x[0])
 
 
 def clipping(x: Array, radius: float) -> Array:
     norms = np.linalg.norm(x, axis=1)
-    return np.array(
-        [row * (radius / norm if norm > radius else 1.0) for row, norm in zip(x, norms, strict=True)]
-    )
+    return np.array([row * (radius / norm if norm > radius else 1.0) for row, norm in zip(x, norms, strict=True)])
 
 
 def arc(x: Array, f: int) -> Array:

@@ -25,12 +25,7 @@ def rows(count: int = 8, seed: int = 0, width: int = 25) -> Matrix:
 
 @every_attack
 def test_one_call_shape_for_all(name: str) -> None:
-    assert list(inspect.signature(robust.ATTACKS[name]).parameters)[:4] == [
-        "honest",
-        "byzantine",
-        "own",
-        "rng",
-    ]
+    assert list(inspect.signature(robust.ATTACKS[name]).parameters)[:4] == ["honest", "byzantine", "own", "rng"]
     first, *others = inspect.signature(robust.ATTACKS[name]._function).parameters.values()
     assert first.name == "given"
     assert all(one.kind is one.KEYWORD_ONLY for one in others)
@@ -77,9 +72,7 @@ def test_attackers_ignore_rows_that_are_not_finite(name: str) -> None:
     honest = rows()
     spoiled = np.insert(honest, 2, np.nan, axis=0)
     options = {"z": 1.0} if name == "a_little_is_enough" else {}
-    assert np.array_equal(
-        robust.ATTACKS[name](spoiled, 3, **options), robust.ATTACKS[name](honest, 3, **options)
-    )
+    assert np.array_equal(robust.ATTACKS[name](spoiled, 3, **options), robust.ATTACKS[name](honest, 3, **options))
 
 
 def test_sign_flip_is_minus_scale_times_the_attackers_own_update() -> None:
@@ -142,9 +135,7 @@ def test_min_max_is_as_far_as_the_furthest_honest_rows_and_no_further(honest: Ma
 
 @few
 @given(honest=normal(), direction=st.sampled_from(["std", "unit", "sign"]))
-def test_min_sum_is_as_far_in_all_as_the_worst_honest_row_and_no_further(
-    honest: Matrix, direction: str
-) -> None:
+def test_min_sum_is_as_far_in_all_as_the_worst_honest_row_and_no_further(honest: Matrix, direction: str) -> None:
     made = robust.min_sum(honest, 1, direction=direction)[0].astype(np.float64)
     wide = honest.astype(np.float64)
     limit = ((wide[:, None] - wide) ** 2).sum(axis=2).sum(axis=1).max()

@@ -18,15 +18,7 @@ from numpy.typing import NDArray
 import robust
 from robust import tolerance
 from tests.benchmarks.robust.measure import measure_rule
-from tests.robust import (
-    cases,
-    references,
-    test_input,
-    test_parameters,
-    test_robustness,
-    test_rules,
-    test_tolerance,
-)
+from tests.robust import cases, references, test_input, test_parameters, test_robustness, test_rules, test_tolerance
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
 
@@ -202,19 +194,13 @@ def test_the_tables_of_tolerance_are_computed() -> None:
         assert float(tolerance.probability_all(holds, 10)) == pytest.approx(always, rel=0.05)
     header = (DOCS / "robust.md").read_text()
     cases = re.findall(r"m = (\d+), q = (\d+) \|", header)
-    exact, written = (
-        [float(cell) for cell in cells[1:]] for cells in rows_of_table("robust.md", "n = 60, R = 10")
-    )
+    exact, written = ([float(cell) for cell in cells[1:]] for cells in rows_of_table("robust.md", "n = 60, R = 10"))
     assert len(cases) == len(exact) == 4
     for (m, bad), ours, theirs in zip(cases, exact, written, strict=True):
         assert float(tolerance.signal_lost(60, int(bad), int(m), 10)) == pytest.approx(ours, rel=0.05)
-        assert float(references.paper_signal_lost(60, int(bad), int(m), 10)) == pytest.approx(
-            theirs, rel=0.05
-        )
+        assert float(references.paper_signal_lost(60, int(bad), int(m), 10)) == pytest.approx(theirs, rel=0.05)
 
 
 def test_the_table_of_attacks_is_the_registry() -> None:
-    named = [
-        name for cells in rows_of_table("robust.md", "attack") for name in re.findall(r"`(\w+)", cells[0])
-    ]
+    named = [name for cells in rows_of_table("robust.md", "attack") for name in re.findall(r"`(\w+)", cells[0])]
     assert set(named) == {*robust.ATTACKS, "label_flip"}

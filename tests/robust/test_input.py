@@ -18,9 +18,7 @@ few = settings(max_examples=20, deadline=None)
 @every_rule
 @few
 @given(data=st.data())
-def test_k_rows_that_are_not_finite_leave_n_minus_k_rows_and_f_minus_k_bad_ones(
-    rule: str, data: st.DataObject
-) -> None:
+def test_k_rows_that_are_not_finite_leave_n_minus_k_rows_and_f_minus_k_bad_ones(rule: str, data: st.DataObject) -> None:
     finite = data.draw(normal(least=7, most=11))
     k = data.draw(st.integers(1, 4))
     n = len(finite) + k
@@ -30,9 +28,7 @@ def test_k_rows_that_are_not_finite_leave_n_minus_k_rows_and_f_minus_k_bad_ones(
     x[np.setdiff1d(np.arange(n), places)] = finite
     for place in places:  # one bad value is enough
         x[place] = finite[0]
-        x[place, data.draw(st.integers(0, x.shape[1] - 1))] = data.draw(
-            st.sampled_from([np.nan, np.inf, -np.inf])
-        )
+        x[place, data.draw(st.integers(0, x.shape[1] - 1))] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
     left = max(f - k, 0)
     given_options = parameters(rule, n, f, x.shape[1])
     fewer_options = parameters(rule, len(finite), left, x.shape[1])

@@ -154,9 +154,7 @@ def test_accepted_buckets_are_reported_as_the_rows_in_them() -> None:
     x = np.arange(12, dtype=np.float32)[:, None]
     x[5] = np.nan
     order = np.random.default_rng(4).permutation(11)
-    found = robust.aggregate(
-        "krum", x, f=1, before=[("bucketing", {"size": 2, "rng": np.random.default_rng(4)})]
-    )
+    found = robust.aggregate("krum", x, f=1, before=[("bucketing", {"size": 2, "rng": np.random.default_rng(4)})])
     finite = np.delete(np.arange(12), 5)
     buckets = [tuple(sorted(finite[order[i : i + 2]].tolist())) for i in range(0, 11, 2)]
     assert found.accepted in buckets

@@ -1,7 +1,6 @@
 """Networks are right for every input, and the ones in the table are no longer than Batcher's.
 
-The zero-one principle (Knuth, TAOCP 3, 5.3.4): a network that is right for all zeros and ones is right for
-all inputs.
+The zero-one principle (Knuth, TAOCP 3, 5.3.4): a network that is right for all zeros and ones is right for all inputs.
 """
 
 from __future__ import annotations

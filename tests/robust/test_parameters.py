@@ -81,23 +81,17 @@ def test_every_docstring_mentions_all_parameters(name: str) -> None:
 
 
 def test_a_wrong_parameter_lists_the_right_ones() -> None:
-    with pytest.raises(
-        ValueError, match=r"multi_krum does not take k; it takes f: int, m: int or None = None"
-    ):
+    with pytest.raises(ValueError, match=r"multi_krum does not take k; it takes f: int, m: int or None = None"):
         robust.aggregate("multi_krum", X, f=1, k=2)
     with pytest.raises(ValueError, match="krum needs f; it takes f: int"):
         robust.aggregate("krum", X)
-    with pytest.raises(
-        ValueError, match="median does not take f; it takes middle: 'mean' or 'lower' = 'mean'"
-    ):
+    with pytest.raises(ValueError, match="median does not take f; it takes middle: 'mean' or 'lower' = 'mean'"):
         robust.aggregate("median", X, f=1)
     with pytest.raises(ValueError, match="mean does not take f; it takes no parameters"):
         robust.mean.detail(X, f=1)  # type: ignore[call-arg]
     with pytest.raises(ValueError, match="nnm does not take k; it takes f: int"):
         robust.aggregate("krum", X, f=1, before=[("nnm", {"k": 1})])
-    with pytest.raises(
-        UnknownNameError, match="no pre-aggregator 'mixing'; there are arc, bucketing, clipping, nnm"
-    ):
+    with pytest.raises(UnknownNameError, match="no pre-aggregator 'mixing'; there are arc, bucketing, clipping, nnm"):
         robust.aggregate("krum", X, f=1, before=[("mixing", {})])
     with pytest.raises(TypeError, match="krum takes its parameters by keyword"):
         robust.krum(X, 1)  # type: ignore[call-arg]

@@ -96,9 +96,7 @@ def test_geometric_median_depends_on_the_direction_of_a_far_row_and_not_its_leng
     honest = rng.standard_normal((8, 50)).astype(np.float32)
     direction = rng.standard_normal(50)
     near = robust.geometric_median(np.concatenate([honest, [1e5 * direction]]), tolerance=1e-10)
-    far = robust.geometric_median(
-        np.concatenate([honest, [value * direction]]).astype(np.float32), tolerance=1e-10
-    )
+    far = robust.geometric_median(np.concatenate([honest, [value * direction]]).astype(np.float32), tolerance=1e-10)
     without = robust.geometric_median(honest, tolerance=1e-10)
     assert np.linalg.norm(far - near) < 1e-3
     assert np.linalg.norm(near - without) > 0.1  # otherwise the comparison would show nothing
@@ -121,9 +119,7 @@ def test_values_near_the_largest_do_not_overflow(rule: str) -> None:
     assert np.allclose(found, [3.15e38, -3.15e38], rtol=0.03)
 
 
-@pytest.mark.parametrize(
-    "rule", ["median", "krum", "geometric_median", "caf", "smea", "mda", "centered_clipping"]
-)
+@pytest.mark.parametrize("rule", ["median", "krum", "geometric_median", "caf", "smea", "mda", "centered_clipping"])
 def test_tiny_values_are_not_lost(rule: str) -> None:
     x = (np.random.default_rng(5).standard_normal((9, 40)) * 1e-30).astype(np.float32)
     found = apply(rule, x, 2)

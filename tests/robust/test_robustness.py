@@ -33,9 +33,7 @@ def honest_rows(kind: str, count: int, rng: np.random.Generator) -> NDArray[np.f
     return rows.astype(np.float32)
 
 
-def attacks(
-    rule: str, honest: NDArray[np.float32], f: int, rng: np.random.Generator
-) -> dict[str, NDArray[np.float32]]:
+def attacks(rule: str, honest: NDArray[np.float32], f: int, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
     """Every registered attack, the ones optimised against this rule, and a few more."""
     own = honest[rng.integers(len(honest), size=f)]
     made = {name: attack(honest, f, rng=rng) for name, attack in robust.ATTACKS.items()}
@@ -49,9 +47,7 @@ def attacks(
     return made
 
 
-def assert_bounded(
-    result: NDArray[np.float32], chosen: NDArray[np.float32], kappa: float, what: object
-) -> None:
+def assert_bounded(result: NDArray[np.float32], chosen: NDArray[np.float32], kappa: float, what: object) -> None:
     assert math.isfinite(kappa), what  # or the bound would hold for anything
     wide = chosen.astype(np.float64)
     centre = wide.mean(axis=0)

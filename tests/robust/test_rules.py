@@ -193,9 +193,7 @@ def test_krum_returns_a_row(x: Matrix, data: st.DataObject) -> None:
     assert any(np.array_equal(found.vector, row) for row in x)
 
 
-@pytest.mark.parametrize(
-    "rule", ["mean", "krum", "multi_krum", "mda", "monna", "caf", "smea", "geometric_median"]
-)
+@pytest.mark.parametrize("rule", ["mean", "krum", "multi_krum", "mda", "monna", "caf", "smea", "geometric_median"])
 def test_weights_make_the_vector(rule: str) -> None:
     x = np.random.default_rng(4).standard_normal((9, 30)).astype(np.float32)
     found = robust.aggregate(rule, x, **parameters(rule, 9, 2, 30))

@@ -67,9 +67,7 @@ def test_extreme_values_are_finite() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_rules_use_it_for_large_matrices_and_give_the_same(
-    threads: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rules_use_it_for_large_matrices_and_give_the_same(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x = values(20, 3001)
     x[4] = np.inf
     before = [robust.median(x), robust.trimmed_mean(x, f=2)]

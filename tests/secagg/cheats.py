@@ -38,9 +38,7 @@ STAGES: Final = {
     "unmasking": Unmasking,
 }
 CHEATS: Final[dict[str, Cheat]] = {}
-LIARS: Final = frozenset(
-    {"lies about its vector", "masks with a seed it did not commit to", "masks with nobody"}
-)
+LIARS: Final = frozenset({"lies about its vector", "masks with a seed it did not commit to", "masks with nobody"})
 SPOILERS: Final = frozenset(
     {
         "one share off the polynomial",
@@ -359,9 +357,7 @@ def _extra_vector(cluster: Cluster, me: int, message: Any) -> Any:
 
 @cheat("vectors too short", MaskedInput)
 def _short(cluster: Cluster, me: int, message: Any) -> Any:
-    return replace(
-        message, vectors=np.zeros((max(len(message.vectors), 1), cluster.plan.length + 1), np.uint32)
-    )
+    return replace(message, vectors=np.zeros((max(len(message.vectors), 1), cluster.plan.length + 1), np.uint32))
 
 
 # --- unmaskings ------------------------------------------------------------------------------------------
@@ -387,13 +383,8 @@ _edited("every share wrong", lambda _, me, m: replace(m, seeds=bytes(len(m.seeds
 _edited("a share not below the prime", lambda _, me, m: replace(m, seeds=b"\xff" * 33 + m.seeds[33:]))
 _edited("a share too few", lambda _, me, m: replace(m, seeds=m.seeds[:-65]))
 _edited("no shares at all", lambda _, me, m: Unmasking(me, (), b"", (), b"", b""))
-_edited(
-    "the other kind of share",
-    lambda _, me, m: replace(m, seed_owners=m.key_owners, key_owners=m.seed_owners),
-)
+_edited("the other kind of share", lambda _, me, m: replace(m, seed_owners=m.key_owners, key_owners=m.seed_owners))
 _edited(
     "shares of a stranger",
-    lambda cluster, me, m: replace(
-        m, key_owners=(*m.key_owners, max(cluster.plan.ids) + 1), keys=m.keys + bytes(65)
-    ),
+    lambda cluster, me, m: replace(m, key_owners=(*m.key_owners, max(cluster.plan.ids) + 1), keys=m.keys + bytes(65)),
 )

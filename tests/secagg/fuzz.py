@@ -1,8 +1,7 @@
 """Fuzz every decoder with mutated bytes of real messages, plans and saved states.
 
-`fuzz(name, count, seed)` runs one decoder. Every input must give a value whose encoding is exactly the input,
-or an error that the decoder documents. `python -m tests.secagg.fuzz 1000000` runs all decoders and prints a
-table.
+`fuzz(name, count, seed)` runs one decoder. Every input must give a value whose encoding is exactly the input, or an
+error that the decoder documents. `python -m tests.secagg.fuzz 1000000` runs all decoders and prints a table.
 """
 
 from __future__ import annotations
@@ -15,18 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
-from secagg import (
-    Client,
-    MemoryJournal,
-    Plan,
-    Policy,
-    Schedule,
-    SecAggError,
-    Server,
-    Stage,
-    UsageError,
-    WireError,
-)
+from secagg import Client, MemoryJournal, Plan, Policy, Schedule, SecAggError, Server, Stage, UsageError, WireError
 from secagg.protocol.client_state import State
 from secagg.protocol.wire import LAYOUTS, decode, encode
 from tests.secagg.cheats import CHEATS
@@ -53,9 +41,7 @@ def plans() -> list[Plan]:
             weights=(1, 2, 3, 4),
             context=b"context",
         ),
-        make_plan(
-            4, colluders=1, schedule=Schedule(name="atoms", size=4, atom=2), policy=Policy(anonymity=2)
-        ),
+        make_plan(4, colluders=1, schedule=Schedule(name="atoms", size=4, atom=2), policy=Policy(anonymity=2)),
         make_plan(4, schedule=Schedule(name="transversal", size=2, groupings=2), colluders=0),
         make_plan(5, schedule=Schedule(name="fixed", size=5), degree=2, threshold=2),
     ]
@@ -90,9 +76,7 @@ def corpus() -> Corpus:
                         if machine.state not in (State.FAILED, State.DONE) and v < 2:
                             data = machine.save()
                             clients.add(data)
-                            cluster.clients[v] = Client.restore(
-                                data, identity(v), cluster.floors, cluster.journals[v]
-                            )
+                            cluster.clients[v] = Client.restore(data, identity(v), cluster.floors, cluster.journals[v])
                     cluster.deliver()
                 data = cluster.server.save()
                 servers.add(data)

@@ -153,17 +153,11 @@ def play(case: Case) -> Outcome:
     rng = random.Random(case.seed + 1)
     plan = case.plan
     cluster = Cluster(
-        plan,
-        case.inputs,
-        seed=b"run %d" % case.seed,
-        cheats=cheats_of(case, rng),
-        cache=WideCache(),
+        plan, case.inputs, seed=b"run %d" % case.seed, cheats=cheats_of(case, rng), cache=WideCache()
     ).start()
     outcome = Outcome(sparse=plan.semi_honest_only)
     outcome.must_finish = (
-        not outcome.sparse
-        and not plan.atoms
-        and len(plan.ids) - len(case.absent) - len(case.cheaters) >= plan.t
+        not outcome.sparse and not plan.atoms and len(plan.ids) - len(case.absent) - len(case.cheaters) >= plan.t
     )
     try:
         while cluster.server.stage < Stage.DONE:
@@ -184,9 +178,7 @@ def play(case: Case) -> Outcome:
         check_outcome(cluster, result, cheaters=plan.ids, spoilers=plan.ids)
         assert result.blamed == {}
     else:
-        check_outcome(
-            cluster, result, cheaters=case.cheaters, absent=case.absent, liars=named, spoilers=spoilers
-        )
+        check_outcome(cluster, result, cheaters=case.cheaters, absent=case.absent, liars=named, spoilers=spoilers)
     outcome.rows, outcome.lost = len(result.groups), len(result.lost)
     outcome.closed, outcome.blamed = len(result.closed), len(result.blamed)
     return outcome
@@ -214,17 +206,7 @@ def disturb(case: Case, cluster: Cluster, rng: random.Random) -> None:
 def play_all(seeds: range) -> dict[str, int]:
     """Play runs and count what came of them."""
     totals = dict.fromkeys(
-        (
-            "runs",
-            "rows exact",
-            "rows lost",
-            "rows closed",
-            "clients blamed",
-            "too few",
-            "sparse",
-            "must finish",
-        ),
-        0,
+        ("runs", "rows exact", "rows lost", "rows closed", "clients blamed", "too few", "sparse", "must finish"), 0
     )
     with remembered_signatures():
         for seed in seeds:

@@ -146,9 +146,7 @@ class World:
     def key_list(self, adverts: Iterable[KeyAdvert]) -> KeyList:
         return KeyList(self.plan.to_bytes(), tuple(sorted(adverts, key=lambda advert: advert.sender)))
 
-    def bundle(
-        self, me: int, dealings: Mapping[int, Dealing], dealt_to: Mapping[int, Sequence[int]]
-    ) -> Bundle:
+    def bundle(self, me: int, dealings: Mapping[int, Dealing], dealt_to: Mapping[int, Sequence[int]]) -> Bundle:
         """The bundle of U2 = `dealings` for one client; `dealt_to` is whom each dealer dealt to.
 
         A dealer that did not deal to this client gives it a box and a proof of zeros.
@@ -173,15 +171,11 @@ class World:
         dealers = tuple(public_part(dealings[v]) for v in sorted(dealings))
         return Bundle(dealers, b"".join(boxes), b"".join(proofs))
 
-    def survivors(
-        self, inputs: Iterable[MaskedInput | Survivor], rows: Sequence[Any] | None = None
-    ) -> Survivors:
+    def survivors(self, inputs: Iterable[MaskedInput | Survivor], rows: Sequence[Any] | None = None) -> Survivors:
         members = tuple(
             sorted(
                 (
-                    Survivor(made.sender, made.disputes, made.signature)
-                    if isinstance(made, MaskedInput)
-                    else made
+                    Survivor(made.sender, made.disputes, made.signature) if isinstance(made, MaskedInput) else made
                     for made in inputs
                 ),
                 key=lambda member: member.id,
@@ -219,13 +213,7 @@ class World:
 
     # a whole run by the book
 
-    def run_to(
-        self,
-        stage: Stage,
-        *,
-        number: int = 0,
-        absent: Mapping[int, Stage] | None = None,
-    ) -> dict[int, Puppet]:
+    def run_to(self, stage: Stage, *, number: int = 0, absent: Mapping[int, Stage] | None = None) -> dict[int, Puppet]:
         """An honest run in which everybody answers up to and including `stage`, but for the absent."""
         absent, puppets = absent or {}, self.attempt(number)
 
@@ -324,9 +312,7 @@ class Attacker:
             if puppet.me == advert.sender and puppet.client._channel_key.public == advert.channel:
                 agreed = puppet.client._channel_key.agree(dealer.find(KeyAdvert).channel)
                 sealed = made.boxes[place * size : (place + 1) * size]
-                return reference.unseal(
-                    agreed, reference.box_address(plan.hash, dealer.me, advert.sender), sealed
-                )
+                return reference.unseal(agreed, reference.box_address(plan.hash, dealer.me, advert.sender), sealed)
         return None
 
     @cached_property
@@ -340,9 +326,7 @@ class Attacker:
             holders = sorted(points)[: plan.t]
             (value,) = shamir.combine_each(
                 shamir.coefficients(holders),
-                np.frombuffer(b"".join(points[i] for i in holders), np.uint8).reshape(
-                    1, plan.t, shamir.SHARE_BYTES
-                ),
+                np.frombuffer(b"".join(points[i] for i in holders), np.uint8).reshape(1, plan.t, shamir.SHARE_BYTES),
             )
             assert value is not None
             owner = dealt[root]
@@ -473,9 +457,7 @@ def given_shares(plan: Plan, puppet: Puppet, message: Unmasking) -> Iterator[tup
     """(root of the dealing, secret, share) of everything one unmasking message gives away."""
     roots = {dealer.id: dealer.root for dealer in puppet.heard(Bundle).dealers}
     opened = set(puppet.heard(Survivors).groups)
-    wanted = [
-        (owner, r + 1) for owner in message.seed_owners for r, g in plan.groups_of[owner] if (r, g) in opened
-    ]
+    wanted = [(owner, r + 1) for owner in message.seed_owners for r, g in plan.groups_of[owner] if (r, g) in opened]
     for places, data in (
         (wanted, message.seeds),
         ([(owner, transcript.KEY_SECRET) for owner in message.key_owners], message.keys),

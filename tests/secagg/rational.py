@@ -77,9 +77,7 @@ def fewest(rows: Collection[Collection[int]], columns: Sequence[int], most: int)
     return most + 1
 
 
-def leverage(
-    rows: Sequence[Collection[int]], columns: Sequence[int], weights: Sequence[Fraction]
-) -> list[Fraction]:
+def leverage(rows: Sequence[Collection[int]], columns: Sequence[int], weights: Sequence[Fraction]) -> list[Fraction]:
     """The diagonal of the projector on the row space of A·diag(w), by Gram-Schmidt without roots."""
     basis: list[list[Fraction]] = []
     for row in matrix(rows, columns):
@@ -91,8 +89,7 @@ def leverage(
         if any(vector):
             basis.append(vector)
     return [
-        sum((v[i] ** 2 / sum((x * x for x in v), Fraction(0)) for v in basis), Fraction(0))
-        for i in range(len(columns))
+        sum((v[i] ** 2 / sum((x * x for x in v), Fraction(0)) for v in basis), Fraction(0)) for i in range(len(columns))
     ]
 
 

@@ -150,9 +150,7 @@ def tree(leaves: Sequence[bytes]) -> list[list[bytes]]:
     levels = [list(leaves)]
     while len(levels[-1]) > 1:
         level = levels[-1] + [sha256(label("tree-empty")).digest()] * (len(levels[-1]) % 2)
-        levels.append(
-            [sha256(label("tree-node") + level[i] + level[i + 1]).digest() for i in range(0, len(level), 2)]
-        )
+        levels.append([sha256(label("tree-node") + level[i] + level[i + 1]).digest() for i in range(0, len(level), 2)])
     return levels
 
 
@@ -234,10 +232,7 @@ class Plan:
         lot = sorted(self._shuffle(self.ids, now, "lot")[: c * m])
         if self.schedule == 2:
             seats = self._shuffle(lot, now, "transversal")
-            return [
-                [sorted(seats[a * c + (k - r * a) % c] for a in range(m)) for k in range(c)]
-                for r in range(self.R)
-            ]
+            return [[sorted(seats[a * c + (k - r * a) % c] for a in range(m)) for k in range(c)] for r in range(self.R)]
         orders = [self._shuffle(lot, now, "grouping", r) for r in range(self.R)]
         return [[sorted(order[g * m : (g + 1) * m]) for g in range(c)] for order in orders]
 
@@ -254,8 +249,7 @@ class Plan:
 
         circle, n, half = fisher_yates(self.ids, words()), len(self.ids), self.degree // 2
         return {
-            v: sorted(circle[(place + step) % n] for step in range(-half, half + 1))
-            for place, v in enumerate(circle)
+            v: sorted(circle[(place + step) % n] for step in range(-half, half + 1)) for place, v in enumerate(circle)
         }
 
     def encode(self, client: int, update: Sequence[float]) -> list[int]:
@@ -356,9 +350,7 @@ class Client:
         hashes, boxes = [], []
         for place, holder in enumerate(holders):
             nonce, shares = self.draw(32), [row[place] for row in table]
-            hashes.append(
-                b"".join(share_hash(plan, self.id, holder, k, s, nonce) for k, s in enumerate(shares))
-            )
+            hashes.append(b"".join(share_hash(plan, self.id, holder, k, s, nonce) for k, s in enumerate(shares)))
             if holder == self.id:
                 self.held[self.id] = nonce, shares
                 continue
@@ -367,9 +359,7 @@ class Client:
             box_nonce = self.draw(12)
             boxes.append(box_nonce + AESGCM(key).encrypt(box_nonce, nonce + b"".join(shares), address))
         root = tree([sha256(label("tree-leaf") + row).digest() for row in hashes])[-1][0]
-        commitments = [
-            H("seed-commitment", plan.hash, u32(self.id), u32(r), b) for r, b in enumerate(self.seeds)
-        ]
+        commitments = [H("seed-commitment", plan.hash, u32(self.id), u32(r), b) for r, b in enumerate(self.seeds)]
         signed = label("sign-shares") + plan.hash + u32(self.id) + self.keys[self.id]
         signature = self.sign(signed + many(commitments) + root)
         public = u32(self.id) + many(commitments) + root + signature

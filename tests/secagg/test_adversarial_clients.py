@@ -26,9 +26,7 @@ def _fast_signatures() -> Iterator[None]:
 
 
 def run_with(
-    plan: Plan,
-    cheaters: Mapping[int, str],
-    absent: Mapping[int, Stage] | None = None,
+    plan: Plan, cheaters: Mapping[int, str], absent: Mapping[int, Stage] | None = None
 ) -> tuple[Cluster, Result]:
     """A run in lockstep with these cheaters, and others who stop answering at a stage. Checked."""
     absent = absent or {}

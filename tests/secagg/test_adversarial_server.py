@@ -46,13 +46,7 @@ from secagg.protocol.messages import (
     ToClient,
     Unmasking,
 )
-from tests.secagg.cluster import (
-    both_kinds,
-    identity,
-    make_inputs,
-    make_plan,
-    signed,
-)
+from tests.secagg.cluster import both_kinds, identity, make_inputs, make_plan, signed
 from tests.secagg.drbg import Drbg
 from tests.secagg.malicious import Puppet, World
 
@@ -172,8 +166,7 @@ NON_CANONICAL = [(FIELD + k).to_bytes(32, "little") for k in range(19)] + [
 
 @pytest.mark.parametrize("field", ["channel", "mask"])
 @pytest.mark.parametrize(
-    ("key", "why"),
-    [(key, "low-order") for key in LOW_ORDER] + [(key, "non-canonical") for key in NON_CANONICAL],
+    ("key", "why"), [(key, "low-order") for key in LOW_ORDER] + [(key, "non-canonical") for key in NON_CANONICAL]
 )
 def test_every_low_order_or_non_canonical_key_is_refused_although_its_owner_signed_it(
     key: bytes, why: str, field: str
@@ -274,9 +267,7 @@ def test_plan_bytes_that_no_plan_has_are_refused() -> None:
 # --- stage 2: the bundle -----------------------------------------------------------------------------------
 
 
-def dealt(
-    n: int = 5, **changes: object
-) -> tuple[World, dict[int, Puppet], dict[int, Dealing], dict[int, list[int]]]:
+def dealt(n: int = 5, **changes: object) -> tuple[World, dict[int, Puppet], dict[int, Dealing], dict[int, list[int]]]:
     world = World(make_plan(n, **changes))
     puppets = world.run_to(Stage.SHARES)
     dealings = {v: p.find(Dealing) for v, p in puppets.items()}
@@ -361,9 +352,7 @@ def test_disputed_shares_are_never_given_on() -> None:
     for v, p in puppets.items():
         bundle = world.bundle(v, dealings, dealt_to)
         if v == 0:
-            bundle = replace(
-                bundle, boxes=bytes(box_bytes(world.plan)) + bundle.boxes[box_bytes(world.plan) :]
-            )
+            bundle = replace(bundle, boxes=bytes(box_bytes(world.plan)) + bundle.boxes[box_bytes(world.plan) :])
         p.tell(bundle)
     asked = world.survivors(p.find(MaskedInput) for p in puppets.values())
     for p in puppets.values():
@@ -444,17 +433,10 @@ def test_a_row_that_the_audit_closes_is_refused() -> None:
     asked = world.survivors(inputs)
     assert asked.groups == ((0, 1),)
     one = next(p for v, p in puppets.items() if v not in (a, b))
-    refuses(
-        one.fork(),
-        replace(asked, groups=((0, 0), (0, 1))),
-        PeerError,
-        r"group \(0, 0\), which my audit closes",
-    )
+    refuses(one.fork(), replace(asked, groups=((0, 0), (0, 1))), PeerError, r"group \(0, 0\), which my audit closes")
     refuses(one.fork(), replace(asked, groups=((0, 1), (7, 0))), PeerError, "no such group")
     assert isinstance(one.fork().tell(asked), Consistency)
-    assert isinstance(
-        one.fork().tell(replace(asked, groups=())), Consistency
-    )  # fewer rows are always allowed
+    assert isinstance(one.fork().tell(replace(asked, groups=())), Consistency)  # fewer rows are always allowed
 
 
 def test_without_the_audit_a_row_of_one_survivor_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,10 +521,9 @@ def test_a_second_answer_in_stage_three_is_the_same_or_none(change: str) -> None
     asked = world.survivors(inputs.values())
     first = puppets[0].tell(asked)
     assert puppets[0].tell(asked) == first
-    other = {
-        "other survivors": world.survivors(inputs[v] for v in range(4)),
-        "fewer rows": replace(asked, groups=()),
-    }[change]
+    other = {"other survivors": world.survivors(inputs[v] for v in range(4)), "fewer rows": replace(asked, groups=())}[
+        change
+    ]
     refuses(puppets[0], other, PeerError, "other survivors or groups than I signed")
 
 
@@ -621,9 +602,7 @@ def test_a_signature_over_anything_else_does_not_count() -> None:
         signed(2, transcript.opening(plan, bytes(32), ids, asked.groups)),  # another view
     ):
         forged = {**made, 2: Consistency(2, bad)}
-        error = refuses(
-            puppets[0].fork(), world.signatures(forged.values()), PeerError, "client 2: wrong signature"
-        )
+        error = refuses(puppets[0].fork(), world.signatures(forged.values()), PeerError, "client 2: wrong signature")
         assert error.culprit == 2
 
 
@@ -678,9 +657,7 @@ def test_the_sum_of_an_opened_row_is_all_that_follows_for_every_dropout_stage() 
         world = World(make_plan(7, colluders=1, threshold=5), inputs=None)
         world.run_to(Stage.UNMASKING, absent=dict(zip((5, 6), stages, strict=True)))
         attacker = world.attacker()
-        survivors = frozenset(v for v, s in zip((5, 6), stages, strict=True) if s > Stage.INPUTS) | set(
-            range(5)
-        )
+        survivors = frozenset(v for v, s in zip((5, 6), stages, strict=True) if s > Stage.INPUTS) | set(range(5))
         assert [found.clients for found in attacker.learned] == [survivors]
         assert attacker.is_right(attacker.learned[0])
         assert attacker.more_than_agreed() == []
@@ -693,9 +670,7 @@ def test_the_sum_of_an_opened_row_is_all_that_follows_for_every_dropout_stage() 
 def test_same_inputs_in_two_runs_give_other_masked_vectors_whose_difference_is_not_the_inputs() -> None:
     plan = make_plan(5, length=64)
     inputs = make_inputs(plan)
-    first, second = (
-        World(plan, inputs=inputs, name=name).run_to(Stage.INPUTS) for name in (b"first", b"second")
-    )
+    first, second = (World(plan, inputs=inputs, name=name).run_to(Stage.INPUTS) for name in (b"first", b"second"))
     differences = []
     for v in plan.ids:
         a, b = (run[v].find(MaskedInput).vectors[0] for run in (first, second))

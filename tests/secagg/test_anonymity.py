@@ -7,14 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg.exposure import anonymity, mincut
-from secagg.exposure.anonymity import (
-    atom_bound,
-    bounds,
-    decidable,
-    dependent,
-    transversal_bound,
-    transversal_guarantee,
-)
+from secagg.exposure.anonymity import atom_bound, bounds, decidable, dependent, transversal_bound, transversal_guarantee
 from secagg.exposure.rowspace import Field, RowSpace
 from secagg.exposure.schedules import Schedule
 from tests.secagg import rational
@@ -31,9 +24,7 @@ def span(n: int, rows, depth: int = anonymity.REPORT_DEPTH) -> RowSpace:
 
 
 @st.composite
-def groupings(
-    draw: st.DrawFn, least: int = 1, most: int = 4
-) -> tuple[int, dict[tuple[int, int], tuple[int, ...]]]:
+def groupings(draw: st.DrawFn, least: int = 1, most: int = 4) -> tuple[int, dict[tuple[int, int], tuple[int, ...]]]:
     """Rows of a few partitions of up to 9 columns, some of them closed."""
     n = draw(st.integers(2, 9))
     rows = {}
@@ -88,9 +79,7 @@ def test_without_dropouts_two_equal_groupings_expose_nobody():
             assert not rational.exposed([*first, *second], range(6))
 
 
-DESIGNS = [
-    (m, c, R) for m in range(2, 8) for c in range(2, 13) if m * c <= 30 for R in range(1, min(m, c) + 1)
-]
+DESIGNS = [(m, c, R) for m in range(2, 8) for c in range(2, 13) if m * c <= 30 for R in range(1, min(m, c) + 1)]
 
 
 @pytest.mark.parametrize(("m", "c", "R"), DESIGNS)

@@ -31,9 +31,7 @@ def opened_rows(missing: dict[int, set[int]], rounds: int, anonymity: int) -> li
 
 @settings(deadline=None, max_examples=40)
 @given(st.dictionaries(st.integers(0, 5), st.sets(st.sampled_from(list(CLIENTS)), max_size=6)))
-def test_atoms_that_take_part_whole_or_not_at_all_protect_over_all_rounds(
-    missing: dict[int, set[int]],
-) -> None:
+def test_atoms_that_take_part_whole_or_not_at_all_protect_over_all_rounds(missing: dict[int, set[int]]) -> None:
     rows = opened_rows(missing, 6, ATOM)
     atoms = SCHEDULE.atoms(CLIENTS, SEED, 0)
     for row in rows:

@@ -119,14 +119,7 @@ BOUND: dict[str, tuple[Any, dict[str, Any], dict[str, list[Any]]]] = {
     "share hash": (
         share_hash,
         {"plan_hash": A, "dealer": 1, "holder": 2, "secret": 0, "share": bytes(33), "nonce": B},
-        {
-            "plan_hash": [B],
-            "dealer": [3],
-            "holder": [3],
-            "secret": [1],
-            "share": [b"\1" + bytes(32)],
-            "nonce": [C],
-        },
+        {"plan_hash": [B], "dealer": [3], "holder": [3], "secret": [1], "share": [b"\1" + bytes(32)], "nonce": [C]},
     ),
     "pairwise mask": (
         pairwise_key,

@@ -41,10 +41,7 @@ def test_the_papers_default_exposes_every_client():
     assert not verdict.closed
     assert verdict.objections
     assert verdict.sentences[0].startswith("REPORT ONLY")
-    assert (
-        "the server learns the updates of clients 0, 1, 2, 3, 4, 5, 6, 7 and 52 others exactly"
-        in verdict.sentences
-    )
+    assert "the server learns the updates of clients 0, 1, 2, 3, 4, 5, 6, 7 and 52 others exactly" in verdict.sentences
 
 
 def test_by_default_the_same_run_opens_some_sums_and_exposes_nobody():
@@ -237,9 +234,7 @@ def test_the_order_and_the_kind_of_the_arguments_do_not_matter():
     weights = {i: 1.0 + i % 3 for i in range(40)}
     verdicts = [
         audit(draw, survivors, Policy(), weights=weights, plan_hash=b"plan"),
-        audit(
-            list(draw), set(survivors), Policy(), weights=dict(reversed(weights.items())), plan_hash=b"plan"
-        ),
+        audit(list(draw), set(survivors), Policy(), weights=dict(reversed(weights.items())), plan_hash=b"plan"),
         audit(draw, np.array(survivors)[::-1], Policy(), weights=weights, plan_hash=b"plan"),
     ]
     assert len({(v.opened, tuple(v.closed.items()), tuple(v.leverage.items())) for v in verdicts}) == 1

@@ -22,9 +22,7 @@ SEED = bytes(range(32))
 LENGTH = 40
 
 
-def aggregate(
-    schedule: Schedule, n: int, *, policy: Policy, drop=(), weights=()
-) -> tuple[Result, np.ndarray]:
+def aggregate(schedule: Schedule, n: int, *, policy: Policy, drop=(), weights=()) -> tuple[Result, np.ndarray]:
     """A real run over random updates: keys, shares, masks, consistency, unmasking."""
     identities = make_identities(range(n), Drbg(b"identities"))
     plan = Plan(
@@ -103,9 +101,7 @@ def test_the_attack_finds_a_client_in_a_real_run_exactly_if_the_audit_says_expos
 def test_least_squares_finds_exactly_the_exposed(data):
     n = data.draw(st.integers(2, 12))
     rows = data.draw(st.lists(st.sets(st.integers(0, n - 1), min_size=1), min_size=1, max_size=14))
-    weights = data.draw(
-        st.none() | st.fixed_dictionaries({i: st.sampled_from([0.5, 1.0, 3.0]) for i in range(n)})
-    )
+    weights = data.draw(st.none() | st.fixed_dictionaries({i: st.sampled_from([0.5, 1.0, 3.0]) for i in range(n)}))
     truth = np.arange(n)[:, None] * 1.5 + np.array([[0.25, -3.0]])
     scale = {i: 1.0 if weights is None else weights[i] for i in range(n)}
     members = {(0, k): row for k, row in enumerate(rows)}

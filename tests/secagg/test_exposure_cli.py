@@ -23,9 +23,7 @@ def test_the_papers_default_is_described_in_words(capsys):
 
 
 def test_a_safe_schedule_is_described_in_words(capsys):
-    arguments = (
-        "exposure --clients 62 --size 6 --groupings 4 --schedule transversal --drop 0.05 --colluders 1"
-    )
+    arguments = "exposure --clients 62 --size 6 --groupings 4 --schedule transversal --drop 0.05 --colluders 1"
     assert main(arguments.split()) == 0
     said = capsys.readouterr().out
     assert "2 left out at random, 3 drop out, 1 collude with the server" in said

@@ -116,9 +116,7 @@ def test_any_three_groupings_with_any_dropouts_and_one_colluder(n, size):
 
 @pytest.mark.long
 @pytest.mark.parametrize(("n", "size", "count"), [(8, 4, 2), (8, 2, 2), (8, 4, 3), (6, 2, 3)])
-@pytest.mark.parametrize(
-    "policy", [Policy(anonymity=2, max_leverage=1.0), Policy(max_leverage=1.0), Policy()]
-)
+@pytest.mark.parametrize("policy", [Policy(anonymity=2, max_leverage=1.0), Policy(max_leverage=1.0), Policy()])
 def test_any_groupings_of_eight_with_any_dropouts_and_colluders(n, size, count, policy):
     everything(n, size, count, policy, most_colluders=2 if count == 2 else 1)
 

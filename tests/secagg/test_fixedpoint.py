@@ -16,9 +16,7 @@ from secagg.crypto.fixedpoint import HALF_RING, LEAST_CLIP, FixedPoint, Integers
 from secagg.errors import UsageError
 
 clients = st.one_of(st.integers(1, 2000), st.integers(1, 2**30))
-clips = st.one_of(
-    st.floats(1e-6, 1e6), st.floats(LEAST_CLIP, 2.0**90), st.integers(-60, 60).map(lambda e: 2.0**e)
-)
+clips = st.one_of(st.floats(1e-6, 1e6), st.floats(LEAST_CLIP, 2.0**90), st.integers(-60, 60).map(lambda e: 2.0**e))
 encodings = st.builds(FixedPoint, clients=clients, clip=clips)
 
 
@@ -62,12 +60,7 @@ def test_the_sum_of_values_at_the_clip_does_not_wrap(encoding: FixedPoint) -> No
 
 
 @settings(deadline=None, max_examples=300)
-@given(
-    encodings,
-    st.sampled_from([np.float32, np.float64]),
-    st.one_of(st.just(1.0), st.floats(1e-3, 1e3)),
-    st.data(),
-)
+@given(encodings, st.sampled_from([np.float32, np.float64]), st.one_of(st.just(1.0), st.floats(1e-3, 1e3)), st.data())
 def test_encode_agrees_with_exact_fractions(
     encoding: FixedPoint, dtype: type[np.floating[Any]], weight: float, data: st.DataObject
 ) -> None:
@@ -100,15 +93,11 @@ def test_a_product_that_leaves_the_floats_is_clipped_not_refused() -> None:
     arrays.arrays(np.uint32, st.integers(0, 50)),
     st.one_of(st.just(1.0), st.floats(1e-3, 1e6), st.integers(1, 1000)),
 )
-def test_decode_is_one_product_in_float64_rounded_to_float32(
-    encoding: FixedPoint, total: Any, divisor: float
-) -> None:
+def test_decode_is_one_product_in_float64_rounded_to_float32(encoding: FixedPoint, total: Any, divisor: float) -> None:
     decoded = encoding.decode(total, divisor=divisor)
     assert decoded.dtype == np.float32
     signed = [word - 2**32 if word >= HALF_RING else word for word in total.tolist()]
-    assert decoded.tolist() == [
-        float(np.float32(value * (1 / (divisor * encoding.scale)))) for value in signed
-    ]
+    assert decoded.tolist() == [float(np.float32(value * (1 / (divisor * encoding.scale)))) for value in signed]
 
 
 @settings(deadline=None)
@@ -194,8 +183,7 @@ def test_weights_and_divisors_must_be_ordinary_positive_numbers(weight: float) -
 
 
 @pytest.mark.parametrize(
-    "update",
-    [np.zeros(3, np.int64), np.zeros(3, np.float16), np.zeros(3, ">f4"), np.zeros(3, complex), ["a"], [None]],
+    "update", [np.zeros(3, np.int64), np.zeros(3, np.float16), np.zeros(3, ">f4"), np.zeros(3, complex), ["a"], [None]]
 )
 def test_fixed_point_refuses_what_is_not_float(update: Any) -> None:
     with pytest.raises(UsageError, match="float32 or float64"):
@@ -228,9 +216,7 @@ INTEGER_TYPES = [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np
 
 @settings(deadline=None, max_examples=150)
 @given(st.integers(1, 1000), st.integers(0, 10**6), st.sampled_from(INTEGER_TYPES), st.data())
-def test_integers_of_any_width_are_exact_or_refused(
-    count: int, bound: int, dtype: Any, data: st.DataObject
-) -> None:
+def test_integers_of_any_width_are_exact_or_refused(count: int, bound: int, dtype: Any, data: st.DataObject) -> None:
     encoding = Integers(clients=count, bound=bound)
     update = data.draw(arrays.arrays(dtype, st.integers(0, 20)))
     if all(-bound <= int(value) <= bound for value in update):

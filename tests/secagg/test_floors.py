@@ -96,11 +96,7 @@ BELOW: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "default colluders": ({"colluders": N // 3 - 1}, {"colluders": None}, "my floor is 2"),
     "one survivor fewer": ({"policy": Policy(min_survivors=2, anonymity=3)}, {}, "weaker"),
     "anonymity one less": ({"policy": Policy(min_survivors=3, anonymity=2)}, {}, "weaker"),
-    "leverage a little more": (
-        {"policy": Policy(min_survivors=3, anonymity=3, max_leverage=0.8000001)},
-        {},
-        "weaker",
-    ),
+    "leverage a little more": ({"policy": Policy(min_survivors=3, anonymity=3, max_leverage=0.8000001)}, {}, "weaker"),
     "report instead of enforce": (
         {"policy": Policy(min_survivors=3, anonymity=3, mode=REPORT_EVEN_IF_EXPOSED)},
         {},
@@ -123,11 +119,7 @@ BELOW: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "3 groupings, my maximum is 2",
     ),
     "another schedule": ({"schedule": replace(TRIPLES, name="fixed")}, {"schedule": TRIPLES}, "schedule"),
-    "groups of another size": (
-        {"schedule": Schedule(name="random", size=3)},
-        {"schedule": TRIPLES},
-        "schedule",
-    ),
+    "groups of another size": ({"schedule": Schedule(name="random", size=3)}, {"schedule": TRIPLES}, "schedule"),
     "integers one below mine": ({"clip": None, "bound": 99}, {"bound": 100}, "bound 99 would reveal"),
     "integers where I sum none": ({"clip": None, "bound": 100}, {"bound": None}, "mine is None"),
     "a sparse graph that two colluders may cut": (
@@ -137,11 +129,7 @@ BELOW: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     ),
     "another training": ({}, {"training_id": bytes(32)}, "another training"),
     "another training seed": ({"training_seed": bytes(32)}, {"training_seed": bytes(31) + b"\1"}, "seed"),
-    "the sparse mode": (
-        {"schedule": Schedule(name="random", size=N), "degree": 4, "threshold": 3},
-        {},
-        "semi-honest",
-    ),
+    "the sparse mode": ({"schedule": Schedule(name="random", size=N), "degree": 4, "threshold": 3}, {}, "semi-honest"),
 }
 
 
@@ -175,10 +163,7 @@ def test_a_roster_that_is_not_the_pinned_one_is_refused(change: str) -> None:
     roster = {
         "one less": pinned.roster[:-1],
         "one more": make_plan(N + 1).roster,
-        "another key": (
-            *pinned.roster[:-1],
-            replace(pinned.roster[-1], identity=make_plan(9).roster[8].identity),
-        ),
+        "another key": (*pinned.roster[:-1], replace(pinned.roster[-1], identity=make_plan(9).roster[8].identity)),
         "another id": (*pinned.roster[:-1], replace(pinned.roster[-1], id=70)),
     }[change]
     world = World(pinned, floors=floors_of(pinned))
@@ -232,9 +217,7 @@ def test_a_server_cannot_lower_the_threshold_in_the_bytes_of_a_plan() -> None:
 def test_defaults_are_those_of_the_design() -> None:
     for n, colluders, t in ((10, 3, 7), (60, 20, 41), (3, 1, 3), (100, 33, 67)):
         schedule = Schedule(name="random", size=n)
-        plan = replace(
-            make_plan(2), roster=ROSTER[:n], schedule=schedule, bound=1, threshold=None, colluders=None
-        )
+        plan = replace(make_plan(2), roster=ROSTER[:n], schedule=schedule, bound=1, threshold=None, colluders=None)
         assert (plan.assumed_colluders, plan.t) == (colluders, t)
 
 

@@ -61,9 +61,7 @@ def test_sampled_decoding_agrees_with_every_clustering(n, m, R):
     assert sampled.client == pytest.approx(truth / total, abs=0.04)
 
 
-@pytest.mark.parametrize(
-    ("n", "m", "least"), [(60, 3, 4), (60, 5, 6), (60, 10, 12), (60, 6, 7), (60, 12, 15)]
-)
+@pytest.mark.parametrize(("n", "m", "least"), [(60, 3, 4), (60, 5, 6), (60, 10, 12), (60, 6, 7), (60, 12, 15)])
 def test_full_rank_needs_more_clusterings_than_the_paper_says_because_all_share_the_total(n, m, least):
     assert formulas.groupings_needed(n, m) == least
     assert formulas.paper_groupings_needed(n, m) == m < least
@@ -130,10 +128,7 @@ def test_the_chance_that_someone_is_surrounded_is_that_of_sampled_clusterings():
     schedule = Schedule(name="random", size=3)
     bad = set(range(12))
     rounds = 2000
-    hit = sum(
-        any(len(set(group) - bad) == 1 for group in schedule.draw(range(60), SEED, t)[0])
-        for t in range(rounds)
-    )
+    hit = sum(any(len(set(group) - bad) == 1 for group in schedule.draw(range(60), SEED, t)[0]) for t in range(rounds))
     assert hit / rounds == pytest.approx(float(formulas.someone_surrounded(60, 3, 12)), abs=0.04)
 
 
@@ -153,8 +148,7 @@ def test_reclustering_lets_colluders_learn_without_surrounding_anyone():
 def test_the_expected_number_of_distinct_mates_is_that_of_every_clustering(n, m, R):
     groupings = every(n, m)
     total = sum(
-        len(set().union(*(mates(grouping, 0) for grouping in chosen)))
-        for chosen in product(groupings, repeat=R)
+        len(set().union(*(mates(grouping, 0) for grouping in chosen))) for chosen in product(groupings, repeat=R)
     )
     assert formulas.client_cost(n, m, R, 7).keys == Fraction(total, len(groupings) ** R)
 

@@ -164,9 +164,7 @@ blobs = st.binary(max_size=200)
 rows = st.lists(st.tuples(st.integers(0, 65535), ids), unique=True, max_size=5).map(sorted).map(tuple)
 commitments = st.lists(hashes, max_size=3).map(tuple)
 adverts = st.builds(KeyAdvert, ids, keys, keys, signatures)
-matrices = hnp.arrays(np.uint32, st.tuples(st.integers(1, 3), st.integers(1, 5))) | st.just(
-    np.empty((0, 0), np.uint32)
-)
+matrices = hnp.arrays(np.uint32, st.tuples(st.integers(1, 3), st.integers(1, 5))) | st.just(np.empty((0, 0), np.uint32))
 STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "KeyAdvert": adverts,
     "KeyList": st.builds(KeyList, blobs, st.lists(adverts, max_size=3).map(tuple)),
@@ -179,9 +177,7 @@ STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
         Survivors, st.lists(st.builds(Survivor, ids, id_sets, signatures), max_size=3).map(tuple), rows
     ),
     "Consistency": st.builds(Consistency, ids, signatures),
-    "Signatures": st.builds(
-        Signatures, st.lists(st.builds(Endorsement, ids, signatures), max_size=3).map(tuple)
-    ),
+    "Signatures": st.builds(Signatures, st.lists(st.builds(Endorsement, ids, signatures), max_size=3).map(tuple)),
     "Unmasking": st.builds(Unmasking, ids, id_sets, blobs, id_sets, blobs, signatures),
 }
 
@@ -195,11 +191,7 @@ def test_decode_is_the_inverse_of_encode(name: str, data: st.DataObject) -> None
     again = decode(raw)
     assert type(again) is type(message)
     if isinstance(message, MaskedInput):
-        assert (again.sender, again.disputes, again.signature) == (
-            message.sender,
-            message.disputes,
-            message.signature,
-        )
+        assert (again.sender, again.disputes, again.signature) == (message.sender, message.disputes, message.signature)
         assert np.array_equal(again.vectors, message.vectors)
         assert again.vectors.shape == message.vectors.shape
     else:
@@ -239,10 +231,7 @@ def test_a_plan_has_one_encoding_and_one_version_and_no_trailing_bytes() -> None
             Plan.from_bytes(b"\x02" + raw[1:])
 
 
-@pytest.mark.parametrize(
-    ("field", "bad"),
-    [(-0.0, "negative zero"), (float("nan"), "nan"), (float("inf"), "infinity")],
-)
+@pytest.mark.parametrize(("field", "bad"), [(-0.0, "negative zero"), (float("nan"), "nan"), (float("inf"), "infinity")])
 def test_a_float_that_is_not_finite_or_has_two_encodings_is_refused(field: float, bad: str) -> None:
     raw = make_plan(4, bound=None, clip=1.5, colluders=0).to_bytes()
     spelled = np.array([1.5], "<f8").tobytes()

@@ -39,7 +39,5 @@ def test_the_generator_reaches_every_size_schedule_cheat_and_kind_of_trouble() -
     drawn = {name for case in cases for name in case.cheaters.values()}
     assert {name for name in CHEATS if not name.startswith("silence")} <= drawn
     assert {stage for case in cases for stage in case.absent.values()} == set(range(5))
-    full = [
-        case for case in cases if len(case.plan.ids) - len(case.absent) - len(case.cheaters) == case.plan.t
-    ]
+    full = [case for case in cases if len(case.plan.ids) - len(case.absent) - len(case.cheaters) == case.plan.t]
     assert len(full) > 100  # exactly at the threshold

@@ -72,9 +72,7 @@ def test_graph_stays_connected_whichever_degree_minus_one_clients_leave(
 
 @settings(deadline=None)
 @given(graphs(), st.data())
-def test_graph_depends_on_seed_and_ranks_alone(
-    case: tuple[list[int], int, bytes], data: st.DataObject
-) -> None:
+def test_graph_depends_on_seed_and_ranks_alone(case: tuple[list[int], int, bytes], data: st.DataObject) -> None:
     roster, degree, seed = case
     near = graph.neighbours(roster, degree, seed)
     assert graph.neighbours(data.draw(st.permutations(roster)), degree, seed) == near
@@ -103,9 +101,7 @@ def test_stream_does_not_repeat_from_block_to_block() -> None:
 def test_every_order_is_equally_likely() -> None:
     orders = Counter(tuple(graph.circle(range(4), i.to_bytes(2, "little"))) for i in range(4800))
     assert len(orders) == 24
-    assert (
-        sum((seen - 200) ** 2 / 200 for seen in orders.values()) < 49.7
-    )  # chi-square, 23 degrees: p = 0.001
+    assert sum((seen - 200) ** 2 / 200 for seen in orders.values()) < 49.7  # chi-square, 23 degrees: p = 0.001
 
 
 def test_words_of_the_incomplete_stretch_are_skipped() -> None:
@@ -130,8 +126,7 @@ def test_client_listed_twice_is_refused() -> None:
 
 def exact_tail(least: int, n: int, marked: int, drawn: int) -> Fraction:
     ways = sum(
-        math.comb(marked, x) * math.comb(n - marked, drawn - x)
-        for x in range(max(least, 0), min(marked, drawn) + 1)
+        math.comb(marked, x) * math.comb(n - marked, drawn - x) for x in range(max(least, 0), min(marked, drawn) + 1)
     )
     return Fraction(ways, math.comb(n, drawn))
 
@@ -158,12 +153,7 @@ def test_tail_is_exact(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize(
     ("least", "n", "marked", "drawn"),
-    [
-        (23, 10**6 - 1, 50_000, 44),
-        (58, 999, 200, 112),
-        (291, 10**6 - 1, 330_000, 572),
-        (24, 10**7 - 1, 500_000, 46),
-    ],
+    [(23, 10**6 - 1, 50_000, 44), (58, 999, 200, 112), (291, 10**6 - 1, 330_000, 572), (24, 10**7 - 1, 500_000, 46)],
 )
 def test_tail_is_exact_for_large_rosters(least: int, n: int, marked: int, drawn: int) -> None:
     assert_just_above(graph._tail(least, n, marked, drawn), exact_tail(least, n, marked, drawn))
@@ -180,10 +170,7 @@ def test_bounds_count_the_clients_in_trouble(n: int, k: int, marked: int) -> Non
             among += sum(found >= t for found in beside)
             below += sum(k - found < t for found in beside)
         total = math.comb(n, marked) * Fraction(n - marked, n)
-        for log, exact in (
-            (graph._outnumbered(n, k, t, marked), among),
-            (graph._unrebuilt(n, k, t, marked), below),
-        ):
+        for log, exact in ((graph._outnumbered(n, k, t, marked), among), (graph._unrebuilt(n, k, t, marked), below)):
             assert_just_above(log - math.log(n), exact / total / n)
 
 
@@ -304,10 +291,7 @@ def test_searched_graphs_fail_no_more_often_than_asked() -> None:
     """From the seed to the failure, on the real graph, with (a), (b) and (c) as they are written."""
     n, trials = 60, 3000
     found = graph.search(n, colluders=0.1, dropouts=0.15, privacy=2**-5, correctness=2**-5)
-    colluders, dropouts = (
-        set(range(found.colluders)),
-        set(range(found.colluders, found.colluders + found.dropouts)),
-    )
+    colluders, dropouts = (set(range(found.colluders)), set(range(found.colluders, found.colluders + found.dropouts)))
     exposed = lost = 0
     for i in range(trials):
         near = graph.neighbours(range(n), found.degree, i.to_bytes(2, "little"))
@@ -315,9 +299,7 @@ def test_searched_graphs_fail_no_more_often_than_asked() -> None:
         exposed += not connected(near, honest - dropouts) or any(
             len(colluders.intersection(near[client])) >= found.threshold for client in honest
         )
-        lost += any(
-            found.degree - len(dropouts.intersection(near[client])) < found.threshold for client in near
-        )
+        lost += any(found.degree - len(dropouts.intersection(near[client])) < found.threshold for client in near)
     for failures, log2 in ((exposed, found.privacy), (lost, found.correctness)):
         assert log2 <= -5
         assert failures / trials <= 2**log2 + 4 * math.sqrt(2**log2 / trials)
@@ -338,9 +320,7 @@ def test_search_is_minimal_among_all_degrees_and_thresholds(
     n: int, colluders: float, dropouts: float, privacy: float, correctness: float
 ) -> None:
     try:
-        found = graph.search(
-            n, colluders=colluders, dropouts=dropouts, privacy=privacy, correctness=correctness
-        )
+        found = graph.search(n, colluders=colluders, dropouts=dropouts, privacy=privacy, correctness=correctness)
     except UsageError:
         found = None
     if math.floor(colluders * n + 1e-6) + math.floor(dropouts * n + 1e-6) > n - 2:
@@ -427,14 +407,10 @@ def test_differences_from_google_are_those_of_the_docs(
 
 
 def test_tables_of_the_docs_are_what_search_finds() -> None:
-    rows = re.findall(
-        r"^\| (\d+)% \| (\d+)% \| ([\d,]+) \| (\d+) \((\d+)\) \|", DOCS.read_text(), re.MULTILINE
-    )
+    rows = re.findall(r"^\| (\d+)% \| (\d+)% \| ([\d,]+) \| (\d+) \((\d+)\) \|", DOCS.read_text(), re.MULTILINE)
     assert len(rows) >= len(PUBLISHED)
     for colluders, dropouts, n, k, t in rows:
-        found = graph.search(
-            int(n.replace(",", "")), colluders=int(colluders) / 100, dropouts=int(dropouts) / 100
-        )
+        found = graph.search(int(n.replace(",", "")), colluders=int(colluders) / 100, dropouts=int(dropouts) / 100)
         assert (found.degree, found.threshold) == (int(k), int(t))
 
 

@@ -90,8 +90,7 @@ def test_random_changes_with_the_round_and_the_seed():
 def test_who_is_left_out_changes_with_the_round():
     schedule = Schedule(name="random", size=3)
     left_out = {
-        frozenset(range(31)) - set(clients_of(schedule.draw(range(31), SEED, round)[0]))
-        for round in range(200)
+        frozenset(range(31)) - set(clients_of(schedule.draw(range(31), SEED, round)[0])) for round in range(200)
     }
     assert len(left_out) > 25
 
@@ -119,9 +118,7 @@ def test_atoms_stay_together_in_every_grouping_of_every_round(groupings):
             for grouping in schedule.draw(range(40), SEED, round):
                 assert any(set(atom) <= set(group) for group in grouping)
     assert all(len(atoms) == 1 for atoms in together.values())
-    assert (
-        len(together) == 39
-    )  # 13 atoms over the training, of which each round seats 12; one client fits in none
+    assert len(together) == 39  # 13 atoms over the training, of which each round seats 12; one client fits in none
 
 
 def test_atoms_meet_different_atoms():

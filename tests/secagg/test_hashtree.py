@@ -58,18 +58,13 @@ def test_another_leaf_place_or_sibling_leads_elsewhere(contents: list[bytes], da
         assert root(leaf(contents[place]), place, bent) != rows[-1]
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 2**16 - 1), st.integers(0, 70)), max_size=2 * KERNEL_ROWS),
-    st.booleans(),
-)
+@given(st.lists(st.tuples(st.integers(0, 2**16 - 1), st.integers(0, 70)), max_size=2 * KERNEL_ROWS), st.booleans())
 def test_many_paths_at_once_lead_where_each_leads_alone(ends: list[tuple[int, int]], ragged: bool) -> None:
     """Of one length or of several, places beyond the tree included: a server may send anything."""
     draw = Drbg(b"paths")
     paths = [[draw(32) for _ in range(depth if ragged else 7)] for _, depth in ends]
     hashes = np.frombuffer(draw(32 * len(ends)), np.uint8).reshape(-1, 32)
-    alone = [
-        climb(row.tobytes(), place, path) for row, (place, _), path in zip(hashes, ends, paths, strict=True)
-    ]
+    alone = [climb(row.tobytes(), place, path) for row, (place, _), path in zip(hashes, ends, paths, strict=True)]
     assert hashtree.roots(hashes, [place for place, _ in ends], paths) == alone
 
 

@@ -41,8 +41,7 @@ def test_one_of_many_processes_wins(tmp_path: Path) -> None:
         f"print(FileJournal({str(tmp_path)!r}).create('name', sys.argv[1].encode()) is None)"
     )
     running = [
-        subprocess.Popen([sys.executable, "-c", script, str(i)], stdout=subprocess.PIPE, text=True)
-        for i in range(4)
+        subprocess.Popen([sys.executable, "-c", script, str(i)], stdout=subprocess.PIPE, text=True) for i in range(4)
     ]
     assert sorted(process.communicate()[0].strip() for process in running) == ["False"] * 3 + ["True"]
 

@@ -26,9 +26,7 @@ from secagg.kernels import threads as parallel
     length=st.integers(0, 100),
     seed=st.binary(min_size=16, max_size=16),
 )
-def test_add_streams_agrees_with_integers(
-    signs: list[int], before: int, start: int, length: int, seed: bytes
-) -> None:
+def test_add_streams_agrees_with_integers(signs: list[int], before: int, start: int, length: int, seed: bytes) -> None:
     words = prg.mask(seed, 200 * (len(signs) + 1))
     vector, streams = words[:200].copy(), words[200:].reshape(-1, 200).copy()
     expected = vector.tolist()
@@ -138,16 +136,7 @@ assert len(vectors.encode.signatures) == 2 and vectors.decode.signatures
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     # those that only other kernels call
-    inner = {
-        "_unpack",
-        "_ripple",
-        "_pack",
-        "_times_plus",
-        "_pack_points",
-        "_pair",
-        "_parallel",
-        "_first_nonzero",
-    }
+    inner = {"_unpack", "_ripple", "_pack", "_times_plus", "_pack_points", "_pair", "_parallel", "_first_nonzero"}
     assert set(done.stdout.split()) <= inner | {"mul", "sub", "inverse"}
 
 

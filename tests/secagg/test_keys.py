@@ -122,9 +122,7 @@ def test_an_identity_of_small_order_signs_nothing(point: edwards.Point, message:
 @pytest.mark.parametrize("point", SMALL)
 @given(message=st.binary(max_size=100), a=st.integers(1, edwards.ORDER - 1))
 @settings(max_examples=5, deadline=None)
-def test_commitments_of_small_order_or_off_by_one_are_refused(
-    point: edwards.Point, message: bytes, a: int
-) -> None:
+def test_commitments_of_small_order_or_off_by_one_are_refused(point: edwards.Point, message: bytes, a: int) -> None:
     identity, public = edwards.times(a, edwards.BASE), edwards.encode(edwards.times(a, edwards.BASE))
     small = edwards.signature(point, edwards.challenge(point, identity, message) * a)
     with pytest.raises(PeerError, match="client 3"):

@@ -42,9 +42,7 @@ def test_leverage_is_the_diagonal_of_the_projector(case):
     assert measure(rows, weights).values == pytest.approx([float(value) for value in exact], abs=1e-10)
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "groupings"), [("random", 6, 4), ("transversal", 5, 4), ("random", 3, 3)]
-)
+@pytest.mark.parametrize(("name", "size", "groupings"), [("random", 6, 4), ("transversal", 5, 4), ("random", 3, 3)])
 def test_the_interpreter_computes_the_same_bits(name, size, groupings, monkeypatch):
     draw = Schedule(name=name, size=size, groupings=groupings).draw(range(30), SEED, 0)
     rows = [group for grouping in draw for group in grouping]

@@ -18,9 +18,7 @@ from secagg.kernels import threads as parallel
 
 @settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(0, 300), st.integers(1, 100), st.integers(1, 5))
-def test_pieces_cover_the_range_once_and_are_cut_at_multiples(
-    start: int, length: int, step: int, threads: int
-) -> None:
+def test_pieces_cover_the_range_once_and_are_cut_at_multiples(start: int, length: int, step: int, threads: int) -> None:
     pieces = sorted(parallel.spread(lambda a, b: (a, b), start, start + length, step=step, threads=threads))
     assert [x for a, b in pieces for x in range(a, b)] == list(range(start, start + length))
     assert all(a % step == 0 for a, _ in pieces[1:])
@@ -47,9 +45,7 @@ def test_an_error_in_any_piece_reaches_the_caller(threads: int) -> None:
         parallel.spread(work, 0, 20, step=1, threads=threads)
 
 
-def test_idle_threads_wait_for_the_next_call_and_keep_nothing_of_the_last(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_idle_threads_wait_for_the_next_call_and_keep_nothing_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parallel, "_idle", [])
 
     def call() -> tuple[set[int], weakref.ref[threading.Barrier]]:

@@ -80,10 +80,7 @@ def test_defaults_are_those_of_the_documents(n: int, colluders: int, t: int) -> 
         ({"degree": 4, "threshold": 3, "schedule": Schedule(name="random", size=3)}, "one group"),
         ({"policy": Policy(anonymity=7)}, "no group could be opened"),
         ({"policy": Policy(min_survivors=7)}, "no group could be opened"),
-        (
-            {"roster": roster(12), "schedule": Schedule(name="atoms", size=6, groupings=2, atom=2)},
-            "never hide 3",
-        ),
+        ({"roster": roster(12), "schedule": Schedule(name="atoms", size=6, groupings=2, atom=2)}, "never hide 3"),
         ({"schedule": Schedule(name="random", size=7)}, "7"),
     ],
 )

@@ -51,9 +51,7 @@ def masked(vector: prg.Ring32, keys: Sequence[bytes], signs: Sequence[int], offs
 
 def test_masks_have_published_answers(backend: str) -> None:
     # Counter blocks 0, 1 and 2 under the zero key: AESAVS, and test cases 1 and 2 of McGrew and Viega's GCM.
-    published = (
-        "66e94bd4ef8a2c3b884cfa59ca342b2e58e2fccefa7e3061367f1d57a4e7455a0388dace60b6a392f328c2b971b2fe78"
-    )
+    published = "66e94bd4ef8a2c3b884cfa59ca342b2e58e2fccefa7e3061367f1d57a4e7455a0388dace60b6a392f328c2b971b2fe78"
     assert prg.mask(bytes(16), 12).astype("<u4").tobytes().hex() == published
     # AESAVS, KeySbox and VarKey for 128 bits: counter block 0 under other keys.
     for key, block in {
@@ -272,8 +270,7 @@ def run(code: str, **environment: str) -> str:
 
 def test_importing_prg_does_not_import_numba() -> None:
     assert (
-        run("import sys; from secagg.crypto import fixedpoint, prg, shamir; print('numba' in sys.modules)")
-        == "False"
+        run("import sys; from secagg.crypto import fixedpoint, prg, shamir; print('numba' in sys.modules)") == "False"
     )
 
 
@@ -355,18 +352,14 @@ def oddities(left: npt.NDArray[np.uint32], right: npt.NDArray[np.uint32]) -> lis
             found.append(f"bit {place} of the words agrees too rarely or too often")
     a, b = (stream / 2**32 - 0.5 for stream in (left, right))
     for lag in range(-8, 9):  # words of the same blocks and of the two before and after
-        correlation = 12 * np.mean(
-            a[max(lag, 0) : len(a) + min(lag, 0)] * b[max(-lag, 0) : len(b) - max(lag, 0)]
-        )
+        correlation = 12 * np.mean(a[max(lag, 0) : len(a) + min(lag, 0)] * b[max(-lag, 0) : len(b) - max(lag, 0)])
         if abs(correlation) > 5 / np.sqrt(len(a)):
             found.append(f"words {lag} apart are correlated")
     return found
 
 
 def test_masks_of_neighbouring_keys_are_independent(backend: str) -> None:
-    keys = [i.to_bytes(16, "little") for i in range(12)] + [
-        (1 << i).to_bytes(16, "big") for i in range(8, 128, 10)
-    ]
+    keys = [i.to_bytes(16, "little") for i in range(12)] + [(1 << i).to_bytes(16, "big") for i in range(8, 128, 10)]
     streams = [prg.mask(key, 20_000) for key in keys]
     for i, left in enumerate(streams):
         assert not oddities(left[20:], left[:-20]), f"stream {i} and itself, some blocks later"

@@ -110,20 +110,14 @@ class Masking:
         members = {v: {w: self.adverts[w] for w in shown[v]} for v in plan.ids}
         revealed = [self.own(v, r) for r, g in opened for v in plan.group((r, g)) if v not in dropouts]
         revealed += [
-            self.between(d, w, r)
-            for d in dropouts
-            for r, g in plan.groups_of[d]
-            for w in plan.group((r, g))
-            if w != d
+            self.between(d, w, r) for d in dropouts for r, g in plan.groups_of[d] for w in plan.group((r, g)) if w != d
         ]
         encoded = {v: np.array([inputs[v]], np.uint32) for v in plan.ids}
         for values in product(range(ring), repeat=len(self.keys)):
             self.values = dict(zip(self.keys, values, strict=True))
             view: list[int] = []
             for v, client in self.clients.items():
-                view += (
-                    masking.masked_vectors(plan, client._memory, members[v], encoded[v]).ravel() % ring
-                ).tolist()
+                view += (masking.masked_vectors(plan, client._memory, members[v], encoded[v]).ravel() % ring).tolist()
             counted[tuple(view + [self.values[key] for key in revealed])] += 1
         return counted
 
@@ -217,9 +211,7 @@ def test_the_count_detects_a_client_that_was_lied_to_about_a_missing_group_mate(
 # --- the same with the reference, in a ring of three ------------------------------------------------------
 
 
-def reference_views(
-    plan: Plan, inputs: Inputs, modulus: int, dropouts: Sequence[int]
-) -> Counter[tuple[int, ...]]:
+def reference_views(plan: Plan, inputs: Inputs, modulus: int, dropouts: Sequence[int]) -> Counter[tuple[int, ...]]:
     """The view of the server over all values of all masks, by the protocol in plain integers."""
     parties = {v: reference.Party(v, identities_of(plan)[v].private, Drbg(b"party %d" % v)) for v in plan.ids}
     seen = reference.Transcript(plan)
@@ -227,9 +219,7 @@ def reference_views(
     reference.share(seen, list(parties.values()))
     own = {v: reference.self_key(parties[v].seeds[0], plan.hash, v, 0) for v in plan.ids}
     pairs = {
-        (v, w): reference.pairwise_key(
-            reference.agree(parties[v].mask, seen.adverts[w].mask), plan.hash, v, w, 0
-        )
+        (v, w): reference.pairwise_key(reference.agree(parties[v].mask, seen.adverts[w].mask), plan.hash, v, w, 0)
         for v in plan.ids
         for w in plan.ids
         if v < w
@@ -242,11 +232,7 @@ def reference_views(
     for values in product(range(modulus), repeat=len(names)):
         table = dict(zip(names, values, strict=True))
         reference.mask(
-            seen,
-            list(parties.values()),
-            vectors,
-            modulus,
-            lambda key, length, table=table: [table[key]] * length,
+            seen, list(parties.values()), vectors, modulus, lambda key, length, table=table: [table[key]] * length
         )
         view = [seen.masked[v][0][0] for v in plan.ids]
         counted[tuple(view + [table[key] for key in revealed])] += 1

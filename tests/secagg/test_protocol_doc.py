@@ -98,12 +98,7 @@ def test_every_error_is_documented_and_no_other() -> None:
 
 
 def test_documented_limits_agree_with_the_code() -> None:
-    found = {
-        name: getattr(module, name)
-        for module in (plan, shamir, box)
-        for name in vars(module)
-        if name.isupper()
-    }
+    found = {name: getattr(module, name) for module in (plan, shamir, box) for name in vars(module) if name.isupper()}
     for name, value, _ in table("Limits"):
         assert found[name] == int(value), name
     assert {row[0] for row in table("Limits")} >= {name for name in found if name.startswith("MOST_")}
@@ -133,9 +128,7 @@ def arrows(diagram: int) -> set[tuple[str, str, str]]:
 
 
 def test_the_client_diagram_agrees_with_its_steps() -> None:
-    steps = {
-        (before.name, after.name, message.__name__) for (before, message), (_, after) in client.STEPS.items()
-    }
+    steps = {(before.name, after.name, message.__name__) for (before, message), (_, after) in client.STEPS.items()}
     failures = {(state.name, "FAILED", "anything else") for state in State if state is not State.FAILED}
     assert arrows(0) == steps | failures | {("NEW", "ADVERTISED", "hello")}
 
@@ -143,9 +136,7 @@ def test_the_client_diagram_agrees_with_its_steps() -> None:
 def test_the_server_diagram_agrees_with_its_steps() -> None:
     takes = {(stage.name, stage.name, message.__name__) for stage, message in server.STEPS}
     closes = {(stage.name, Stage(stage + 1).name, "advance") for stage in server.CLOSE}
-    failures = {
-        (stage.name, "FAILED", "advance with too few") for stage in server.CLOSE if stage < Stage.CONSISTENCY
-    }
+    failures = {(stage.name, "FAILED", "advance with too few") for stage in server.CLOSE if stage < Stage.CONSISTENCY}
     assert arrows(1) == takes | closes | failures
 
 

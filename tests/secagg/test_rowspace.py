@@ -68,9 +68,7 @@ def test_null_vectors_stay_null_vectors_and_fill_the_null_space(case):
     for row in rows:
         space.add(row)
         for vector in space.null.tolist():
-            assert all(
-                sum(vector[i] for i in seen) % int(FIELD.prime) == 0 for seen in rows[: rows.index(row) + 1]
-            )
+            assert all(sum(vector[i] for i in seen) % int(FIELD.prime) == 0 for seen in rows[: rows.index(row) + 1])
     echelon = RowSpace(n, FIELD)
     assert _rank_mod_p(space.null.tolist()) == n - space.rank
     assert echelon.rank == 0

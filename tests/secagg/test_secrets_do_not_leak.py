@@ -213,9 +213,7 @@ def test_no_secret_in_any_refusal_of_a_client_or_a_server() -> None:
                 for letter in cluster.flying:
                     if rng.random() < 0.1:
                         place = rng.randrange(len(letter.data))
-                        letter.data = (
-                            letter.data[:place] + bytes([rng.randrange(256)]) + letter.data[place + 1 :]
-                        )
+                        letter.data = letter.data[:place] + bytes([rng.randrange(256)]) + letter.data[place + 1 :]
                 cluster.deliver_all()
                 try:
                     cluster.advance()
@@ -278,9 +276,5 @@ def test_messages_that_carry_shares_show_none_of_them() -> None:
     raw = b"".join(encode(message) for sent in cluster.sent.values() for message in sent)
     carried = [name for name, secret in secrets.items() if name.startswith("share") and secret in raw]
     assert len(carried) > 20  # they are in the bytes, on purpose, and only there
-    never = [
-        n
-        for n, s in secrets.items()
-        if n.startswith(("identity", "channel", "mask key", "seed")) and s in raw
-    ]
+    never = [n for n, s in secrets.items() if n.startswith(("identity", "channel", "mask key", "seed")) and s in raw]
     assert never == []

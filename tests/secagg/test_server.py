@@ -202,9 +202,7 @@ def test_the_last_stage_uses_as_many_threads_as_it_is_told(monkeypatch: pytest.M
         unmask, "add_masks", lambda *a, threads: used.append(threads) or real_masks(*a, threads=threads)
     )
     monkeypatch.setattr(
-        unmask,
-        "spread",
-        lambda *a, step, threads: used.append(threads) or real_spread(*a, step=step, threads=threads),
+        unmask, "spread", lambda *a, step, threads: used.append(threads) or real_spread(*a, step=step, threads=threads)
     )
     cluster.server.advance()
     assert used == [3, 3]

@@ -25,9 +25,7 @@ def packed(value: int) -> bytes:
     return value.to_bytes(SHARE_BYTES, "little")
 
 
-def split_in_integers(
-    secrets: list[bytes], threshold: int, indices: list[int], entropy: Drbg
-) -> list[list[int]]:
+def split_in_integers(secrets: list[bytes], threshold: int, indices: list[int], entropy: Drbg) -> list[list[int]]:
     """The scheme as `split` documents it, with nothing but integers."""
     shares = []
     for secret in secrets:
@@ -59,9 +57,7 @@ def test_the_modulus_is_prime_and_holds_any_secret() -> None:
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.binary(min_size=32, max_size=32), max_size=4), indices_of, st.data())
-def test_split_agrees_with_plain_integers(
-    secrets: list[bytes], indices: list[int], data: st.DataObject
-) -> None:
+def test_split_agrees_with_plain_integers(secrets: list[bytes], indices: list[int], data: st.DataObject) -> None:
     threshold = data.draw(st.integers(1, len(indices)))
     seed = data.draw(st.binary(max_size=4))
     shares = shamir.split_each(secrets, threshold, indices, Drbg(seed))
@@ -77,9 +73,7 @@ def test_any_threshold_of_shares_rebuilds_the_secrets(
 ) -> None:
     threshold = data.draw(st.integers(1, len(indices)))
     shares = shamir.split_each(secrets, threshold, indices, Drbg(b"any"))
-    holders = data.draw(st.permutations(range(len(indices))))[
-        : data.draw(st.integers(threshold, len(indices)))
-    ]
+    holders = data.draw(st.permutations(range(len(indices))))[: data.draw(st.integers(threshold, len(indices)))]
     coefficients = shamir.coefficients([indices[h] for h in holders])
     assert shamir.combine_each(coefficients, shares[:, holders]) == secrets
     lists = [[share.tobytes() for share in row[holders]] for row in shares]

@@ -15,17 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import (
-    FileJournal,
-    MemoryJournal,
-    Plan,
-    Policy,
-    Result,
-    Schedule,
-    Stage,
-    TooFewSurvivors,
-    UsageError,
-)
+from secagg import FileJournal, MemoryJournal, Plan, Policy, Result, Schedule, Stage, TooFewSurvivors, UsageError
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED
 from secagg.protocol import wire
 from secagg.protocol.messages import MaskedInput, ToServer, Unmasking
@@ -61,9 +51,7 @@ def same(one: Result, other: Result) -> None:
         assert opened.members == other.groups[row].members
         assert opened.total.tolist() == other.groups[row].total.tolist()
     assert (one.closed, one.lost, one.blamed) == (other.closed, other.lost, other.blamed)
-    assert {v: out.stage for v, out in one.dropouts.items()} == {
-        v: out.stage for v, out in other.dropouts.items()
-    }
+    assert {v: out.stage for v, out in one.dropouts.items()} == {v: out.stage for v, out in other.dropouts.items()}
 
 
 def no_child_is_left() -> bool:
@@ -249,11 +237,7 @@ def test_the_number_of_processes_changes_no_byte_of_any_message(kind: str, tmp_p
 
 @needs_fork
 @pytest.mark.parametrize(
-    ("mistake", "words"),
-    [
-        (lambda vector: vector[:-1], "shape"),
-        (lambda vector: vector * 10**6, "outside"),
-    ],
+    ("mistake", "words"), [(lambda vector: vector[:-1], "shape"), (lambda vector: vector * 10**6, "outside")]
 )
 def test_a_usage_error_crosses_processes_and_leaves_no_process_behind(
     mistake: Callable[[Any], Any], words: str
@@ -415,9 +399,7 @@ def test_memory_of_processes_is_the_group_sums_and_two_clients_each() -> None:
     slots, sums, all_vectors = 2 * processes * groupings, 2 * groupings, 12 * groupings
     assert watch.above is not None
     vectors = watch.above / (4 * length)
-    assert (
-        vectors < slots + sums + 12 < all_vectors
-    )  # the rest: encoded updates, and the processes themselves
+    assert vectors < slots + sums + 12 < all_vectors  # the rest: encoded updates, and the processes themselves
 
 
 def test_clear_and_run_audit_alike() -> None:

@@ -133,9 +133,7 @@ class Lab:
         key = (id(puppet), tuple(sorted(made.signature for made in endorsements)))
         if key not in self._unmasked:
             last = puppet.fork()
-            self._unmasked[key] = (
-                last if last.offer(self.world.signatures(endorsements), in_bytes=False) else None
-            )
+            self._unmasked[key] = last if last.offer(self.world.signatures(endorsements), in_bytes=False) else None
         return self._unmasked[key] or puppet
 
     def outcomes(self, views: dict[int, View], *, silent: bool) -> Iterator[Attacker]:
@@ -156,9 +154,7 @@ class Lab:
             yield Attacker(self.world, last, [*last, *colluders])
 
 
-def too_much(
-    lab: Lab, splits: Iterator[dict[int, View]], *, silent: bool = True
-) -> tuple[int, int, Learned | None]:
+def too_much(lab: Lab, splits: Iterator[dict[int, View]], *, silent: bool = True) -> tuple[int, int, Learned | None]:
     """How many splits and outcomes were tried, and the first thing learned beyond the agreed sums."""
     tried = outcomes = 0
     for views in splits:
@@ -180,9 +176,7 @@ def too_much(
 def opened_sets(attacker: Attacker) -> set[frozenset[int]]:
     """The survivor sets for which somebody gave shares."""
     return {
-        frozenset(m.id for m in p.heard(Survivors).members)
-        for p in attacker.honest
-        if p.client.state.name == "DONE"
+        frozenset(m.id for m in p.heard(Survivors).members) for p in attacker.honest if p.client.state.name == "DONE"
     }
 
 
@@ -200,8 +194,7 @@ def splits_of_u2(plan: Plan, honest: Sequence[int]) -> Iterator[dict[int, View]]
 
 def splits_of_both(plan: Plan, honest: Sequence[int]) -> Iterator[dict[int, View]]:
     per_client = [
-        [View(u1, u2) for u1 in subsets_with(v, plan.ids, plan.t) for u2 in subsets_with(v, u1, plan.t)]
-        for v in honest
+        [View(u1, u2) for u1 in subsets_with(v, plan.ids, plan.t) for u2 in subsets_with(v, u1, plan.t)] for v in honest
     ]
     for views in product(*per_client):
         yield dict(zip(honest, views, strict=True))
@@ -263,9 +256,7 @@ def name_of(case: object) -> str:
 
 
 @pytest.mark.parametrize("case", JOINT, ids=name_of)
-def test_every_split_of_u1_u2_and_u3_together_reveals_nothing_more(
-    case: tuple[int, int, int, Schedule],
-) -> None:
+def test_every_split_of_u1_u2_and_u3_together_reveals_nothing_more(case: tuple[int, int, int, Schedule]) -> None:
     lab = lab_for(*case)
     tried, outcomes, found = too_much(lab, splits_of_both(lab.plan, lab.honest))
     assert found is None
@@ -339,9 +330,7 @@ def test_different_survivors_told_to_everybody_open_nothing() -> None:
     assert world.attacker().learned == []
 
 
-def test_without_the_consistency_check_different_survivors_lay_a_victim_bare(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_without_the_consistency_check_different_survivors_lay_a_victim_bare(monkeypatch: pytest.MonkeyPatch) -> None:
     blind_to(labels.SIGN_OPENING, monkeypatch)
     world, puppets, gone, victim = divided_survivors()
     assert len(open_divided(world, puppets, gone)) == 5

@@ -34,15 +34,7 @@ from secagg import (
 from secagg.protocol.client_state import State
 from secagg.protocol.messages import Consistency, MaskedInput, ToClient, Unmasking
 from secagg.protocol.wire import encode
-from tests.secagg.cluster import (
-    Cluster,
-    check_outcome,
-    copied,
-    identity,
-    make_inputs,
-    make_plan,
-    remembered_signatures,
-)
+from tests.secagg.cluster import Cluster, check_outcome, copied, identity, make_inputs, make_plan, remembered_signatures
 from tests.secagg.drbg import Drbg
 from tests.secagg.malicious import Puppet, World
 
@@ -68,8 +60,7 @@ def transcript_of(plan: Plan, *, restoring: bool) -> tuple[list[bytes], list[lis
     entropy = {v: Drbg(b"entropy %d" % v) for v in plan.ids}
     journal = MemoryJournal()
     clients = {
-        v: Client(v, identity(v), world.floors, plan.round, world.journals[v], entropy=entropy[v])
-        for v in plan.ids
+        v: Client(v, identity(v), world.floors, plan.round, world.journals[v], entropy=entropy[v]) for v in plan.ids
     }
     server, sent = Server(plan, journal), []
 
@@ -155,13 +146,7 @@ def test_saved_bytes_belong_to_one_identity_and_one_version() -> None:
     data = world.run_to(Stage.SHARES)[0].client.save()
     with pytest.raises(UsageError, match="another identity"):
         Client.restore(data, identity(1), world.floors, MemoryJournal())
-    for bad in (
-        b"",
-        data[:10],
-        b"secagg client 2\n" + data[16:],
-        b"secagg server 1\n" + data[16:],
-        data[:-1],
-    ):
+    for bad in (b"", data[:10], b"secagg client 2\n" + data[16:], b"secagg server 1\n" + data[16:], data[:-1]):
         with pytest.raises(UsageError):
             Client.restore(bad, identity(0), world.floors, MemoryJournal())
     server = Server(plan_of_six()).save()
@@ -221,10 +206,7 @@ def test_of_two_processes_restored_from_the_same_bytes_exactly_one_acts(tmp_path
     saved_in_every_state(tmp_path)
     workers = [
         subprocess.Popen(
-            [sys.executable, "-c", WORKER, str(tmp_path), str(me)],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-c", WORKER, str(tmp_path), str(me)], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
         for me in range(2)
     ]

@@ -53,11 +53,7 @@ class AnySchedule(RuleBasedStateMachine):
     twice to them), the run must end with exact sums. `hurt` counts generously.
     """
 
-    @initialize(
-        shape=st.sampled_from(SHAPES),
-        patient=st.booleans(),
-        seed=st.integers(0, 1000),
-    )
+    @initialize(shape=st.sampled_from(SHAPES), patient=st.booleans(), seed=st.integers(0, 1000))
     def start(self, shape: tuple[int, int, int, int, int], patient: bool, seed: int) -> None:
         n, t, colluders, size, groupings = shape
         schedule = Schedule(name="random", size=size, groupings=groupings)
@@ -183,11 +179,7 @@ class AnySchedule(RuleBasedStateMachine):
             assert self.too_few
             return
         check_outcome(
-            cluster,
-            cluster.server.result(),
-            cheaters=self.hurt,
-            liars=self.liars,
-            spoilers=self.spoilers | self.liars,
+            cluster, cluster.server.result(), cheaters=self.hurt, liars=self.liars, spoilers=self.spoilers | self.liars
         )
 
 
@@ -198,9 +190,7 @@ class AnyServer(RuleBasedStateMachine):
     """
 
     @initialize(
-        shape=st.sampled_from(
-            [(4, 3, 1, 4, 1), (4, 3, 1, 2, 1), (5, 4, 1, 2, 1), (4, 3, 0, 2, 2), (5, 3, 0, 4, 1)]
-        ),
+        shape=st.sampled_from([(4, 3, 1, 4, 1), (4, 3, 1, 2, 1), (5, 4, 1, 2, 1), (4, 3, 0, 2, 2), (5, 3, 0, 4, 1)]),
         collusion=st.booleans(),
     )
     def start(self, shape: tuple[int, int, int, int, int], collusion: bool) -> None:
@@ -248,9 +238,7 @@ class AnyServer(RuleBasedStateMachine):
         if state is State.DEALT:
             if len(dealings) < world.plan.t:
                 return None
-            return world.bundle(
-                puppet.me, dealings, {v: self.dealt_to(p) for v, p in attempt.items() if v in dealings}
-            )
+            return world.bundle(puppet.me, dealings, {v: self.dealt_to(p) for v, p in attempt.items() if v in dealings})
         inputs = [p.find(MaskedInput) for p in attempt.values() if self.said(p, MaskedInput)]
         if state is State.MASKED:
             return world.survivors(inputs) if len(inputs) >= world.plan.t else None
@@ -280,9 +268,7 @@ class AnyServer(RuleBasedStateMachine):
         ids = self.world.plan.ids
         missing = data.draw(
             st.one_of(
-                st.just(set()),
-                st.sampled_from(ids).map(lambda v: {v}),
-                st.sets(st.sampled_from(ids), max_size=3),
+                st.just(set()), st.sampled_from(ids).map(lambda v: {v}), st.sets(st.sampled_from(ids), max_size=3)
             )
         )
         mixed = data.draw(st.integers(0, 3)) == 0
@@ -429,9 +415,7 @@ class AnyServer(RuleBasedStateMachine):
             for v in self.world.honest:
                 signed = set()
                 for puppet in [p for p in self.everybody() if p.me == v]:
-                    signed |= {
-                        message.signature for message in puppet.said if isinstance(message, Consistency)
-                    }
+                    signed |= {message.signature for message in puppet.said if isinstance(message, Consistency)}
                 assert len(signed) <= 1
 
 

@@ -31,9 +31,7 @@ def test_the_generator_reproduces_every_vector() -> None:
     made = make_vectors.texts()
     assert sorted(made) == FILES
     for name, text in made.items():
-        assert (FOLDER / name).read_text("ascii") == text, (
-            f"python -m tests.secagg.make_vectors changes {name}"
-        )
+        assert (FOLDER / name).read_text("ascii") == text, f"python -m tests.secagg.make_vectors changes {name}"
 
 
 def test_the_vectors_are_small() -> None:
@@ -50,9 +48,7 @@ def test_every_operation_and_every_error_has_a_vector() -> None:
     assert {step["op"] for step in steps} == set(OPERATIONS)
     raised = {step["ok"] for step in steps} - {True}
     classes = {
-        name
-        for name, value in vars(errors).items()
-        if isinstance(value, type) and not issubclass(value, Warning)
+        name for name, value in vars(errors).items() if isinstance(value, type) and not issubclass(value, Warning)
     }
     refused_seeds = {"NotCommitted", "NotRevealed", "WronglyRevealed"}
     assert raised == classes - {"SecAggError"} | refused_seeds

@@ -127,10 +127,7 @@ def bad_agreement() -> Case:
 def signatures() -> Case:
     case = Case("ed25519", "Ed25519 signatures: RFC 8032, section 7.1, tests 1 and 2, and one under a label.")
     mine = labels.SIGN_KEYS + PLAN_HASH
-    for private, message, wanted in (
-        *RFC_8032,
-        (Drbg(b"vectors/ed25519")(32).hex(), mine.hex(), None),
-    ):
+    for private, message, wanted in (*RFC_8032, (Drbg(b"vectors/ed25519")(32).hex(), mine.hex(), None)):
         out = case.do("ed25519.sign", {"private": private, "message": message})
         assert wanted in (None, out["signature"])
         case.do("ed25519.verify", {**out, "message": message, "signer": 1})
@@ -298,9 +295,7 @@ def fixed_point() -> Case:
         for weight in (1.0, 0.4, 2.5):
             update = {"f64": doubles(values)}
             case.do("encode", {"clients": clients, "clip": clip, "update": update, "weight": weight})
-    ties = {
-        "f64": doubles(np.array([0.5, 1.5, 2.5, -0.5, -1.5]) * 2.0**-30)
-    }  # the scale of this clip is 2^30
+    ties = {"f64": doubles(np.array([0.5, 1.5, 2.5, -0.5, -1.5]) * 2.0**-30)}  # the scale of this clip is 2^30
     case.do("encode", {"clients": 1, "clip": 1.0, "update": ties, "weight": 1.0})
     single = {"f32": np.array([0.1, -0.7, 3], "<f4").tobytes().hex()}
     case.do("encode", {"clients": 4, "clip": 2.0, "update": single, "weight": 0.75})
@@ -315,9 +310,7 @@ def integers() -> Case:
     case = Case("integers", "Exact integers to the ring and back.")
     for clients, bound in ((1, 2**31 - 1), (5, 1000), (65535, 32767), (3, 0)):
         values = [0, bound, -bound, bound // 2]
-        out = case.do(
-            "encode", {"clients": clients, "bound": bound, "update": {"i64": values}, "weight": 1.0}
-        )
+        out = case.do("encode", {"clients": clients, "bound": bound, "update": {"i64": values}, "weight": 1.0})
         case.do("decode", {"clients": clients, "bound": bound, "total": out["encoded"], "divisor": 1.0})
     return case
 
@@ -360,16 +353,13 @@ def bad_numbers() -> Case:
 
 
 def trees() -> Case:
-    case = Case(
-        "hash_tree", "Roots, levels and proofs of trees of 1 to 9 leaves, and what a wrong proof gives."
-    )
+    case = Case("hash_tree", "Roots, levels and proofs of trees of 1 to 9 leaves, and what a wrong proof gives.")
     for count in (1, 2, 3, 4, 5, 9):
         contents = [Drbg(f"vectors/leaf/{k}".encode())(64).hex() for k in range(count)]
         out = case.do("tree", {"contents": contents})
         for place in {0, count - 1}:
             climbed = case.do(
-                "tree.climb",
-                {"content": contents[place], "place": place, "siblings": out["proofs"][place]},
+                "tree.climb", {"content": contents[place], "place": place, "siblings": out["proofs"][place]}
             )
             assert climbed["root"] == out["root"]
     wrong = case.do("tree.climb", {"content": contents[3], "place": 2, "siblings": out["proofs"][3]})
@@ -379,8 +369,7 @@ def trees() -> Case:
 
 def derived_keys() -> Case:
     case = Case(
-        "derived",
-        "Mask keys from agreed secrets and seeds, nonces and hashes of shares, commitments to seeds.",
+        "derived", "Mask keys from agreed secrets and seeds, nonces and hashes of shares, commitments to seeds."
     )
     common = {"plan_hash": PLAN_HASH.hex()}
     for a, b, grouping in ((2, 5, 0), (5, 2, 0), (2, 5, 1), (2, 2**32 - 1, 0)):
@@ -408,9 +397,7 @@ SCHEDULES: tuple[tuple[str, int, int, int, int], ...] = (
 
 
 def schedules() -> Case:
-    case = Case(
-        "schedules", "Shuffles and groupings drawn from a training seed and a round, with those left out."
-    )
+    case = Case("schedules", "Shuffles and groupings drawn from a training seed and a round, with those left out.")
     for purpose, index in (("lot", 0), ("grouping", 0), ("grouping", 1)):
         values = {"items": list(range(8)), "seed": SEED.hex(), "purpose": purpose, "index": index}
         case.do("shuffle", {**values, "round": 3})
@@ -449,9 +436,7 @@ def bad_schedules() -> Case:
 
 
 def graphs() -> Case:
-    case = Case(
-        "neighbours", "The circle and the neighbours of the sparse mode, and degrees that no circle has."
-    )
+    case = Case("neighbours", "The circle and the neighbours of the sparse mode, and degrees that no circle has.")
     out = case.do("graph", {"ids": list(range(10)), "degree": 4, "seed": ""})
     assert out["circle"] == [8, 4, 2, 9, 3, 6, 5, 7, 1, 0]
     for degree in (2, 6):

@@ -223,9 +223,7 @@ def floors() -> Case:
     case.do("floors.check", {**fine, "round": plan.round + 1}, "PlanRefused")
     case.do("floors.check", {**fine, "context": "00"}, "PlanRefused")
     others = {
-        "another roster": flat_plan(
-            roster=tuple(Member(m.id, identity(m.id + 50).public) for m in plan.roster)
-        ),
+        "another roster": flat_plan(roster=tuple(Member(m.id, identity(m.id + 50).public) for m in plan.roster)),
         "another training": flat_plan(training_id=bytes(32)),
         "another seed": flat_plan(training_seed=bytes(32)),
         "no colluders": flat_plan(colluders=0),
@@ -301,9 +299,7 @@ def lowered_threshold(flat: Case) -> Case:
     honest, plan = got(case, "keylist", KeyList), flat_plan()
     context = plan.context.hex()
     bad.send("t3", replace(honest, plan=patched(plan, threshold=3)), "PlanRefused", context=context)
-    fewer = flat_plan(
-        colluders=0, threshold=3
-    ).to_bytes()  # a valid plan, but below the client's floor of colluders
+    fewer = flat_plan(colluders=0, threshold=3).to_bytes()  # a valid plan, but below the client's floor of colluders
     bad.send("t3 with no colluders", replace(honest, plan=fewer), "PlanRefused", context=context)
     return case
 
@@ -329,9 +325,7 @@ def plan_below_floors(flat: Case) -> Case:
     }.items():
         forged = replace(honest, plan=flat_plan(**changes).to_bytes())
         bad.send(name, forged, "PlanRefused", context=plan.context.hex())
-    bad.send(
-        "plan bytes", replace(honest, plan=plan.to_bytes() + b"\x00"), "WireError", context=plan.context.hex()
-    )
+    bad.send("plan bytes", replace(honest, plan=plan.to_bytes() + b"\x00"), "WireError", context=plan.context.hex())
     return case
 
 
@@ -444,8 +438,7 @@ def noncanonical_share(flat: Case) -> Case:
     content = reference.unseal(agreed, reference.box_address(plan.hash, 3, 2), bundle.boxes[:size])
     nonce, shares = content[:32], [PRIME.to_bytes(33, "little"), content[-33:]]
     hashes = [
-        reference.share_hash(plan.hash, 3, 2, k, s, reference.share_nonce(nonce, k))
-        for k, s in enumerate(shares)
+        reference.share_hash(plan.hash, 3, 2, k, s, reference.share_nonce(nonce, k)) for k, s in enumerate(shares)
     ]
     dealing = got(case, "dealing/3", Dealing)
     table = b"".join(hashes) + dealing.hashes[64:]
@@ -468,17 +461,13 @@ def noncanonical_share(flat: Case) -> Case:
         "wrong place": replace(bundle, proofs=place),
         "wrong sibling": replace(bundle, proofs=sibling),
         "wrong root": replace(
-            bundle,
-            dealers=(bundle.dealers[0], replace(bundle.dealers[1], root=bytes(32)), *bundle.dealers[2:]),
+            bundle, dealers=(bundle.dealers[0], replace(bundle.dealers[1], root=bytes(32)), *bundle.dealers[2:])
         ),
     }.items():
         # every copy takes the same step, so each needs its own journal
         case.do("client.restore", {"client": "2", "bytes": "before", "actor": name, "journal": name})
         case.give(f"lie/{name}", encode(forged))
-        case.do(
-            "client.receive",
-            {"client": name, "message": f"lie/{name}", "update": "2", "as": f"masked/{name}"},
-        )
+        case.do("client.receive", {"client": name, "message": f"lie/{name}", "update": "2", "as": f"masked/{name}"})
         assert got(case, f"masked/{name}", MaskedInput).disputes == (3,)
     return case
 
@@ -537,9 +526,7 @@ def split_views(flat: Case) -> Case:
     seen = [(adverts[dealer.id], dealer) for dealer in dealers]
     view = transcript.view(plan.hash, seen)
 
-    def with_three(
-        view: bytes, *, plan_hash: bytes = plan.hash, sender: int = 3, signer: int = 3
-    ) -> Survivors:
+    def with_three(view: bytes, *, plan_hash: bytes = plan.hash, sender: int = 3, signer: int = 3) -> Survivors:
         signature = identity(signer).sign(transcript.view_statement(plan_hash, sender, view, ()))
         three = Survivor(3, (), signature)
         return replace(honest, members=tuple(three if m.id == 3 else m for m in honest.members))
@@ -559,10 +546,7 @@ def split_views(flat: Case) -> Case:
             honest, members=tuple(replace(m, disputes=(5,)) if m.id == 3 else m for m in honest.members)
         ),
         "wrong signature": replace(
-            honest,
-            members=tuple(
-                replace(m, signature=flip(m.signature)) if m.id == 3 else m for m in honest.members
-            ),
+            honest, members=tuple(replace(m, signature=flip(m.signature)) if m.id == 3 else m for m in honest.members)
         ),
     }.items():
         bad.send(name, forged, "PeerError")
@@ -696,9 +680,7 @@ def replays_to_a_client(flat: Case) -> Case:
             case.do("client.new", new)
             _walk(case, actor, state, order)
             extra = {"update": "2"} if state == "DEALT" else {}
-            case.do(
-                "client.receive", {"client": actor, "message": bad, "as": "nothing", **extra}, "PeerError"
-            )
+            case.do("client.receive", {"client": actor, "message": bad, "as": "nothing", **extra}, "PeerError")
             case.do("client.state", {"client": actor})
     return case
 
@@ -732,12 +714,7 @@ def another_plan(flat: Case) -> Case:
     keys = got(case, "keylist", KeyList)
     forged = KeyList(plan.to_bytes(), (mine, *keys.adverts[1:]))
     case.give("again/keylist", encode(forged))
-    request = {
-        "client": "2 again",
-        "message": "again/keylist",
-        "context": plan.context.hex(),
-        "as": "nothing",
-    }
+    request = {"client": "2 again", "message": "again/keylist", "context": plan.context.hex(), "as": "nothing"}
     case.do("client.receive", request, "AlreadyUsed")
     case.do("client.state", {"client": "2 again"})
     case.do("client.records", {"client": 2})
@@ -757,9 +734,7 @@ def repeated_run(flat: Case) -> Case:
     again = {v: f"{v} again" for v in FIVE}
     case.do("server.new", {"plan": "plan", "entropy": "server again"})
     inbox: dict[int, str] = {}
-    for stage, (up, down) in enumerate(
-        (("advert", "keylist"), ("dealing", "bundle"), ("masked", "survivors"))
-    ):
+    for stage, (up, down) in enumerate((("advert", "keylist"), ("dealing", "bundle"), ("masked", "survivors"))):
         for v, actor in again.items():
             name = f"again/{up}/{v}"
             if stage == 0:
@@ -809,11 +784,7 @@ def interrupted(crossed: Case) -> Case:
     case.do("client.save", {"client": str(client), "as": "before"})
     for what, (_, ok) in before.items():
         case.do("client.restore", {"client": str(client), "bytes": "before", "actor": what, "journal": what})
-        request = {
-            "client": what,
-            "message": "survivors",
-            "as": "consistency/100" if ok is True else "nothing",
-        }
+        request = {"client": what, "message": "survivors", "as": "consistency/100" if ok is True else "nothing"}
         case.do("client.receive", request, ok)
     return case
 
@@ -827,9 +798,7 @@ def two_copies(flat: Case) -> Case:
         first="bundle sent",
     )
     case.do("client.save", {"client": "2", "as": "before"})
-    case.do(
-        "client.receive", {"client": "2", "message": "bundle/2", "update": "2", "as": "nothing"}, "PeerError"
-    )
+    case.do("client.receive", {"client": "2", "message": "bundle/2", "update": "2", "as": "nothing"}, "PeerError")
     for copy in ("first", "second"):
         case.do("client.restore", {"client": "2", "bytes": "before", "actor": copy})
     case.do("client.receive", {"client": "first", "message": "bundle/2", "update": "2", "as": "masked/2"})

@@ -73,9 +73,7 @@ def given_for(plan: Plan) -> dict[str, Any]:
         "identities": {str(v): identity(v).private.hex() for v in plan.ids},
         "floors": floors_json(plan),
         "updates": {
-            str(v): float_update(v, plan.length)
-            if plan.bound is None
-            else integer_update(v, plan.length, plan.bound)
+            str(v): float_update(v, plan.length) if plan.bound is None else integer_update(v, plan.length, plan.bound)
             for v in plan.ids
         },
     }
@@ -267,18 +265,11 @@ def left_out() -> Case:
 
 def sparse() -> Case:
     plan = make_plan(
-        tuple(range(8)),
-        Schedule(name="random", size=8),
-        degree=4,
-        threshold=3,
-        colluders=1,
-        clip=None,
-        bound=100,
+        tuple(range(8)), Schedule(name="random", size=8), degree=4, threshold=3, colluders=1, clip=None, bound=100
     )
     return whole_run(
         "n8_sparse",
-        "Eight clients on a circle with four neighbours each (semi-honest server only); client 6 leaves "
-        "after dealing.",
+        "Eight clients on a circle with four neighbours each (semi-honest server only); client 6 leaves after dealing.",
         plan,
         drop={6: Stage.INPUTS},
     )

@@ -40,9 +40,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         type=lambda text: tuple(map(int, text.split("x"))),
         help="ROWSxCOLUMNS instead of the three standard ones; may be repeated",
     )
-    parser.add_argument(
-        "--rule", action="append", choices=EVERY, help="this rule instead of all; may be repeated"
-    )
+    parser.add_argument("--rule", action="append", choices=EVERY, help="this rule instead of all; may be repeated")
 
 
 def main(options: Namespace) -> int:
@@ -51,9 +49,7 @@ def main(options: Namespace) -> int:
     def progress(step: str) -> None:
         print(f"\r{step:<50}", end="", file=sys.stderr, flush=True)
 
-    report = measure(
-        options.shape or list(STANDARD), options.rounds, progress, options.limit, options.rule or EVERY
-    )
+    report = measure(options.shape or list(STANDARD), options.rounds, progress, options.limit, options.rule or EVERY)
     progress("")
     print(file=sys.stderr)
     if options.json:

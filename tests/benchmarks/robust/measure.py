@@ -99,10 +99,7 @@ def on_two(x: Matrix, work: Callable[[slice], Any]) -> Call:
 
 def readings(x: Matrix) -> dict[str, tuple[Call, Callable[[], Any]]]:
     """Reading once, on one thread and on two: the faster one counts."""
-    return {
-        "read": (lambda m: m.max(), lambda: x),
-        "read on two": (on_two(x, lambda part: x[part].max()), lambda: x),
-    }
+    return {"read": (lambda m: m.max(), lambda: x), "read on two": (on_two(x, lambda part: x[part].max()), lambda: x)}
 
 
 def measure_memory(x: Matrix, rounds: int) -> Memory:
@@ -150,10 +147,7 @@ def measure_rule(
     if peer := affordable("ByzFL", in_byzfl(rule, n, f, width, byzfl)):
         calls["byzfl"] = (peer, lambda: x.copy() if changes_input else x)
         if torch is not None and rule != "median":  # torch.quantile refuses inputs of this size
-            calls["byzfl_torch"] = (
-                peer,
-                lambda: torch.from_numpy(x.copy() if changes_input else x),
-            )
+            calls["byzfl_torch"] = (peer, lambda: torch.from_numpy(x.copy() if changes_input else x))
     best = in_turns(calls, rounds)
     best["read"] = min(best.get("read", math.inf), best.pop("read on two", math.inf))
     if rule == "median":

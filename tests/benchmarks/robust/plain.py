@@ -153,8 +153,7 @@ def in_numpy(rule: str, n: int, f: int, width: int) -> Call | None:
         "arc": lambda x: plain_arc(x, f),
         "nnm": lambda x: plain_nnm(x, f),
         "bucketing": lambda x: (
-            np.add.reduceat(x[np.random.default_rng(0).permutation(n)], np.arange(0, n, 2), axis=0)
-            / np.float32(2)
+            np.add.reduceat(x[np.random.default_rng(0).permutation(n)], np.arange(0, n, 2), axis=0) / np.float32(2)
         ),
     }
     return calls.get(rule)

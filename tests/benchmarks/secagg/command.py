@@ -34,9 +34,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--clients", type=_numbers, default=(20, 100), metavar="N,...", help="clients of a run (20,100)"
     )
-    parser.add_argument(
-        "--length", type=int, default=100_000, metavar="D", help="numbers per vector (100000)"
-    )
+    parser.add_argument("--length", type=int, default=100_000, metavar="D", help="numbers per vector (100000)")
     parser.add_argument(
         "--only", type=_parts, default=PARTS, metavar="PART,...", help=f"parts to measure: {', '.join(PARTS)}"
     )

@@ -42,9 +42,7 @@ class Flower:
     @property
     def client_seconds(self) -> float:
         peers = self.clients - 1
-        return (
-            self.clients * self.mask + self.split_key + self.split_seed + peers * (2 * self.agree + self.box)
-        )
+        return self.clients * self.mask + self.split_key + self.split_seed + peers * (2 * self.agree + self.box)
 
     @property
     def server_seconds(self) -> float:
@@ -72,9 +70,7 @@ def measure_flower(clients: int, length: int, threshold: int) -> Flower | None:
     shares = sharing.create_shares(seed, threshold, clients)
 
     def agree() -> bytes:
-        agreed: bytes = boxes.generate_shared_key(
-            keys.bytes_to_private_key(private), keys.bytes_to_public_key(public)
-        )
+        agreed: bytes = boxes.generate_shared_key(keys.bytes_to_private_key(private), keys.bytes_to_public_key(public))
         return agreed
 
     channel, content = agree(), sharing.create_shares(private, threshold, clients)[0] + shares[0]
@@ -101,13 +97,7 @@ def _cpu(task: Callable[[], object], times: int) -> float:
 
 
 def flower_table(ours: Run, theirs: Flower | None) -> Table:
-    rows = [
-        (
-            "secagg, measured: all clients and the server, one process, best of three",
-            f"{ours.cpu_seconds:.2f}",
-            "",
-        )
-    ]
+    rows = [("secagg, measured: all clients and the server, one process, best of three", f"{ours.cpu_seconds:.2f}", "")]
     notes = []
     if theirs is not None:
         rows.append(
@@ -124,9 +114,7 @@ def flower_table(ours: Run, theirs: Flower | None) -> Table:
             f"{theirs.client_seconds:.1f} s, server {theirs.server_seconds:.0f} s. Transport is not counted."
         )
     if (ours.size.clients, ours.size.length) == RECORDED_AT:
-        rows.append(
-            ("Flower 1.42, recorded earlier", f"{RECORDED:.0f}", f"{RECORDED / ours.cpu_seconds:.0f}x")
-        )
+        rows.append(("Flower 1.42, recorded earlier", f"{RECORDED:.0f}", f"{RECORDED / ours.cpu_seconds:.0f}x"))
     return Table(
         name="flower",
         title=f"CPU seconds: {ours.size}, complete graph",
@@ -142,9 +130,5 @@ def bars(ours: Run, theirs: Flower | None) -> list[Bar]:
     seconds = theirs.total if theirs else RECORDED
     which = f"Flower {theirs.version}, extrapolated here" if theirs else "Flower 1.42, recorded"
     return [
-        Bar(
-            name=f"100 clients: times less CPU time than {which}",
-            value=seconds / ours.cpu_seconds,
-            bound=TIMES_LESS,
-        )
+        Bar(name=f"100 clients: times less CPU time than {which}", value=seconds / ours.cpu_seconds, bound=TIMES_LESS)
     ]

@@ -1,9 +1,8 @@
 """Growth of the cost with vector length, groupings, dropouts and clients, as fitted exponents.
 
-A cost that grows like x to the power e is a line of slope e on logarithmic axes. The formulas are those of
-Bonawitz et al. 2017, section 7 (client: n^2 + d n computed, n + d sent; server: n^2 d computed), times the
-number of groupings, with masks inside groups only (SHARE, Appendix C.2). They bound the slope from above;
-constant costs make it smaller.
+A cost that grows like x to the power e is a line of slope e on logarithmic axes. The formulas are those of Bonawitz et
+al. 2017, section 7 (client: n^2 + d n computed, n + d sent; server: n^2 d computed), times the number of groupings,
+with masks inside groups only (SHARE, Appendix C.2). They bound the slope from above; constant costs make it smaller.
 """
 
 from __future__ import annotations
@@ -72,9 +71,7 @@ def extra_series(scale: int = 1) -> tuple[Series, ...]:
         ),
         Series(
             what="groupings, R",
-            sizes=tuple(
-                Size(clients=24, length=1_000_000 // scale, group=4, groupings=2**k) for k in range(4)
-            ),
+            sizes=tuple(Size(clients=24, length=1_000_000 // scale, group=4, groupings=2**k) for k in range(4)),
             measure=lambda size: size.groupings,
             limits=(
                 ("client, masking", _masking, "R (n^2 + d m)", 1),
@@ -159,11 +156,6 @@ def growth_table(slopes: Sequence[Slope]) -> Table:
 
 def bars(slopes: Sequence[Slope]) -> list[Bar]:
     return [
-        Bar(
-            name=f"growth of {one.cost} with {one.what}",
-            value=one.fitted,
-            bound=one.most + NOISE,
-            at_most=True,
-        )
+        Bar(name=f"growth of {one.cost} with {one.what}", value=one.fitted, bound=one.most + NOISE, at_most=True)
         for one in slopes
     ]

@@ -53,9 +53,7 @@ class _Bench:
     def __init__(self, clients: Sequence[int], length: int, stream: TextIO) -> None:
         self._rates = Rates.measure()
         self._sizes = [
-            Size(clients=n, length=length, dropped=n * percent // 100)
-            for n in clients
-            for percent in runs.PERCENTS
+            Size(clients=n, length=length, dropped=n * percent // 100) for n in clients for percent in runs.PERCENTS
         ]
         self._stream = stream
         self._runs: dict[Size, Run] = {}
@@ -68,10 +66,7 @@ class _Bench:
             "runs": (self._all_runs, sum(map(self._expected, self._sizes))),
             "growth": (self._growth, sum(self._expected(size) for s in self._series() for size in s.sizes)),
             "round": (self._round, ROUNDS * self._expected(round.PAPER)),
-            "flower": (
-                self._flower,
-                FLOWER_SECONDS + 2 * FLOWER_REPEATS * self._expected(self._flower_size),
-            ),
+            "flower": (self._flower, FLOWER_SECONDS + 2 * FLOWER_REPEATS * self._expected(self._flower_size)),
         }
         again = MASKS_SECONDS * (len(parts) - 1) * ("primitives" in parts)
         self._progress = Progress(self._stream, again + sum(steps[part][1] for part in parts))
@@ -187,9 +182,7 @@ class _Bench:
 
 def primitive_tables(report: Report) -> list[Table]:
     """Tables of masks, fixed point and sharing, each with its comparison."""
-    makers: dict[tuple[str, int, int], dict[int, float]] = {
-        (m.maker, m.words, m.keys): {} for m in report.masks
-    }
+    makers: dict[tuple[str, int, int], dict[int, float]] = {(m.maker, m.words, m.keys): {} for m in report.masks}
     for m in report.masks:
         makers[m.maker, m.words, m.keys][m.threads] = m.gb_per_s
     threads = sorted({m.threads for m in report.masks})

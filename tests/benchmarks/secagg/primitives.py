@@ -134,9 +134,7 @@ def measure_masks_again(report: Report, *, rounds: int = 15) -> Report:
     again = [rate for words, keys in MASK_SIZES for rate in measure_masks(words, keys, 8 * rounds)]
     masks = [
         replace(
-            one,
-            gb_per_s=max(one.gb_per_s, other.gb_per_s),
-            gb_per_core_s=max(one.gb_per_core_s, other.gb_per_core_s),
+            one, gb_per_s=max(one.gb_per_s, other.gb_per_s), gb_per_core_s=max(one.gb_per_core_s, other.gb_per_core_s)
         )
         for one, other in zip(report.masks, again, strict=True)
     ]
@@ -210,9 +208,7 @@ def measure_masks(words: int, count: int, rounds: int) -> list[MaskRate]:
 def _raw_openssl(keys: Sequence[bytes], length: int, threads: int) -> None:
     """Make a keystream in chunks, into one small buffer: the fastest way through cryptography."""
     if threads > 1:
-        parts = [
-            threading.Thread(target=_raw_openssl, args=(keys[i::threads], length, 1)) for i in range(threads)
-        ]
+        parts = [threading.Thread(target=_raw_openssl, args=(keys[i::threads], length, 1)) for i in range(threads)]
         for part in parts:
             part.start()
         for part in parts:
@@ -336,9 +332,7 @@ def bars(masks: Sequence[MaskRate], sharing: Sequence[SharingTime]) -> list[Bar]
     for words in sizes:
         if (words, backends[0], 2) in clock:
             ratio = clock[words, backends[0], 2] / clock[words, backends[0], 1]
-            found.append(
-                Bar(name=f"{backends[0]}, {words:,} words: two cores to one", value=ratio, least=1.8)
-            )
+            found.append(Bar(name=f"{backends[0]}, {words:,} words: two cores to one", value=ratio, least=1.8))
     times = {(s.maker, s.holders): s.total_ms for s in sharing}
     for (maker, holders), total in times.items():
         if maker == "pycryptodome":
@@ -395,10 +389,7 @@ def as_text(report: Report) -> str:
     lines += ["", f"{'fixed point':<14}{'values':>12}{'GB/s':>8}"]
     for p in report.passes:
         lines.append(f"{p.what:<14}{p.values:>12,}{p.gb_per_s:>8.2f}")
-    lines += [
-        "",
-        f"{'sharing':<14}{'holders':>8}{'t':>5}{'split':>12}{'coefficients':>14}{'combine':>12}  ms",
-    ]
+    lines += ["", f"{'sharing':<14}{'holders':>8}{'t':>5}{'split':>12}{'coefficients':>14}{'combine':>12}  ms"]
     for s in report.sharing:
         lines.append(
             f"{s.maker:<14}{s.holders:>8}{s.threshold:>5}{s.split_ms:>12.3f}{s.coefficients_ms:>14.3f}"
@@ -410,9 +401,7 @@ def as_text(report: Report) -> str:
             f"{'flower':<14}{f['holders']:>8.0f}{f['threshold']:>5.0f}{f['split_ms']:>12.3f}"
             f"{0.0:>14.3f}{f['combine_ms']:>12.3f}"
         )
-        lines.append(
-            f"flower: one mask of {f['words']:,.0f} words, expanded and added, {f['mask_ms']:.3f} ms"
-        )
+        lines.append(f"flower: one mask of {f['words']:,.0f} words, expanded and added, {f['mask_ms']:.3f} ms")
     lines += ["", "bars"]
     for bar in report.bars:
         verdict = "pass" if bar.met else "MISS"

@@ -44,9 +44,7 @@ class Round:
         return 4e-9 * self.size.length * self.size.groupings * (self.size.clients // self.size.members)
 
 
-def measure_round(
-    size: Size = PAPER, *, repeats: int = 3, on_progress: OnProgress = lambda fraction: None
-) -> Round:
+def measure_round(size: Size = PAPER, *, repeats: int = 3, on_progress: OnProgress = lambda fraction: None) -> Round:
     """The best of several rounds, alternating with OpenSSL's keystream; one more round measures memory."""
     updates, raw, runs = make_updates(size), [], []
     with Watch() as watch:

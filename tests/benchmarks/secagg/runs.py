@@ -1,8 +1,7 @@
 """Whole runs: what all clients and the server cost, stage by stage, with and without dropouts.
 
-Every client runs in full and checks every signature, share and proof. Clients of one process share only
-public work that is the same for all: the decoded plan, common messages and the audit of the survivors
-(`secagg.simulation.cache`).
+Every client runs in full and checks every signature, share and proof. Clients of one process share only public work
+that is the same for all: the decoded plan, common messages and the audit of the survivors (`secagg.simulation.cache`).
 """
 
 from __future__ import annotations
@@ -66,9 +65,7 @@ class Run:
         return 1e3 * sum(self.server_seconds)
 
 
-def measure_run(
-    size: Size, *, processes: int | None = None, on_progress: OnProgress = lambda fraction: None
-) -> Run:
+def measure_run(size: Size, *, processes: int | None = None, on_progress: OnProgress = lambda fraction: None) -> Run:
     """Measure one complete run. AssertionError if its sums are not exact."""
     updates = make_updates(size)
     result, measured = run_once(size, updates, processes=processes, on_progress=on_progress)
@@ -92,24 +89,14 @@ def make_updates(size: Size) -> Updates:
 
 
 def run_once(
-    size: Size,
-    updates: Updates,
-    *,
-    processes: int | None = None,
-    on_progress: OnProgress = lambda fraction: None,
+    size: Size, updates: Updates, *, processes: int | None = None, on_progress: OnProgress = lambda fraction: None
 ) -> tuple[Result, Run]:
     """Measure one run without comparing its sums, and return its result too."""
     identities = make_identities(range(size.clients))
     plan, cost, answers = size.plan(identities), Cost(), _Answers(size, on_progress)
     cpu, start = cpu_seconds(), time.perf_counter()
     result = run(
-        plan,
-        updates,
-        identities,
-        drop=size.drop(),
-        processes=processes or cores(),
-        cost=cost,
-        on_answer=answers.one,
+        plan, updates, identities, drop=size.drop(), processes=processes or cores(), cost=cost, on_answer=answers.one
     )
     return result, Run(
         size=size,
@@ -172,18 +159,7 @@ def run_table(runs: Sequence[Run], rates: Rates) -> Table:
     return Table(
         name="runs",
         title=f"Whole runs, {runs[0].size.length:,} numbers, dropouts after sharing",
-        header=(
-            "clients",
-            "dropped",
-            "client ms",
-            "2017",
-            "server ms",
-            "2017",
-            "faster",
-            "all, s",
-            "CPU s",
-            "floor s",
-        ),
+        header=("clients", "dropped", "client ms", "2017", "server ms", "2017", "faster", "all, s", "CPU s", "floor s"),
         rows=tuple(rows),
         notes=(
             "client: CPU time of the mean client. server: CPU time while it receives messages, clock time on "

@@ -25,15 +25,7 @@ from tests.benchmarks.secagg.flower import bars as flower_bars
 from tests.benchmarks.secagg.memory import Watch, held
 from tests.benchmarks.secagg.progress import Progress
 from tests.benchmarks.secagg.report import Bar, Table, bar_table, rewrite
-from tests.benchmarks.secagg.runs import (
-    PUBLISHED,
-    STAGES,
-    Run,
-    cpu_seconds,
-    measure_run,
-    run_table,
-    stage_table,
-)
+from tests.benchmarks.secagg.runs import PUBLISHED, STAGES, Run, cpu_seconds, measure_run, run_table, stage_table
 from tests.benchmarks.secagg.runs import bars as run_bars
 from tests.benchmarks.secagg.work import Rates, Size, Work
 
@@ -104,9 +96,7 @@ def test_the_papers_round_has_the_masks_that_its_authors_would_count() -> None:
 
 
 def test_rates_turn_work_into_seconds() -> None:
-    work = Work(
-        agreements=1000, verifications=100, signatures=20, mask_bytes=3 * 10**9, vector_bytes=2 * 10**9
-    )
+    work = Work(agreements=1000, verifications=100, signatures=20, mask_bytes=3 * 10**9, vector_bytes=2 * 10**9)
     assert RATES.floor(work) == pytest.approx(0.04 + 0.01 + 0.001 + 0.3 + 0.1)
 
 
@@ -287,9 +277,7 @@ def test_flower_is_compared_as_measured_or_as_recorded_and_says_which() -> None:
 
 # --- what is printed ----------------------------------------------------------------------------------------
 
-TABLE = Table(
-    name="runs", title="Runs", header=("a", "value"), rows=(("x", "1"), ("long", "22")), notes=("so",)
-)
+TABLE = Table(name="runs", title="Runs", header=("a", "value"), rows=(("x", "1"), ("long", "22")), notes=("so",))
 
 
 def test_a_table_is_text_or_markdown() -> None:
@@ -298,8 +286,7 @@ def test_a_table_is_text_or_markdown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "at_most", "met"),
-    [(2.0, False, True), (1.9, False, False), (2.0, True, True), (2.1, True, False)],
+    ("value", "at_most", "met"), [(2.0, False, True), (1.9, False, False), (2.0, True, True), (2.1, True, False)]
 )
 def test_a_bar_bounds_from_below_or_above(value: float, at_most: bool, met: bool) -> None:
     bar = Bar(name="speed", value=value, bound=2.0, at_most=at_most)
@@ -330,18 +317,7 @@ def test_a_document_without_a_place_for_a_table_is_left_alone(tmp_path: Path) ->
 
 def test_the_document_of_this_project_has_a_place_for_every_table() -> None:
     text = (Path(__file__).parents[3] / "docs" / "performance.md").read_text()
-    for name in (
-        "machine",
-        "masks",
-        "passes",
-        "sharing",
-        "runs",
-        "stages",
-        "growth",
-        "round",
-        "flower",
-        "bars",
-    ):
+    for name in ("machine", "masks", "passes", "sharing", "runs", "stages", "growth", "round", "flower", "bars"):
         assert text.count(f"<!-- bench {name} -->") == text.count(f"<!-- /bench {name} -->") == 1, name
 
 
@@ -394,10 +370,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_quick")
 def test_the_command_prints_json_that_holds_every_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert benchmarks.main(["--json", "--only", "runs,growth", "--clients", "10,5", "--length", "50"]) in (
-        0,
-        1,
-    )
+    assert benchmarks.main(["--json", "--only", "runs,growth", "--clients", "10,5", "--length", "50"]) in (0, 1)
     out, err = capsys.readouterr()
     found = json.loads(out)
     assert [(one["size"]["clients"], one["size"]["dropped"]) for one in found["runs"]] == [
@@ -435,17 +408,10 @@ def test_the_command_rewrites_a_document(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize(
     "arguments", [["--only", "everything"], ["--clients", "many"], ["--clients", "2", "--only", "runs"]]
 )
-def test_what_cannot_be_measured_is_one_clear_line(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_be_measured_is_one_clear_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     try:
         code = benchmarks.main(arguments)
     except SystemExit as stopped:  # argparse
         code = stopped.code
     assert code == 2
-    assert (
-        capsys.readouterr()
-        .err.strip()
-        .splitlines()[-1]
-        .startswith(("python -m tests.benchmarks", "benchmarks"))
-    )
+    assert capsys.readouterr().err.strip().splitlines()[-1].startswith(("python -m tests.benchmarks", "benchmarks"))

@@ -55,14 +55,7 @@ def test_a_report_can_be_printed_for_people_and_for_machines() -> None:
         masks=tuple(masks),
         passes=tuple(bench.measure_passes(1000, rounds=1)),
         sharing=(shared,),
-        flower={
-            "words": 1.0,
-            "mask_ms": 1.0,
-            "holders": 5.0,
-            "threshold": 3.0,
-            "split_ms": 1.0,
-            "combine_ms": 1.0,
-        },
+        flower={"words": 1.0, "mask_ms": 1.0, "holders": 5.0, "threshold": 3.0, "split_ms": 1.0, "combine_ms": 1.0},
         bars=tuple(bench.bars(masks, [shared])),
     )
     assert {bar["met"] for bar in json.loads(json.dumps(report.as_dict()))["bars"]} <= {True, False}

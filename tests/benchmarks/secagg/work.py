@@ -134,11 +134,7 @@ class Rates:
 
     def floor(self, work: Work) -> float:
         """The least CPU seconds for this work."""
-        micro = (
-            work.agreements * self.agree_us
-            + work.verifications * self.verify_us
-            + work.signatures * self.sign_us
-        )
+        micro = work.agreements * self.agree_us + work.verifications * self.verify_us + work.signatures * self.sign_us
         nano = work.mask_bytes / self.mask_gb_per_s + work.vector_bytes / self.copy_gb_per_s
         return 1e-6 * micro + 1e-9 * nano
 

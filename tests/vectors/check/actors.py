@@ -21,16 +21,7 @@ from secagg.protocol.server import Server
 from secagg.protocol.unmask import AgreedOpening, Shares, rebuild
 from secagg.protocol.wire import decode, encode
 from secagg.types import ClientId
-from tests.vectors.check.session import (
-    Actor,
-    Operation,
-    Session,
-    Values,
-    floors_of,
-    numbers,
-    row_name,
-    words,
-)
+from tests.vectors.check.session import Actor, Operation, Session, Values, floors_of, numbers, row_name, words
 
 # --- a client --------------------------------------------------------------------------------------------
 
@@ -92,14 +83,8 @@ def _client_values(s: Session, v: Values) -> Values:
 def _advert_values(memory: ClientMemory, message: Message, actor: Actor) -> Values:
     assert isinstance(message, KeyAdvert)
     pinned = actor.floors
-    statement = transcript.key_statement(
-        pinned.training_id, memory.round, roster_hash(pinned.roster), message
-    )
-    return {
-        "channel_private": memory.channel.hex(),
-        "mask_private": memory.mask.hex(),
-        "signed": statement.hex(),
-    }
+    statement = transcript.key_statement(pinned.training_id, memory.round, roster_hash(pinned.roster), message)
+    return {"channel_private": memory.channel.hex(), "mask_private": memory.mask.hex(), "signed": statement.hex()}
 
 
 def _dealing_values(memory: ClientMemory, message: Message, actor: Actor) -> Values:
@@ -125,8 +110,7 @@ def _dealing_values(memory: ClientMemory, message: Message, actor: Actor) -> Val
         shares = [data[k : k + shamir.SHARE_BYTES] for k in range(0, len(data), shamir.SHARE_BYTES)]
         nonces = [reference.share_nonce(nonce, k) for k in range(len(shares))]
         hashes = [
-            reference.share_hash(plan.hash, memory.me, holder, k, share, nonces[k])
-            for k, share in enumerate(shares)
+            reference.share_hash(plan.hash, memory.me, holder, k, share, nonces[k]) for k, share in enumerate(shares)
         ]
         leaves.append(reference.tree_leaf(b"".join(hashes)))
         values |= {
@@ -247,9 +231,7 @@ def _server_values(s: Session, _: Values) -> Values:
     return {
         "masked_sums": {row_name(group): words(total) for group, total in sorted(memory.sums.items())},
         "keys": {str(owner): value.hex() for (owner, which), value in rebuilt.secrets.items() if which == 0},
-        "seeds": {
-            f"{owner}/{which - 1}": value.hex() for (owner, which), value in rebuilt.secrets.items() if which
-        },
+        "seeds": {f"{owner}/{which - 1}": value.hex() for (owner, which), value in rebuilt.secrets.items() if which},
     }
 
 
