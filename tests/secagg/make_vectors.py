@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.secagg import vector_primitives, vector_refusals, vector_runs
-from tests.secagg.vector_case import Case
+from tests.secagg.vector_case import Case, Recipe
 
 FOLDER = Path(__file__).parents[1] / "vectors"
 
 
 def all_cases() -> list[Case]:
-    flat, crossed = vector_runs.flat_run(), vector_runs.transversal()
-    return [
-        *vector_primitives.all_cases(),
-        *vector_runs.all_cases(flat, crossed),
-        *vector_refusals.all_cases(flat, crossed),
-    ]
+    """Complete runs first: the other cases start from some of them."""
+    runs = vector_runs.complete_runs()
+    bases = {case.name: case for case in runs}
+    modules = (vector_primitives, vector_runs, vector_refusals)
+    recipes = [found for module in modules for found in vars(module).values() if isinstance(found, Recipe)]
+    return [*runs, *(recipe.make(bases) for recipe in recipes)]
 
 
 def texts() -> dict[str, str]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
@@ -114,6 +115,30 @@ class Case:
                 shown = _dump(value)
             parts.append(f"{_dump(name)}: {shown}")
         return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to make a case: a function runs its operations, the function's docstring is its text `about`."""
+
+    name: str
+    fill: Callable[[Case], None]
+    after: str  # the point of the base where the case starts; empty: it has no base
+    base: str
+    given: Mapping[str, Any] | None
+
+    def make(self, bases: Mapping[str, Case]) -> Case:
+        about = " ".join((self.fill.__doc__ or "").split())
+        base = bases[self.base] if self.after else None
+        case = Case(self.name, about, given=self.given, base=base, first=self.after)
+        self.fill(case)
+        return case
+
+
+def vector(
+    name: str, *, after: str = "", base: str = "n5_flat", given: Mapping[str, Any] | None = None
+) -> Callable[[Callable[[Case], None]], Recipe]:
+    return lambda fill: Recipe(name, fill, after, base, given)
 
 
 def _dump(value: Any) -> str:

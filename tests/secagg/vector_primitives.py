@@ -12,7 +12,7 @@ from secagg.crypto import shamir
 from secagg.crypto.keys import _RULE as RULE
 from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey, Identity
 from tests.secagg.drbg import Drbg
-from tests.secagg.vector_case import Case
+from tests.secagg.vector_case import Case, vector
 from tests.vectors.check.session import doubles
 
 PLAN_HASH = Drbg(b"vectors/plan hash")(32)
@@ -41,44 +41,20 @@ RFC_8032 = (
 )  # fmt: skip
 
 
-def all_cases() -> list[Case]:
-    return [
-        label_list(),
-        hashing(),
-        agreement(),
-        bad_agreement(),
-        signatures(),
-        bad_signatures(),
-        streams(),
-        boxes(),
-        bad_boxes(),
-        sharing(),
-        bad_sharing(),
-        fixed_point(),
-        integers(),
-        bad_numbers(),
-        trees(),
-        derived_keys(),
-        schedules(),
-        bad_schedules(),
-        graphs(),
-        training_seeds(),
-    ]
-
-
 # --- hashes, keys, signatures -------------------------------------------------------------------------
 
 
-def label_list() -> Case:
-    case = Case("labels", "Every domain-separation label, byte for byte.")
+@vector("labels")
+def label_list(case: Case) -> None:
+    """Every domain-separation label, byte for byte."""
     for name in sorted(dir(labels)):
         if name[0].isupper() and isinstance(getattr(labels, name), bytes):
             case.do("label", {"name": name})
-    return case
 
 
-def hashing() -> Case:
-    case = Case("hkdf_and_hash", "HKDF-SHA256 with an empty salt, and SHA-256 of a label and parts.")
+@vector("hkdf_and_hash")
+def hashing(case: Case) -> None:
+    """HKDF-SHA256 with an empty salt, and SHA-256 of a label and parts."""
     rfc = case.do("hkdf", {"secret": "0b" * 22, "info": "", "length": 32})  # first block of RFC 5869, A.3
     assert rfc["okm"] == "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
     info = labels.SELF_MASK + PLAN_HASH + bytes(8)
@@ -88,11 +64,11 @@ def hashing() -> Case:
         case.do("hkdf", {"secret": AGREED.hex(), "info": info.hex(), "length": length}, "UsageError")
     case.do("hash", {"label": "PLAN", "parts": []})
     case.do("hash", {"label": "VIEW", "parts": [PLAN_HASH.hex(), "00000000"]})
-    return case
 
 
-def agreement() -> Case:
-    case = Case("x25519", "X25519 key pairs and agreements: RFC 7748, section 6.1, and two more pairs.")
+@vector("x25519")
+def agreement(case: Case) -> None:
+    """X25519 key pairs and agreements: RFC 7748, section 6.1, and two more pairs."""
     for private, public in RFC_7748:
         assert case.do("x25519.public", {"private": private})["public"] == public
     (a, public_a), (b, public_b) = RFC_7748
@@ -104,15 +80,13 @@ def agreement() -> Case:
     for one, other in pairwise(ours):
         public = AgreementKey.from_private(other).public.hex()
         case.do("x25519.agree", {"private": one.hex(), "public": public})
-    return case
 
 
-def bad_agreement() -> Case:
-    case = Case(
-        "bad_x25519_keys",
-        "Public keys of low order, and every encoding that is not canonical (u >= 2^255 - 19, or the top bit "
-        "set), are refused before an agreement is computed.",
-    )
+@vector("bad_x25519_keys")
+def bad_agreement(case: Case) -> None:
+    """Public keys of low order, and every encoding that is not canonical (u >= 2^255 - 19, or the top bit
+    set), are refused before an agreement is computed.
+    """
     private = Drbg(b"vectors/x25519/0")(32).hex()
     odd = [FIELD_25519 + k for k in range(19)]  # every value from p to 2^255 - 1
     odd += [value + 2**255 for value in (0, 1, 9, FIELD_25519 - 1)]  # the bit that RFC 7748 would ignore
@@ -121,21 +95,21 @@ def bad_agreement() -> Case:
         case.do("x25519.agree", {"private": private, "public": public.hex()}, "PeerError")
     for size in (0, 31, 33):
         case.do("x25519.agree", {"private": private, "public": "09" * size}, "PeerError")
-    return case
 
 
-def signatures() -> Case:
-    case = Case("ed25519", "Ed25519 signatures: RFC 8032, section 7.1, tests 1 and 2, and one under a label.")
+@vector("ed25519")
+def signatures(case: Case) -> None:
+    """Ed25519 signatures: RFC 8032, section 7.1, tests 1 and 2, and one under a label."""
     mine = labels.SIGN_KEYS + PLAN_HASH
     for private, message, wanted in (*RFC_8032, (Drbg(b"vectors/ed25519")(32).hex(), mine.hex(), None)):
         out = case.do("ed25519.sign", {"private": private, "message": message})
         assert wanted in (None, out["signature"])
         case.do("ed25519.verify", {**out, "message": message, "signer": 1})
-    return case
 
 
-def bad_signatures() -> Case:
-    case = Case("bad_ed25519", "Signatures that must not verify; the error names the signer.")
+@vector("bad_ed25519")
+def bad_signatures(case: Case) -> None:
+    """Signatures that must not verify; the error names the signer."""
     signer, other = (Identity.generate(Drbg(name)) for name in (b"vectors/ed25519", b"vectors/ed25519/2"))
     message = labels.SIGN_VIEW + PLAN_HASH
     good = signer.sign(message)
@@ -159,14 +133,14 @@ def bad_signatures() -> Case:
     for _, accepted, by, made in RULE:  # points of small order; rules with and without the cofactor
         values = {"public": by, "signature": made, "message": b"which rule".hex(), "signer": 4}
         case.do("ed25519.verify", values, *(() if accepted else ("PeerError",)))
-    return case
 
 
 # --- masks and boxes ----------------------------------------------------------------------------------
 
 
-def streams() -> Case:
-    case = Case("aes_ctr", "AES-128-CTR streams as words: FIPS 197 at key zero, offsets, lengths and signs.")
+@vector("aes_ctr")
+def streams(case: Case) -> None:
+    """AES-128-CTR streams as words: FIPS 197 at key zero, offsets, lengths and signs."""
     zero = case.do("aes-ctr", {"key": "00" * 16, "length": 4, "offset": 0, "sign": 1})
     assert zero["words"] == "66e94bd4ef8a2c3b884cfa59ca342b2e"  # AES-128 of the zero block
     key = Drbg(b"vectors/aes")(16).hex()
@@ -176,25 +150,25 @@ def streams() -> Case:
     for wrong in ({"key": key[:-2]}, {"sign": 0}, {"offset": -1}):
         good: dict[str, Any] = {"key": key, "length": 4, "offset": 0, "sign": 1}
         case.do("aes-ctr", {**good, **wrong}, "UsageError")
-    return case
 
 
 def _box(**changes: Any) -> dict[str, Any]:
     return {"agreed": AGREED.hex(), "plan_hash": PLAN_HASH.hex(), "sender": 2, "receiver": 5, **changes}
 
 
-def boxes() -> Case:
-    case = Case("box", "Sealed boxes: their address, key, nonce, ciphertext and tag.")
+@vector("box")
+def boxes(case: Case) -> None:
+    """Sealed boxes: their address, key, nonce, ciphertext and tag."""
     for place, size in enumerate((0, 1, 98)):
         content = Drbg(f"vectors/box/{place}".encode())(size)
         nonce = Drbg(f"vectors/box nonce/{place}".encode())(12)
         sealed = case.do("box.seal", _box(content=content.hex(), nonce=nonce.hex()))["box"]
         assert case.do("box.unseal", _box(box=sealed)) == {"content": content.hex()}
-    return case
 
 
-def bad_boxes() -> Case:
-    case = Case("bad_box", "Boxes that must not open: reflected, redirected, of another run, cut or changed.")
+@vector("bad_box")
+def bad_boxes(case: Case) -> None:
+    """Boxes that must not open: reflected, redirected, of another run, cut or changed."""
     content, nonce = Drbg(b"vectors/box")(98), Drbg(b"vectors/box nonce")(12)
     sealed = case.do("box.seal", _box(content=content.hex(), nonce=nonce.hex()))["box"]
     flipped = f"{int(sealed[:2], 16) ^ 1:02x}" + sealed[2:]
@@ -211,7 +185,6 @@ def bad_boxes() -> Case:
         {"box": ""},
     ):
         case.do("box.unseal", _box(**{"box": sealed, **changes}), "PeerError")
-    return case
 
 
 # --- sharing ------------------------------------------------------------------------------------------
@@ -221,12 +194,11 @@ def _field(value: int) -> str:
     return value.to_bytes(shamir.SHARE_BYTES, "little").hex()
 
 
-def sharing() -> Case:
-    case = Case(
-        "shamir",
-        "Shares of 32-byte secrets: which draws become coefficients, the shares, the Lagrange coefficients "
-        "at 0, and the secret again. A candidate >= 2^257 - 93 is skipped and another one drawn.",
-    )
+@vector("shamir")
+def sharing(case: Case) -> None:
+    """Shares of 32-byte secrets: which draws become coefficients, the shares, the Lagrange coefficients at 0,
+    and the secret again. A candidate >= 2^257 - 93 is skipped and another one drawn.
+    """
     low = Drbg(b"vectors/shamir/low")
     plain = [low(33 * 2), low(33 * 2)]
     over = shamir.PRIME.to_bytes(33, "little")
@@ -247,15 +219,13 @@ def sharing() -> Case:
             for some in (slice(0, threshold), slice(len(indices) - threshold, None), slice(None)):
                 out = case.do("shamir.combine", {"indices": indices[some], "shares": row[some]})
                 assert out["secret"] == secret.hex()
-    return case
 
 
-def bad_sharing() -> Case:
-    case = Case(
-        "bad_shamir",
-        "Index 0 (the secret itself), indices that repeat or do not fit, shares that are not field elements, "
-        "thresholds that make no sense, and shares that do not belong together (no secret: null).",
-    )
+@vector("bad_shamir")
+def bad_sharing(case: Case) -> None:
+    """Index 0 (the secret itself), indices that repeat or do not fit, shares that are not field elements,
+    thresholds that make no sense, and shares that do not belong together (no secret: null).
+    """
     secret, entropy = Drbg(b"vectors/shamir")(32).hex(), [Drbg(b"vectors/shamir/a")(33).hex()]
     good: dict[str, Any] = {"secrets": [secret], "threshold": 2, "indices": [1, 2, 3], "entropy": entropy}
     shares = case.do("shamir.split", good)["shares"][0]
@@ -277,18 +247,16 @@ def bad_sharing() -> Case:
     # f(1) = f(2) = 2^256 gives f(0) = 2^256, which does not fit in 32 bytes
     apart = case.do("shamir.combine", {"indices": [1, 2], "shares": [_field(2**256)] * 2})
     assert apart["secret"] is None
-    return case
 
 
 # --- numbers ------------------------------------------------------------------------------------------
 
 
-def fixed_point() -> Case:
-    case = Case(
-        "fixed_point",
-        "Floats to the ring and back: the scale for a number of clients and a clip, rounding to nearest with "
-        "ties to even, clipping, weights, and the float32 that a total and a divisor stand for.",
-    )
+@vector("fixed_point")
+def fixed_point(case: Case) -> None:
+    """Floats to the ring and back: the scale for a number of clients and a clip, rounding to nearest with
+    ties to even, clipping, weights, and the float32 that a total and a divisor stand for.
+    """
     shapes = ((1, 1.0), (3, 1.0), (5, 1.0), (60, 0.25), (100, 3.0), (7, 1e-9), (2, 1e6), (10, 2.0**100))
     for clients, clip in shapes:
         values = np.array([0, 1, -1, 0.5, -0.3, 1 / 3, 1.5, -7]) * clip
@@ -303,20 +271,20 @@ def fixed_point() -> Case:
     for clients, clip in shapes:
         for divisor in (1.0, 3.0, 0.7):
             case.do("decode", {"clients": clients, "clip": clip, "total": totals, "divisor": divisor})
-    return case
 
 
-def integers() -> Case:
-    case = Case("integers", "Exact integers to the ring and back.")
+@vector("integers")
+def integers(case: Case) -> None:
+    """Exact integers to the ring and back."""
     for clients, bound in ((1, 2**31 - 1), (5, 1000), (65535, 32767), (3, 0)):
         values = [0, bound, -bound, bound // 2]
         out = case.do("encode", {"clients": clients, "bound": bound, "update": {"i64": values}, "weight": 1.0})
         case.do("decode", {"clients": clients, "bound": bound, "total": out["encoded"], "divisor": 1.0})
-    return case
 
 
-def bad_numbers() -> Case:
-    case = Case("bad_numbers", "Numbers that cannot be encoded, and encodings whose sums could wrap.")
+@vector("bad_numbers")
+def bad_numbers(case: Case) -> None:
+    """Numbers that cannot be encoded, and encodings whose sums could wrap."""
     fine = {"f64": doubles([0.5])}
     for changes in (
         {"update": {"f64": doubles([0.1, np.nan])}},
@@ -346,14 +314,14 @@ def bad_numbers() -> Case:
     ):
         good = {"clients": 5, "bound": 10, "update": {"i64": [1]}, "weight": 1.0}
         case.do("encode", {**good, **changes}, "UsageError")
-    return case
 
 
 # --- trees, derived keys, public choices --------------------------------------------------------------
 
 
-def trees() -> Case:
-    case = Case("hash_tree", "Roots, levels and proofs of trees of 1 to 9 leaves, and what a wrong proof gives.")
+@vector("hash_tree")
+def trees(case: Case) -> None:
+    """Roots, levels and proofs of trees of 1 to 9 leaves, and what a wrong proof gives."""
     for count in (1, 2, 3, 4, 5, 9):
         contents = [Drbg(f"vectors/leaf/{k}".encode())(64).hex() for k in range(count)]
         out = case.do("tree", {"contents": contents})
@@ -364,13 +332,11 @@ def trees() -> Case:
             assert climbed["root"] == out["root"]
     wrong = case.do("tree.climb", {"content": contents[3], "place": 2, "siblings": out["proofs"][3]})
     assert wrong["root"] != out["root"]
-    return case
 
 
-def derived_keys() -> Case:
-    case = Case(
-        "derived", "Mask keys from agreed secrets and seeds, nonces and hashes of shares, commitments to seeds."
-    )
+@vector("derived")
+def derived_keys(case: Case) -> None:
+    """Mask keys from agreed secrets and seeds, nonces and hashes of shares, commitments to seeds."""
     common = {"plan_hash": PLAN_HASH.hex()}
     for a, b, grouping in ((2, 5, 0), (5, 2, 0), (2, 5, 1), (2, 2**32 - 1, 0)):
         case.do("pairwise-key", {"agreed": AGREED.hex(), **common, "a": a, "b": b, "grouping": grouping})
@@ -381,7 +347,6 @@ def derived_keys() -> Case:
     for dealer, holder, secret in ((2, 5, 0), (2, 5, 1), (5, 2, 0)):
         ids = {"dealer": dealer, "holder": holder, "secret": secret}
         case.do("share-hash", {**common, **ids, "share": share, "pair_nonce": SEED.hex()})
-    return case
 
 
 SCHEDULES: tuple[tuple[str, int, int, int, int], ...] = (
@@ -396,8 +361,9 @@ SCHEDULES: tuple[tuple[str, int, int, int, int], ...] = (
 )
 
 
-def schedules() -> Case:
-    case = Case("schedules", "Shuffles and groupings drawn from a training seed and a round, with those left out.")
+@vector("schedules")
+def schedules(case: Case) -> None:
+    """Shuffles and groupings drawn from a training seed and a round, with those left out."""
     for purpose, index in (("lot", 0), ("grouping", 0), ("grouping", 1)):
         values = {"items": list(range(8)), "seed": SEED.hex(), "purpose": purpose, "index": index}
         case.do("shuffle", {**values, "round": 3})
@@ -407,11 +373,11 @@ def schedules() -> Case:
         for round in (0, 1):
             shape = {"name": name, "size": size, "groupings": groupings, "atom": atom}
             case.do("schedule", {**shape, "ids": ids, "seed": SEED.hex(), "round": round})
-    return case
 
 
-def bad_schedules() -> Case:
-    case = Case("bad_schedules", "Schedules that hide nobody, repeat themselves or cannot be drawn.")
+@vector("bad_schedules")
+def bad_schedules(case: Case) -> None:
+    """Schedules that hide nobody, repeat themselves or cannot be drawn."""
     good: dict[str, Any] = {"name": "random", "size": 3, "groupings": 2, "atom": 0, "ids": list(range(9))}
     for changes in (
         {"name": "chosen"},
@@ -432,11 +398,11 @@ def bad_schedules() -> Case:
         {"round": 2**63},
     ):
         case.do("schedule", {**good, "seed": SEED.hex(), "round": 0, **changes}, "UsageError")
-    return case
 
 
-def graphs() -> Case:
-    case = Case("neighbours", "The circle and the neighbours of the sparse mode, and degrees that no circle has.")
+@vector("neighbours")
+def graphs(case: Case) -> None:
+    """The circle and the neighbours of the sparse mode, and degrees that no circle has."""
     out = case.do("graph", {"ids": list(range(10)), "degree": 4, "seed": ""})
     assert out["circle"] == [8, 4, 2, 9, 3, 6, 5, 7, 1, 0]
     for degree in (2, 6):
@@ -444,15 +410,13 @@ def graphs() -> Case:
         case.do("graph", {"ids": [3 * k + 1 for k in range(8)], "degree": degree, "seed": seed})
     for degree in (0, 1, 3, 8, 10):
         case.do("graph", {"ids": list(range(8)), "degree": degree, "seed": ""}, "UsageError")
-    return case
 
 
-def training_seeds() -> Case:
-    case = Case(
-        "training_seed",
-        "The training seed by commit and reveal, and from a beacon. Somebody who does not commit, does not "
-        "reveal or reveals something else is named.",
-    )
+@vector("training_seed")
+def training_seeds(case: Case) -> None:
+    """The training seed by commit and reveal, and from a beacon. Somebody who does not commit, does not
+    reveal or reveals something else is named.
+    """
     common = {"training_id": SEED.hex(), "ids": [1, 4, 9]}
     drawn = {str(v): Drbg(f"vectors/contribution/{v}".encode())(32).hex() for v in common["ids"]}
     committed = {
@@ -472,4 +436,3 @@ def training_seeds() -> Case:
     pulse = {"name": "a beacon", "pulse": 123, "training_id": SEED.hex()}
     case.do("seed.beacon", {**pulse, "value": OTHER_HASH.hex()})
     case.do("seed.beacon", {**pulse, "value": "00" * 31}, "UsageError")
-    return case

@@ -7,7 +7,7 @@ failed permanently; a server drops the sender and continues.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -37,46 +37,11 @@ from secagg.protocol.messages import (
 from secagg.protocol.plan import LAYOUT, flat
 from secagg.protocol.wire import decode, encode
 from tests.secagg.drbg import Drbg
-from tests.secagg.vector_case import Case, floors_json, identity, policy_json
+from tests.secagg.vector_case import Case, floors_json, identity, policy_json, vector
 from tests.secagg.vector_runs import FIVE, crossed_plan, flat_plan
 
 ME = 2  # the client that receives the bad messages
 M = TypeVar("M", bound=Message)
-
-
-def all_cases(flat: Case, crossed: Case) -> list[Case]:
-    return [
-        bad_plan_bytes(),
-        bad_plans(),
-        floors(),
-        wire_errors(flat),
-        messages(flat),
-        lowered_threshold(flat),
-        plan_below_floors(flat),
-        key_lists(flat),
-        low_order_keys(flat),
-        reflected_box(flat),
-        noncanonical_share(flat),
-        bundles(flat),
-        split_views(flat),
-        survivors(flat),
-        unaudited_rows(crossed),
-        both_kinds(flat),
-        endorsements(flat),
-        replays_to_a_client(flat),
-        another_plan(flat),
-        repeated_run(flat),
-        interrupted(crossed),
-        two_copies(flat),
-        application_mistakes(flat),
-        adverts_to_server(flat),
-        dealings_to_server(flat),
-        inputs_to_server(flat),
-        openings_to_server(flat),
-        unmaskings_to_server(flat),
-        out_of_turn(flat),
-        two_servers(flat),
-    ]
 
 
 class BadMessages:
@@ -84,6 +49,7 @@ class BadMessages:
 
     def __init__(self, case: Case, client: int) -> None:
         self.case, self.client = case, client
+        case.do("client.save", {"client": str(client), "as": "before"})
 
     def send(self, name: str, message: Message | bytes, ok: str, **extra: Any) -> None:
         """Send a message to a restored copy of the client, which refuses it with this error and fails."""
@@ -93,12 +59,6 @@ class BadMessages:
         request = {"client": actor, "message": case.give(f"lie/{name}", data), "as": "nothing"}
         case.do("client.receive", {**request, **extra}, ok)
         assert case.do("client.state", {"client": actor}) == {"state": "FAILED"}
-
-
-def refusals(name: str, about: str, flat: Case, first: str, *, client: int = ME) -> tuple[Case, BadMessages]:
-    case = Case(name, about, base=flat, first=first)
-    case.do("client.save", {"client": str(client), "as": "before"})
-    return case, BadMessages(case, client)
 
 
 def got(case: Case, name: str, kind: type[M]) -> M:
@@ -111,11 +71,18 @@ def flip(data: bytes, place: int = 0) -> bytes:
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
+def view_of(plan: Plan, adverts: Iterable[KeyAdvert], dealers: Iterable[Dealer]) -> bytes:
+    """The view of U2 that a client has from its key list and its bundle."""
+    keys = {advert.sender: advert for advert in adverts}
+    return transcript.view(plan.hash, [(keys[dealer.id], dealer) for dealer in dealers])
+
+
 # --- plans -----------------------------------------------------------------------------------------------
 
 
-def bad_plan_bytes() -> Case:
-    case = Case("bad_plan_bytes", "Bytes that no plan makes: version, length, order, second encodings.")
+@vector("bad_plan_bytes")
+def bad_plan_bytes(case: Case) -> None:
+    """Bytes that no plan makes: version, length, order, second encodings."""
     plan = flat_plan(weights=(1, 2, 3, 2, 1))
     good = plan.to_bytes()
     case.do("plan", {"plan": case.give("good", good)})
@@ -146,7 +113,6 @@ def bad_plan_bytes() -> Case:
     unused = integers[:clip] + struct.pack("<d", 1.0) + integers[clip + 8 :]
     case.do("plan", {"plan": case.give("negative zero", zero)}, "WireError")
     case.do("plan", {"plan": case.give("unused clip", unused)}, "WireError")
-    return case
 
 
 def patched(plan: Plan, **fields: Any) -> bytes:
@@ -154,8 +120,9 @@ def patched(plan: Plan, **fields: Any) -> bytes:
     return codec.to_bytes(LAYOUT, {**flat(plan), **fields})
 
 
-def bad_plans() -> Case:
-    case = Case("bad_plans", "Well-formed plans that may not be built, because they would not be safe.")
+@vector("bad_plans")
+def bad_plans(case: Case) -> None:
+    """Well-formed plans that may not be built, because they would not be safe."""
     plan = flat_plan()
     roster = plan.roster
     for name, fields in {
@@ -191,7 +158,6 @@ def bad_plans() -> Case:
         "sparse groups": {"degree": 2, "threshold": 2, "size": 2},
     }.items():
         case.do("plan", {"plan": case.give(name, patched(plan, **fields))}, "UsageError")
-    return case
 
 
 FLOORS: Mapping[str, Any] = {
@@ -209,8 +175,9 @@ FLOORS: Mapping[str, Any] = {
 }
 
 
-def floors() -> Case:
-    case = Case("bad_floors", "A client's floors, each one step above the plan.", given={})
+@vector("bad_floors")
+def floors(case: Case) -> None:
+    """A client's floors, each one step above the plan."""
     plan = flat_plan(weights=(1, 2, 2, 2, 2), policy=Policy())
     case.session.given["floors"] = case.given["floors"] = floors_json(plan)
     case.give("plan", plan.to_bytes())
@@ -232,7 +199,6 @@ def floors() -> Case:
     }
     for name, other in others.items():
         case.do("floors.check", {**fine, "plan": case.give(name, other.to_bytes())}, "PlanRefused")
-    return case
 
 
 # --- bytes -----------------------------------------------------------------------------------------------
@@ -243,23 +209,20 @@ SENT = (
 )
 
 
-def messages(flat: Case) -> Case:
-    case = Case("messages", "One message of each type, field by field.", base=flat, first="unmasking made")
+@vector("messages", after="unmasking made")
+def messages(case: Case) -> None:
+    """One message of each type, field by field."""
     for name in SENT:
         case.do("message", {"message": name})
     left_out = MaskedInput(9, (1, 4), bytes(64), np.empty((0, 0), np.uint32))
     case.do("message", {"message": case.give("no vectors", encode(left_out))})
-    return case
 
 
-def wire_errors(flat: Case) -> Case:
-    case = Case(
-        "bad_wire",
-        "Bytes that are not exactly one message: a byte more or less, another version or type, lengths that "
-        "the bytes do not hold (a few bytes that claim 4 GB cost nothing), lists out of order.",
-        base=flat,
-        first="unmasking made",
-    )
+@vector("bad_wire", after="unmasking made")
+def wire_errors(case: Case) -> None:
+    """Bytes that are not exactly one message: a byte more or less, another version or type, lengths that the
+    bytes do not hold (a few bytes that claim 4 GB cost nothing), lists out of order.
+    """
     changed: dict[str, bytes] = {"empty": b"", "version only": b"\x01"}
     for name in SENT:
         good = case.session.get(name)
@@ -283,34 +246,26 @@ def wire_errors(flat: Case) -> Case:
     }
     for name, data in changed.items():
         case.do("message", {"message": case.give(name, data)}, "WireError")
-    return case
 
 
 # --- bad messages to a client: stage 1 -------------------------------------------------------------------
 
 
-def lowered_threshold(flat: Case) -> Case:
-    case, bad = refusals(
-        "bad_lowered_threshold",
-        "The server's plan has a threshold that would let it open two survivor sets: 2t <= n + colluders.",
-        flat,
-        "keylist sent",
-    )
+@vector("bad_lowered_threshold", after="keylist sent")
+def lowered_threshold(case: Case) -> None:
+    """The server's plan has a threshold that would let it open two survivor sets: 2t <= n + colluders."""
+    bad = BadMessages(case, ME)
     honest, plan = got(case, "keylist", KeyList), flat_plan()
     context = plan.context.hex()
     bad.send("t3", replace(honest, plan=patched(plan, threshold=3)), "PlanRefused", context=context)
     fewer = flat_plan(colluders=0, threshold=3).to_bytes()  # a valid plan, but below the client's floor of colluders
     bad.send("t3 with no colluders", replace(honest, plan=fewer), "PlanRefused", context=context)
-    return case
 
 
-def plan_below_floors(flat: Case) -> Case:
-    case, bad = refusals(
-        "bad_plan_below_floors",
-        "Plans that differ from what the client pinned or accepts; and a context that is not its own.",
-        flat,
-        "keylist sent",
-    )
+@vector("bad_plan_below_floors", after="keylist sent")
+def plan_below_floors(case: Case) -> None:
+    """Plans that differ from what the client pinned or accepts; and a context that is not its own."""
+    bad = BadMessages(case, ME)
     honest, plan = got(case, "keylist", KeyList), flat_plan()
     bad.send("another context", honest, "PlanRefused", context=b"model 2".hex())
     for name, changes in {
@@ -326,7 +281,6 @@ def plan_below_floors(flat: Case) -> Case:
         forged = replace(honest, plan=flat_plan(**changes).to_bytes())
         bad.send(name, forged, "PlanRefused", context=plan.context.hex())
     bad.send("plan bytes", replace(honest, plan=plan.to_bytes() + b"\x00"), "WireError", context=plan.context.hex())
-    return case
 
 
 def signed_advert(plan: Plan, client: int, channel: bytes, mask: bytes) -> KeyAdvert:
@@ -336,14 +290,12 @@ def signed_advert(plan: Plan, client: int, channel: bytes, mask: bytes) -> KeyAd
     return replace(advert, signature=identity(client).sign(statement))
 
 
-def key_lists(flat: Case) -> Case:
-    case, bad = refusals(
-        "bad_key_list",
-        "Key lists that a client must refuse: wrong or swapped signatures, keys that are not its own, "
-        "somebody missing, twice, out of order or unknown; the error names the culprit where there is one.",
-        flat,
-        "keylist sent",
-    )
+@vector("bad_key_list", after="keylist sent")
+def key_lists(case: Case) -> None:
+    """Key lists that a client must refuse: wrong or swapped signatures, keys that are not its own, somebody
+    missing, twice, out of order or unknown; the error names the culprit where there is one.
+    """
+    bad = BadMessages(case, ME)
     honest, plan = got(case, "keylist", KeyList), flat_plan()
     adverts = {advert.sender: advert for advert in honest.adverts}
     mine, three, five = adverts[ME], adverts[3], adverts[5]
@@ -374,16 +326,12 @@ def key_lists(flat: Case) -> Case:
     }.items():
         bad.send(name, forged, "PeerError", context=plan.context.hex())
     bad.send("three clients", only(*honest.adverts[:3]), "TooFewSurvivors", context=plan.context.hex())
-    return case
 
 
-def low_order_keys(flat: Case) -> Case:
-    case, bad = refusals(
-        "bad_low_order_keys",
-        "Client 3 advertises, with its own signature, keys of low order or with a second encoding.",
-        flat,
-        "keylist sent",
-    )
+@vector("bad_low_order_keys", after="keylist sent")
+def low_order_keys(case: Case) -> None:
+    """Client 3 advertises, with its own signature, keys of low order or with a second encoding."""
+    bad = BadMessages(case, ME)
     honest, plan = got(case, "keylist", KeyList), flat_plan()
     three = next(advert for advert in honest.adverts if advert.sender == 3)
     above = (2**255 - 19 + 9).to_bytes(32, "little")
@@ -394,21 +342,17 @@ def low_order_keys(flat: Case) -> Case:
         ):
             forged = replace(honest, adverts=tuple(advert if a.sender == 3 else a for a in honest.adverts))
             bad.send(f"{what} {place}", forged, "PeerError", context=plan.context.hex())
-    return case
 
 
 # --- bad messages to a client: stage 2 -------------------------------------------------------------------
 
 
-def reflected_box(flat: Case) -> Case:
-    case = Case(
-        "bad_reflected_box",
-        "In place of client 3's box, client 2 is handed the box that it sealed for client 3 itself, and in "
-        "place of client 5's the one that client 5 sealed for client 7: neither opens. They are disputed "
-        "pairs, not errors: client 2 goes on without these shares, and says so under its signature.",
-        base=flat,
-        first="bundle sent",
-    )
+@vector("bad_reflected_box", after="bundle sent")
+def reflected_box(case: Case) -> None:
+    """In place of client 3's box, client 2 is handed the box that it sealed for client 3 itself, and in place
+    of client 5's the one that client 5 sealed for client 7: neither opens. They are disputed pairs, not
+    errors: client 2 goes on without these shares, and says so under its signature.
+    """
     bundle = got(case, "bundle/2", Bundle)
     size = len(bundle.boxes) // 4
     mine = got(case, "dealing/2", Dealing).boxes[:size]
@@ -418,18 +362,13 @@ def reflected_box(flat: Case) -> Case:
     case.do("client.receive", {"client": "2", "message": "lie", "update": "2", "as": "masked/2/disputing"})
     assert got(case, "masked/2/disputing", MaskedInput).disputes == (3, 5)
     case.do("message", {"message": "masked/2/disputing"})
-    return case
 
 
-def noncanonical_share(flat: Case) -> Case:
-    """The dealer hashes and signs a share v + p, which is a second encoding of v."""
-    case = Case(
-        "bad_noncanonical_share",
-        "Client 3 deals client 2 the share 2^257 - 93, hashes and signs it correctly. It is not a field "
-        "element: a disputed pair. (The wrong place in a proof, or a wrong sibling, is one as well.)",
-        base=flat,
-        first="bundle sent",
-    )
+@vector("bad_noncanonical_share", after="bundle sent")
+def noncanonical_share(case: Case) -> None:
+    """Client 3 deals client 2 the share 2^257 - 93, hashes and signs it correctly. It is not a field element:
+    a disputed pair. (The wrong place in a proof, or a wrong sibling, is one as well.)
+    """
     plan, bundle = flat_plan(), got(case, "bundle/2", Bundle)
     actor = case.session.actors["3"]
     memory = actor.memory()
@@ -469,17 +408,14 @@ def noncanonical_share(flat: Case) -> Case:
         case.give(f"lie/{name}", encode(forged))
         case.do("client.receive", {"client": name, "message": f"lie/{name}", "update": "2", "as": f"masked/{name}"})
         assert got(case, f"masked/{name}", MaskedInput).disputes == (3,)
-    return case
 
 
-def bundles(flat: Case) -> Case:
-    case, bad = refusals(
-        "bad_bundle",
-        "Bundles that a client must refuse: U2 without it, outside U1, out of order or too small, its own "
-        "dealing changed, commitments, boxes or proofs missing.",
-        flat,
-        "bundle sent",
-    )
+@vector("bad_bundle", after="bundle sent")
+def bundles(case: Case) -> None:
+    """Bundles that a client must refuse: U2 without it, outside U1, out of order or too small, its own
+    dealing changed, commitments, boxes or proofs missing.
+    """
+    bad = BadMessages(case, ME)
     honest = got(case, "bundle/2", Bundle)
     mine, three = honest.dealers[0], honest.dealers[1]
     size = len(honest.boxes) // 4
@@ -505,21 +441,17 @@ def bundles(flat: Case) -> Case:
         bad.send(name, forged, "PeerError", update="2")
     few = Bundle(honest.dealers[:3], honest.boxes[: 2 * size], honest.proofs[: 2 * proof])
     bad.send("U2 of three", few, "TooFewSurvivors", update="2")
-    return case
 
 
 # --- bad messages to a client: stage 3 -------------------------------------------------------------------
 
 
-def split_views(flat: Case) -> Case:
-    """A member of U3 signed a different view of U2."""
-    case, bad = refusals(
-        "bad_split_view",
-        "A member of U3 signed another view of U2 than client 2 saw (without client 11, or with another root "
-        "or key), or another set of disputes, or for another run: client 2 does not sign stage 3.",
-        flat,
-        "survivors sent",
-    )
+@vector("bad_split_view", after="survivors sent")
+def split_views(case: Case) -> None:
+    """A member of U3 signed another view of U2 than client 2 saw (without client 11, or with another root or
+    key), or another set of disputes, or for another run: client 2 does not sign stage 3.
+    """
+    bad = BadMessages(case, ME)
     plan, honest = flat_plan(), got(case, "survivors", Survivors)
     adverts = {advert.sender: advert for advert in got(case, "keylist", KeyList).adverts}
     dealers = got(case, "bundle/2", Bundle).dealers
@@ -550,16 +482,12 @@ def split_views(flat: Case) -> Case:
         ),
     }.items():
         bad.send(name, forged, "PeerError")
-    return case
 
 
-def survivors(flat: Case) -> Case:
-    case, bad = refusals(
-        "bad_survivors",
-        "Survivor sets that a client must refuse: without it, outside U2, out of order, or too small.",
-        flat,
-        "survivors sent",
-    )
+@vector("bad_survivors", after="survivors sent")
+def survivors(case: Case) -> None:
+    """Survivor sets that a client must refuse: without it, outside U2, out of order, or too small."""
+    bad = BadMessages(case, ME)
     honest = got(case, "survivors", Survivors)
     for name, forged in {
         "without me": replace(honest, members=honest.members[1:]),
@@ -569,18 +497,14 @@ def survivors(flat: Case) -> Case:
     }.items():
         bad.send(name, forged, "PeerError")
     bad.send("three survivors", replace(honest, members=honest.members[:3]), "TooFewSurvivors")
-    return case
 
 
-def unaudited_rows(crossed: Case) -> Case:
-    case, bad = refusals(
-        "bad_exposing_rows",
-        "The server asks client 100 to open rows that its audit keeps closed, all together or one of them, "
-        "or rows that do not exist.",
-        crossed,
-        "survivors sent",
-        client=100,
-    )
+@vector("bad_exposing_rows", after="survivors sent", base="n9_transversal_weights")
+def unaudited_rows(case: Case) -> None:
+    """The server asks client 100 to open rows that its audit keeps closed, all together or one of them, or
+    rows that do not exist.
+    """
+    bad = BadMessages(case, 100)
     honest = got(case, "survivors", Survivors)
     assert honest.groups == ((0, 0), (0, 1), (0, 2), (1, 0))
     case.do("audit", {"plan": "plan", "survivors": [member.id for member in honest.members]})
@@ -592,40 +516,33 @@ def unaudited_rows(crossed: Case) -> Case:
         "no such grouping": (*honest.groups, (2, 0)),
     }.items():
         bad.send(name, replace(honest, groups=rows), "PeerError")
-    return case
 
 
-def both_kinds(flat: Case) -> Case:
-    case, bad = refusals(
-        "bad_both_kinds",
-        "After client 2 signed that client 3 survived, the server names survivors without client 3, which "
-        "would give it both kinds of share of client 3; or other rows.",
-        flat,
-        "signatures sent",
-    )
+@vector("bad_both_kinds", after="signatures sent")
+def both_kinds(case: Case) -> None:
+    """After client 2 signed that client 3 survived, the server names survivors without client 3, which would
+    give it both kinds of share of client 3; or other rows.
+    """
+    bad = BadMessages(case, ME)
     honest = got(case, "survivors", Survivors)
     without = tuple(member for member in honest.members if member.id != 3)
     bad.send("another survivor set", replace(honest, members=without), "PeerError")
     bad.send("no rows", replace(honest, groups=()), "PeerError")
-    return case
 
 
 # --- bad messages to a client: stage 4 -------------------------------------------------------------------
 
 
-def endorsements(flat: Case) -> Case:
-    case, bad = refusals(
-        "bad_signatures",
-        "Stage-3 signatures that a client must not count: over other survivors or rows or for another run, "
-        "by a stranger, twice, out of order, or too few of them.",
-        flat,
-        "signatures sent",
-    )
+@vector("bad_signatures", after="signatures sent")
+def endorsements(case: Case) -> None:
+    """Stage-3 signatures that a client must not count: over other survivors or rows or for another run, by a
+    stranger, twice, out of order, or too few of them.
+    """
+    bad = BadMessages(case, ME)
     plan, honest = flat_plan(), got(case, "signatures", Signatures)
     actor = case.session.actors["3"]
     memory = actor.memory()
-    adverts = {advert.sender: advert for advert in memory.adverts}
-    view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
+    view = view_of(plan, memory.adverts, memory.dealers)
 
     def with_last(statement: bytes, *, signer: int | None = None) -> Signatures:
         last = honest.endorsements[-1]
@@ -654,21 +571,16 @@ def endorsements(flat: Case) -> Case:
         bad.send(name, forged, "PeerError")
     bad.send("three signatures", Signatures(honest.endorsements[:-1]), "TooFewSurvivors")
     bad.send("no signature", Signatures(()), "TooFewSurvivors")
-    return case
 
 
 # --- replays, copies and repeats -------------------------------------------------------------------------
 
 
-def replays_to_a_client(flat: Case) -> Case:
-    """Every message of the run in every state that does not expect it."""
-    case = Case(
-        "bad_replays",
-        "In every state, every message of the run that is not expected there, a message to the server, and "
-        "silence where hello() comes first: refused, and the run is over for this client.",
-        base=flat,
-        first="started",
-    )
+@vector("bad_replays", after="started")
+def replays_to_a_client(case: Case) -> None:
+    """In every state, every message of the run that is not expected there, a message to the server, and
+    silence where hello() comes first: refused, and the run is over for this client.
+    """
     kinds = {"keylist": "DEALT", "bundle/2": "MASKED", "survivors": "SIGNED", "signatures": "DONE"}
     expected = {"NEW": (), "ADVERTISED": ("keylist",), "DEALT": ("bundle/2",), "MASKED": ("survivors",)}
     expected |= {"SIGNED": ("survivors", "signatures"), "DONE": ()}
@@ -682,7 +594,6 @@ def replays_to_a_client(flat: Case) -> Case:
             extra = {"update": "2"} if state == "DEALT" else {}
             case.do("client.receive", {"client": actor, "message": bad, "as": "nothing", **extra}, "PeerError")
             case.do("client.state", {"client": actor})
-    return case
 
 
 def _walk(case: Case, actor: str, state: str, order: list[str]) -> None:
@@ -699,14 +610,11 @@ def _walk(case: Case, actor: str, state: str, order: list[str]) -> None:
         case.do("client.receive", {**request, **extra})
 
 
-def another_plan(flat: Case) -> Case:
-    case = Case(
-        "bad_another_plan",
-        "The update was bound to n5_flat's plan when client 2 accepted it. A second run for the same round "
-        "with another plan is refused, though that plan is above all floors.",
-        base=flat,
-        first="dealing made",
-    )
+@vector("bad_another_plan", after="dealing made")
+def another_plan(case: Case) -> None:
+    """The update was bound to n5_flat's plan when client 2 accepted it. A second run for the same round with
+    another plan is refused, though that plan is above all floors.
+    """
     plan = flat_plan(policy=Policy(min_survivors=3))
     case.do("client.new", {"client": 2, "round": 7, "actor": "2 again"})
     case.do("client.hello", {"client": "2 again", "as": "again/advert/2"})
@@ -718,18 +626,13 @@ def another_plan(flat: Case) -> Case:
     case.do("client.receive", request, "AlreadyUsed")
     case.do("client.state", {"client": "2 again"})
     case.do("client.records", {"client": 2})
-    return case
 
 
-def repeated_run(flat: Case) -> Case:
-    """A second run of the same plan after the first was opened."""
-    case = Case(
-        "bad_repeated_run",
-        "All clients signed stage 3 of n5_flat. They run the same plan again, with new keys: the second run "
-        "must not be opened, for it would not be the same run (AlreadyUsed at stage 3).",
-        base=flat,
-        first="consistency made",
-    )
+@vector("bad_repeated_run", after="consistency made")
+def repeated_run(case: Case) -> None:
+    """All clients signed stage 3 of n5_flat. They run the same plan again, with new keys: the second run must
+    not be opened, for it would not be the same run (AlreadyUsed at stage 3).
+    """
     plan = flat_plan()
     again = {v: f"{v} again" for v in FIVE}
     case.do("server.new", {"plan": "plan", "entropy": "server again"})
@@ -750,24 +653,18 @@ def repeated_run(flat: Case) -> Case:
         request = {"client": actor, "message": inbox[v], "as": "nothing"}
         case.do("client.receive", request, "AlreadyUsed")
     case.do("client.state", {"client": again[2]})
-    return case
 
 
-def interrupted(crossed: Case) -> Case:
-    """The client stored the record of an opening and stopped before its answer left."""
+@vector("bad_interrupted_opening", after="survivors sent", base="n9_transversal_weights")
+def interrupted(case: Case) -> None:
+    """Client 100 stored the record of an opening and stopped before its answer left. Restored, it signs the
+    same survivors with the same rows or fewer; more rows, other survivors, another run (view) or another plan
+    are refused.
+    """
     client = 100
-    case = Case(
-        "bad_interrupted_opening",
-        "Client 100 stored the record of an opening and stopped before its answer left. Restored, it signs "
-        "the same survivors with the same rows or fewer; more rows, other survivors, another run (view) or "
-        "another plan are refused.",
-        base=crossed,
-        first="survivors sent",
-    )
     honest, plan = got(case, "survivors", Survivors), crossed_plan()
     memory = case.session.actors[str(client)].memory()
-    adverts = {advert.sender: advert for advert in memory.adverts}
-    view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
+    view = view_of(plan, memory.adverts, memory.dealers)
     survivors = tuple(member.id for member in honest.members)
     update = identity(client).public + plan.training_id + plan.round.to_bytes(8, "little")
     name = digest(labels.OPENING_RECORD, update).hex()
@@ -786,17 +683,13 @@ def interrupted(crossed: Case) -> Case:
         case.do("client.restore", {"client": str(client), "bytes": "before", "actor": what, "journal": what})
         request = {"client": what, "message": "survivors", "as": "consistency/100" if ok is True else "nothing"}
         case.do("client.receive", request, ok)
-    return case
 
 
-def two_copies(flat: Case) -> Case:
-    case = Case(
-        "bad_two_copies",
-        "Client 2 is restored twice from the same bytes. The first copy answers; the second finds the step "
-        "taken, and gives nothing away.",
-        base=flat,
-        first="bundle sent",
-    )
+@vector("bad_two_copies", after="bundle sent")
+def two_copies(case: Case) -> None:
+    """Client 2 is restored twice from the same bytes. The first copy answers; the second finds the step
+    taken, and gives nothing away.
+    """
     case.do("client.save", {"client": "2", "as": "before"})
     case.do("client.receive", {"client": "2", "message": "bundle/2", "update": "2", "as": "nothing"}, "PeerError")
     for copy in ("first", "second"):
@@ -805,24 +698,23 @@ def two_copies(flat: Case) -> Case:
     request = {"client": "second", "message": "bundle/2", "update": "2", "as": "nothing"}
     case.do("client.receive", request, "AlreadyUsed")
     case.do("client.state", {"client": "second"})
-    return case
 
 
-def application_mistakes(flat: Case) -> Case:
-    case = Case(
-        "bad_updates",
-        "The application's own mistakes: no update, a wrong length, a NaN. They are told before the run "
-        "is at stake: client 2 then answers all the same.",
-        given={
-            "updates": {
-                "short": {"f64": "00" * 8},
-                "nan": {"f64": "00" * 40 + "000000000000f87f"},
-                "integers": {"i64": [0] * 6},
-            }
-        },
-        base=flat,
-        first="bundle sent",
-    )
+@vector(
+    "bad_updates",
+    after="bundle sent",
+    given={
+        "updates": {
+            "short": {"f64": "00" * 8},
+            "nan": {"f64": "00" * 40 + "000000000000f87f"},
+            "integers": {"i64": [0] * 6},
+        }
+    },
+)
+def application_mistakes(case: Case) -> None:
+    """The application's own mistakes: no update, a wrong length, a NaN. They are told before the run is at
+    stake: client 2 then answers all the same.
+    """
     request = {"client": "2", "message": "bundle/2", "as": "nothing"}
     case.do("client.receive", request, "UsageError")
     for name in ("short", "nan", "integers"):
@@ -832,7 +724,6 @@ def application_mistakes(flat: Case) -> Case:
     case.do("client.hello", {"client": "2", "as": "nothing"}, "UsageError")
     case.do("client.state", {"client": "2"})
     case.do("client.save", {"client": "2", "as": "nothing"}, "UsageError")
-    return case
 
 
 # --- bad messages to the server --------------------------------------------------------------------------
@@ -852,14 +743,11 @@ class BadMessagesToServer:
         assert out == {"outcome": outcome}, (name, out)
 
 
-def adverts_to_server(flat: Case) -> Case:
-    case = Case(
-        "bad_adverts_to_server",
-        "Key adverts that make their sender a dropout: wrong signature, low-order key, another's name, bytes "
-        "that are no message, a message for clients.",
-        base=flat,
-        first="advert made",
-    )
+@vector("bad_adverts_to_server", after="advert made")
+def adverts_to_server(case: Case) -> None:
+    """Key adverts that make their sender a dropout: wrong signature, low-order key, another's name, bytes
+    that are no message, a message for clients.
+    """
     plan, bad = flat_plan(), BadMessagesToServer(case)
     three, five = got(case, "advert/3", KeyAdvert), got(case, "advert/5", KeyAdvert)
     for name, forged in {
@@ -875,17 +763,13 @@ def adverts_to_server(flat: Case) -> Case:
     }.items():
         bad.send(name, forged)
     case.do("server.receive", {"client": 12, "message": "advert/3"}, "UsageError")
-    return case
 
 
-def dealings_to_server(flat: Case) -> Case:
-    case = Case(
-        "bad_dealings_to_server",
-        "Dealings that make their sender a dropout: wrong signature or root, hashes, boxes or commitments "
-        "missing, another's name.",
-        base=flat,
-        first="dealing made",
-    )
+@vector("bad_dealings_to_server", after="dealing made")
+def dealings_to_server(case: Case) -> None:
+    """Dealings that make their sender a dropout: wrong signature or root, hashes, boxes or commitments
+    missing, another's name.
+    """
     plan, bad = flat_plan(), BadMessagesToServer(case)
     honest = got(case, "dealing/3", Dealing)
     advert = got(case, "advert/3", KeyAdvert)
@@ -908,21 +792,15 @@ def dealings_to_server(flat: Case) -> Case:
         "in another's name": got(case, "dealing/5", Dealing),
     }.items():
         bad.send(name, forged)
-    return case
 
 
-def inputs_to_server(flat: Case) -> Case:
-    case = Case(
-        "bad_inputs_to_server",
-        "Masked inputs that make their sender a dropout: wrong shape, another view, disputes with nobody.",
-        base=flat,
-        first="masked made",
-    )
+@vector("bad_inputs_to_server", after="masked made")
+def inputs_to_server(case: Case) -> None:
+    """Masked inputs that make their sender a dropout: wrong shape, another view, disputes with nobody."""
     plan, bad = flat_plan(), BadMessagesToServer(case)
     honest = got(case, "masked/3", MaskedInput)
     memory = case.session.actors["3"].memory()
-    adverts = {advert.sender: advert for advert in memory.adverts}
-    view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
+    view = view_of(plan, memory.adverts, memory.dealers)
 
     def signed(view: bytes, disputes: tuple[int, ...]) -> MaskedInput:
         statement = transcript.view_statement(plan.hash, 3, view, disputes)
@@ -941,20 +819,14 @@ def inputs_to_server(flat: Case) -> Case:
     }.items():
         bad.send(name, forged)
     bad.send("a dispute", signed(view, (5,)), outcome="counted")
-    return case
 
 
-def openings_to_server(flat: Case) -> Case:
-    case = Case(
-        "bad_consistency_to_server",
-        "Stage-3 signatures that make their sender a dropout.",
-        base=flat,
-        first="consistency made",
-    )
+@vector("bad_consistency_to_server", after="consistency made")
+def openings_to_server(case: Case) -> None:
+    """Stage-3 signatures that make their sender a dropout."""
     plan, bad = flat_plan(), BadMessagesToServer(case)
     memory = case.session.actors["3"].memory()
-    adverts = {advert.sender: advert for advert in memory.adverts}
-    view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
+    view = view_of(plan, memory.adverts, memory.dealers)
 
     def signed(*statement: Any) -> Consistency:
         return Consistency(3, identity(3).sign(transcript.opening(*statement)))
@@ -967,18 +839,14 @@ def openings_to_server(flat: Case) -> Case:
         "in another's name": got(case, "consistency/5", Consistency),
     }.items():
         bad.send(name, forged)
-    return case
 
 
-def unmaskings_to_server(flat: Case) -> Case:
-    case = Case(
-        "bad_unmaskings_to_server",
-        "Stage-4 messages with a wrong signature make their sender a dropout. Signed ones are counted, and "
-        "when the stage is closed whoever gave both kinds of share, shares of the wrong kind or of nobody, "
-        "or a wrong number of them, is blamed, while the others' shares give the exact sum.",
-        base=flat,
-        first="unmasking made",
-    )
+@vector("bad_unmaskings_to_server", after="unmasking made")
+def unmaskings_to_server(case: Case) -> None:
+    """Stage-4 messages with a wrong signature make their sender a dropout. Signed ones are counted, and when
+    the stage is closed whoever gave both kinds of share, shares of the wrong kind or of nobody, or a wrong
+    number of them, is blamed, while the others' shares give the exact sum.
+    """
     plan, bad = flat_plan(), BadMessagesToServer(case)
     honest = got(case, "unmasking/3", Unmasking)
     bad.send("wrong signature", replace(honest, signature=flip(honest.signature)))
@@ -1015,17 +883,13 @@ def unmaskings_to_server(flat: Case) -> Case:
         case.do("server.advance", {"as": "nothing"})
         result = case.do("server.result", {})
         assert (list(result["rows"]), result["blamed"]) == (["0/0"], [3]), name
-    return case
 
 
-def out_of_turn(flat: Case) -> Case:
-    case = Case(
-        "bad_out_of_turn",
-        "Messages that come too early make their sender a dropout, and so does silence; after that, nothing "
-        "it sends counts.",
-        base=flat,
-        first="dealing made",
-    )
+@vector("bad_out_of_turn", after="dealing made")
+def out_of_turn(case: Case) -> None:
+    """Messages that come too early make their sender a dropout, and so does silence; after that, nothing it
+    sends counts.
+    """
     bad = BadMessagesToServer(case)
     for name in ("masked/3", "consistency/3", "unmasking/3"):
         bad.send(f"{name} in stage 1", case.session.get(name))
@@ -1035,32 +899,20 @@ def out_of_turn(flat: Case) -> Case:
         case.do("server.receive", {"client": v, "message": f"dealing/{v}"})
     case.do("server.advance", {"as": "without 3/bundle"})
     # client 3 dealt nothing and has dropped out, although it signs the right view
-    plan, (adverts, dealers) = flat_plan(), seen_by(case, "without 3/bundle/2")
-    view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in dealers])
+    plan, bundle = flat_plan(), got(case, "without 3/bundle/2", Bundle)
+    view = view_of(plan, got(case, "keylist", KeyList).adverts, bundle.dealers)
     signature = identity(3).sign(transcript.view_statement(plan.hash, 3, view, ()))
     uninvited = replace(got(case, "masked/3", MaskedInput), signature=signature)
     out = case.do("server.receive", {"client": 3, "message": case.give("uninvited", encode(uninvited))})
     assert out == {"outcome": "dropped"}
-    return case
 
 
-def seen_by(case: Case, bundle: str) -> tuple[dict[int, KeyAdvert], tuple[Dealer, ...]]:
-    """The view of U2 from a bundle and the keys."""
-    adverts = {advert.sender: advert for advert in got(case, "keylist", KeyList).adverts}
-    return adverts, got(case, bundle, Bundle).dealers
-
-
-def two_servers(flat: Case) -> Case:
-    case = Case(
-        "bad_two_servers",
-        "The server is restored twice from the same bytes. Each stage is closed once: by the first.",
-        base=flat,
-        first="masked taken",
-    )
+@vector("bad_two_servers", after="masked taken")
+def two_servers(case: Case) -> None:
+    """The server is restored twice from the same bytes. Each stage is closed once: by the first."""
     case.do("server.save", {"as": "server before"})
     case.do("server.restore", {"bytes": "server before"})
     case.do("server.advance", {"as": "survivors"})
     case.do("server.restore", {"bytes": "server before"})
     case.do("server.advance", {"as": "survivors"}, "AlreadyUsed")
     case.do("server.advance", {"as": "survivors"}, "UsageError")
-    return case

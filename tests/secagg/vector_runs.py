@@ -15,7 +15,7 @@ from secagg.protocol.client_state import ClientMemory
 from secagg.protocol.messages import Dealing, Unmasking
 from secagg.protocol.wire import decode, encode
 from tests.secagg.drbg import Drbg
-from tests.secagg.vector_case import Case, floors_json, identity, make_plan
+from tests.secagg.vector_case import Case, floors_json, identity, make_plan, vector
 from tests.vectors.check.session import doubles, numbers, ring
 
 FIVE = (2, 3, 5, 7, 11)  # not 1 to 5: a Shamir index is a place in the roster, not an id
@@ -32,25 +32,10 @@ def flat_run() -> Case:
     return whole_run("n5_flat", about, flat_plan(), values=FIVE)
 
 
-def all_cases(flat: Case, crossed: Case) -> list[Case]:
-    return [
-        flat,
-        *(drop_at(flat, stage) for stage in STAGES),
-        two_groupings(),
-        crossed,
-        atoms(),
-        left_out(),
-        sparse(),
-        audits(),
-        disputed_box(flat),
-        disputed_share(flat),
-        false_share(flat),
-        cheating_dealer(flat),
-        resumed(flat),
-        late_answers(flat),
-        too_few(flat),
-        duplicates(flat),
-    ]
+def complete_runs() -> list[Case]:
+    flat = flat_run()
+    dropouts = [drop_at(flat, stage) for stage in STAGES]
+    return [flat, *dropouts, two_groupings(), transversal(), atoms(), left_out(), sparse()]
 
 
 def flat_plan(**changes: Any) -> Plan:
@@ -289,15 +274,15 @@ AUDITED: tuple[tuple[Schedule, int, Policy, bool], ...] = (
 )
 
 
-def audits() -> Case:
-    case = Case("audits", "Which rows may be opened: schedules, policies, weights and survivor sets.")
+@vector("audits")
+def audits(case: Case) -> None:
+    """Which rows may be opened: schedules, policies, weights and survivor sets."""
     for place, (schedule, n, policy, weighted) in enumerate(AUDITED):
         weights = tuple(1 + 3 * v % 7 for v in range(n)) if weighted else ()
         plan = make_plan(tuple(range(n)), schedule, policy=policy, weights=weights, colluders=0)
         name = case.give(f"plan/{place}", plan.to_bytes())
         for gone in ((), (0,), (1, 5), (2, 3, 7)):
             case.do("audit", {"plan": name, "survivors": [v for v in plan.ids if v not in gone]})
-    return case
 
 
 # --- misbehaviour that does not stop a run ---------------------------------------------------------------
@@ -319,17 +304,13 @@ def dealt(case: Case, threes: str) -> Run:
     return run
 
 
-def disputed_box(flat: Case) -> Case:
-    case = Case(
-        "n5_disputed_box",
-        "As n5_flat, but client 3's box for client 2 does not open. Client 2 names the disputed pair and "
-        "goes on; nobody is blamed, and the sum is exact.",
-        base=flat,
-        first="dealing made",
-    )
+@vector("n5_disputed_box", after="dealing made")
+def disputed_box(case: Case) -> None:
+    """As n5_flat, but client 3's box for client 2 does not open. Client 2 names the disputed pair and goes
+    on; nobody is blamed, and the sum is exact.
+    """
     result = dealt(case, damaged_box(case, 3, "dealing/3")).rest(STAGES[2:])
     assert (list(result["rows"]), result["blamed"]) == (["0/0"], [])
-    return case
 
 
 def false_box(case: Case, v: int, name: str) -> str:
@@ -349,17 +330,13 @@ def false_box(case: Case, v: int, name: str) -> str:
     return case.give(f"{name}/false", encode(replace(dealing, boxes=sealed + dealing.boxes[size:])))
 
 
-def disputed_share(flat: Case) -> Case:
-    case = Case(
-        "n5_disputed_share",
-        "As n5_flat, but client 3 seals for client 2 a share that does not match the hash it signed: a "
-        "disputed pair again.",
-        base=flat,
-        first="dealing made",
-    )
+@vector("n5_disputed_share", after="dealing made")
+def disputed_share(case: Case) -> None:
+    """As n5_flat, but client 3 seals for client 2 a share that does not match the hash it signed: a disputed
+    pair again.
+    """
     result = dealt(case, false_box(case, 3, "dealing/3")).rest(STAGES[2:])
     assert (list(result["rows"]), result["blamed"]) == (["0/0"], [])
-    return case
 
 
 def false_unmasking(case: Case, v: int, name: str) -> str:
@@ -373,28 +350,20 @@ def false_unmasking(case: Case, v: int, name: str) -> str:
     return case.give(f"{name}/false", encode(replace(changed, signature=signature)))
 
 
-def false_share(flat: Case) -> Case:
-    case = Case(
-        "n5_false_share",
-        "As n5_flat, but client 11 signs a wrong share of client 2 in stage 4. It is an erasure: the others' "
-        "shares are enough, the sum is exact, and client 11 is blamed.",
-        base=flat,
-        first="signatures sent",
-    )
+@vector("n5_false_share", after="signatures sent")
+def false_share(case: Case) -> None:
+    """As n5_flat, but client 11 signs a wrong share of client 2 in stage 4. It is an erasure: the others'
+    shares are enough, the sum is exact, and client 11 is blamed.
+    """
     result = Run(case, flat_plan()).rest(STAGES[4:], tamper={(Stage.UNMASKING, 11): false_unmasking})
     assert (list(result["rows"]), result["blamed"]) == (["0/0"], [11])
-    return case
 
 
-def cheating_dealer(flat: Case) -> Case:
-    """Client 3 commits to a seed that its shares do not rebuild."""
-    case = Case(
-        "n5_cheating_dealer",
-        "As n5_flat, but client 3 commits to a seed that is not the one it shares. The shares of t holders "
-        "rebuild something else, so the row is lost, not wrong, and its own shares convict client 3.",
-        base=flat,
-        first="dealing made",
-    )
+@vector("n5_cheating_dealer", after="dealing made")
+def cheating_dealer(case: Case) -> None:
+    """As n5_flat, but client 3 commits to a seed that is not the one it shares. The shares of t holders
+    rebuild something else, so the row is lost, not wrong, and its own shares convict client 3.
+    """
     plan = flat_plan()
     case.do("client.save", {"client": "3", "as": "state/3"})
     memory: ClientMemory = client_state.restore(case.session.get("state/3"))
@@ -410,22 +379,17 @@ def cheating_dealer(flat: Case) -> Case:
     dealing = replace(honest, commitments=mine.commitments, signature=signature)
     result = dealt(case, case.give("dealing/3/cheating", encode(dealing))).rest(STAGES[2:])
     assert (result["rows"], result["lost"], result["blamed"]) == ({}, ["0/0"], [3])
-    return case
 
 
 # --- runs that continue after a loss --------------------------------------------------------------------
 
 
-def resumed(flat: Case) -> Case:
-    """One participant is saved and restored before every message; a Survivors message arrives twice."""
+@vector("n5_resumed", after="keylist sent")
+def resumed(case: Case) -> None:
+    """As n5_flat, but client 2 is saved and restored before every message, the server twice, and the stage-3
+    answers are lost once: the same Survivors again give the same signatures.
+    """
     plan = flat_plan()
-    case = Case(
-        "n5_resumed",
-        "As n5_flat, but client 2 is saved and restored before every message, the server twice, and the "
-        "stage-3 answers are lost once: the same Survivors again give the same signatures.",
-        base=flat,
-        first="keylist sent",
-    )
     run = Run(case, plan)
     for stage in STAGES[1:]:
         state, saved = f"state/{stage.name}/2", f"state/{stage.name}/server"
@@ -443,18 +407,14 @@ def resumed(flat: Case) -> Case:
         run.advance(stage)
     check_sums(plan, case, case.do("server.result", {}))
     case.do("client.records", {"client": 2})
-    return case
 
 
-def late_answers(flat: Case) -> Case:
+@vector("n5_late_answers", after="signatures sent")
+def late_answers(case: Case) -> None:
+    """As n5_flat, but in stage 4 only three of five answer, and the threshold is four: TooFewSurvivors, and
+    the run stays open. Then the fourth answers: a run is resumed, not repeated.
+    """
     plan = flat_plan()
-    case = Case(
-        "n5_late_answers",
-        "As n5_flat, but in stage 4 only three of five answer, and the threshold is four: TooFewSurvivors, "
-        "and the run stays open. Then the fourth answers: a run is resumed, not repeated.",
-        base=flat,
-        first="signatures sent",
-    )
     run = Run(case, plan)
     answers = run.answers(Stage.UNMASKING, silent=(5,))
     late = {7: answers.pop(7)}
@@ -463,35 +423,27 @@ def late_answers(flat: Case) -> Case:
     run.take(late)
     run.advance(Stage.UNMASKING)
     check_sums(plan, case, case.do("server.result", {}))
-    return case
 
 
-def too_few(flat: Case) -> Case:
-    case = Case(
-        "n5_too_few",
-        "As n5_flat, but three of five send masked inputs, and the threshold is four: the run has failed, "
-        "nothing is revealed, and every later call is refused.",
-        base=flat,
-        first="bundle sent",
-    )
+@vector("n5_too_few", after="bundle sent")
+def too_few(case: Case) -> None:
+    """As n5_flat, but three of five send masked inputs, and the threshold is four: the run has failed,
+    nothing is revealed, and every later call is refused.
+    """
     run = Run(case, flat_plan())
     run.take(run.answers(Stage.INPUTS, silent=(5, 7)))
     run.advance(Stage.INPUTS, "TooFewSurvivors")
     case.do("server.advance", {"as": "nothing"}, "UsageError")
     case.do("server.result", {}, "UsageError")
     case.do("server.save", {"as": "nothing"}, "UsageError")
-    return case
 
 
-def duplicates(flat: Case) -> Case:
+@vector("n5_duplicates", after="bundle sent")
+def duplicates(case: Case) -> None:
+    """As n5_flat, but every message to the server comes twice, and once more after its stage: duplicates and
+    late messages are ignored, and nobody is dropped for them.
+    """
     plan = flat_plan()
-    case = Case(
-        "n5_duplicates",
-        "As n5_flat, but every message to the server comes twice, and once more after its stage: duplicates "
-        "and late messages are ignored, and nobody is dropped for them.",
-        base=flat,
-        first="bundle sent",
-    )
     run = Run(case, plan)
     before = {v: f"dealing/{v}" for v in plan.ids}
     for stage in STAGES[2:]:
@@ -503,4 +455,3 @@ def duplicates(flat: Case) -> Case:
         before = answers
     run.take(before, "ignored")
     check_sums(plan, case, case.do("server.result", {}))
-    return case
