@@ -365,10 +365,7 @@ def centered_clipping(
     array([8.333333], dtype=float32)
     """
     n = len(rows)
-    if centre is None:
-        v = rows.middle_mean((n - 1) // 2, n // 2 + 1)
-    else:
-        v = as_vector(centre, rows.width, "centre")
+    v = rows.middle_mean((n - 1) // 2, n // 2 + 1) if centre is None else as_vector(centre, rows.width, "centre")
     for _ in range(steps):
         distances = np.sqrt(rows.squared_distances_to(v))
         radius = float(np.median(distances)) if radius is None else radius
