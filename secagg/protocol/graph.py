@@ -133,7 +133,7 @@ def search(
 
 
 def assess(n: int, *, degree: int, threshold: int, colluders: float, dropouts: float) -> Sparse:
-    """How likely a given degree and threshold are to fail: checks a plan that somebody else wrote."""
+    """How likely a given degree and threshold are to fail: checks a plan that the server wrote."""
     bad, gone = _counts(n, colluders, dropouts)
     check_degree(n, degree)
     if not 2 <= threshold <= degree:

@@ -140,7 +140,7 @@ class Server:
 
     @property
     def _by_stage(self) -> tuple[Mapping[ClientId, object], ...]:
-        """The clients that each stage may hear; whoever answers one stage is heard in the next."""
+        """The clients that may answer each stage: those that answered the stage before."""
         m = self._memory
         return self.plan.identities, m.adverts, m.dealings, m.survivors, m.endorsements, m.unmaskings
 

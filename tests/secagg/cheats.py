@@ -2,8 +2,8 @@
 
 Each is made with everything such a client has: its keys, its seeds, its identity. `LIARS` are those who do
 not follow stage 2 (their vector is not the input plus the committed masks): nothing can protect the sum of
-their own rows from them, as it cannot from a false input. `SPOILERS` deal shares that do not fit together:
-the rows that need their secrets are lost, and reported.
+their own groups from them, as it cannot from a false input. `SPOILERS` deal shares that do not fit together:
+the groups that need their secrets are lost, and reported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real Clients and a real Server joined by a network that the test rules.
+"""Real Clients and a real Server, joined by a network that the test controls.
 
 Everything travels as bytes and may be delivered, dropped, delayed, duplicated, reordered or corrupted, and
 every machine may be saved and restored at any moment. Here everybody keeps to the protocol;
@@ -46,13 +46,13 @@ LOOSE = Policy(min_survivors=2, anonymity=2, max_leverage=1.0)
 
 @cache
 def identity(client_id: int) -> Identity:
-    """The same identity for the same id in every test: making one is not what is tested."""
+    """The same identity for the same id in every test: this test is not about making one."""
     return Identity.generate(Drbg(b"identity %d" % client_id))
 
 
 @cache
 def signed(client_id: int, statement: bytes) -> bytes:
-    """A signature that a test makes in somebody's name, each once."""
+    """A signature that a test makes for a client, each once."""
     return identity(client_id).sign(statement)
 
 
@@ -61,7 +61,7 @@ def identities_of(plan: Plan) -> dict[int, Identity]:
 
 
 def make_plan(n: int, **changes: Any) -> Plan:
-    """A plan for clients 0..n-1: a flat sum of exact integers, unless told otherwise."""
+    """A plan for clients 0..n-1: a flat sum of exact integers by default."""
     settings: dict[str, Any] = {
         "training_id": sha256(b"training").digest(),
         "round": 5,
@@ -76,7 +76,7 @@ def make_plan(n: int, **changes: Any) -> Plan:
 
 
 def make_inputs(plan: Plan, seed: int = 0) -> dict[int, Vector]:
-    """Vectors in which every client's part of a sum can be told apart by eye: 1000 * id + small noise."""
+    """Vectors in which one can see every client's part of a sum: 1000 * id + small noise."""
     rng = np.random.default_rng(seed)
     return {v: 1000 * (v + 1) + rng.integers(0, 100, plan.length) for v in plan.ids}
 
@@ -84,7 +84,7 @@ def make_inputs(plan: Plan, seed: int = 0) -> dict[int, Vector]:
 def expected_rows(
     plan: Plan, inputs: Mapping[int, Vector], survivors: Collection[int]
 ) -> dict[tuple[int, int], list[int]]:
-    """The plain sums of every row over the survivors."""
+    """The plain sums of every group over the survivors."""
     rows = {}
     for r, grouping in enumerate(plan.groupings):
         for g, group in enumerate(grouping):
@@ -326,7 +326,7 @@ def check_outcome(
     liars: Collection[int] = (),
     spoilers: Collection[int] = (),
 ) -> None:
-    """What must hold of every result, whoever cheated: exact or not returned, and nobody honest is named.
+    """What must hold of every result with any cheaters: exact or not returned, and no honest client blamed.
 
     `liars` did not follow stage 2, `spoilers` dealt shares that do not fit together; both are cheaters.
     """
@@ -351,7 +351,7 @@ def check_outcome(
 
 
 def encoded_sum(plan: Plan, inputs: Mapping[int, Any], members: Iterable[int]) -> list[int]:
-    """The sum in the ring of what these clients encode: the truth that a row is compared with."""
+    """The sum in the ring of what these clients encode: the truth that a group is compared with."""
     total = np.zeros(plan.length, np.uint32)
     for v in members:
         total += plan.encoding.encode(np.asarray(inputs[v]), weight=plan.relative_weight(v))[0]

@@ -1,4 +1,4 @@
-"""The malicious server's world, and an attacker who does the sums.
+"""A malicious server's world, and an attacker that computes everything it can.
 
 `Puppet` wraps one honest Client: the test writes every message that it gets. In a `World` colluders'
 secrets and signatures are the server's. `Attacker` works out everything that can be computed from what the
@@ -62,7 +62,7 @@ class Puppet:
             cache=world.cache,
         )
         self.view: bytes | None = None
-        self.told: list[ToClient] = []  # what it accepted
+        self.heard_all: list[ToClient] = []  # what it accepted
         self.said: list[ToServer] = []
 
     def hello(self) -> KeyAdvert:
@@ -71,13 +71,13 @@ class Puppet:
         return advert
 
     def tell(self, message: ToClient, *, context: bytes | None = None, in_bytes: bool = True) -> Any:
-        """Give a message, as bytes unless told; the reply is recorded, a refusal is raised."""
+        """Give a message, as bytes by default; the reply is recorded, a refusal is raised."""
         reply = self.client.receive(
             encode(message) if in_bytes else message,
             update=self.world.inputs[self.me] if self.client.state is State.DEALT else None,
             context=self.world.plan.context if context is None else context,
         )
-        self.told.append(message)
+        self.heard_all.append(message)
         self.said.append(reply)
         return reply
 
@@ -92,7 +92,7 @@ class Puppet:
     def fork(self) -> Puppet:
         """The same client with the same past on a copy of its disk: another future."""
         twin = copy(self)
-        twin.told, twin.said = list(self.told), list(self.said)
+        twin.heard_all, twin.said = list(self.heard_all), list(self.said)
         twin.client = Client.__new__(Client)
         twin.client.__dict__.update(self.client.__dict__)
         twin.client._memory = replace(self.client._memory)
@@ -105,7 +105,7 @@ class Puppet:
         return next(message for message in reversed(self.said) if isinstance(message, kind))
 
     def heard(self, kind: type) -> Any:
-        return next(message for message in reversed(self.told) if isinstance(message, kind))
+        return next(message for message in reversed(self.heard_all) if isinstance(message, kind))
 
 
 class World:
@@ -138,7 +138,7 @@ class World:
         return made
 
     def attempt(self, number: int = 0) -> dict[int, Puppet]:
-        """A fresh client object for everybody, colluders too (they keep to the protocol unless told)."""
+        """A fresh client object for everybody, colluders too (they follow the protocol by default)."""
         return {v: self.puppet(v, number) for v in self.plan.ids}
 
     # what an honest server would send, from any mixture of parts
@@ -430,7 +430,7 @@ class Attacker:
         return keys & {root for root, secret in self.rebuilt if secret != transcript.KEY_SECRET}
 
     def agreed_openings(self) -> set[tuple[frozenset[int], tuple[Any, ...]]]:
-        """(U3, rows) of every opening that an honest client signed."""
+        """(U3, groups) of every opening that an honest client signed."""
         openings = set()
         for puppet in self.honest:
             if any(isinstance(message, Consistency) for message in puppet.said):
@@ -439,7 +439,7 @@ class Attacker:
         return openings
 
     def more_than_agreed(self) -> list[Learned]:
-        """What was learned beyond the sums over U3 of the rows that honest clients signed."""
+        """What was learned beyond the sums over U3 of the groups that honest clients signed."""
         plan, allowed = self.world.plan, set()
         for survivors, rows in self.agreed_openings():
             for r, g in rows:

@@ -56,13 +56,13 @@ def pair_in_one_group(plan: Plan) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", CHEATS)
-def test_no_cheat_stops_a_run_spoils_another_row_or_frames_anybody(name: str) -> None:
+def test_no_cheat_stops_a_run_spoils_another_group_or_frames_anybody(name: str) -> None:
     plan = small_plan()
     cheater, gone = pair_in_one_group(plan)
     _, result = run_with(plan, {cheater: name}, {gone: Stage.INPUTS})
     assert (0, 1) in result.groups
     if name not in SPOILERS:
-        assert (0, 0) in result.groups or (0, 0) in result.closed  # closed: the cheater's row fell to one
+        assert (0, 0) in result.groups or (0, 0) in result.closed  # closed: the cheater's group fell to one
 
 
 @pytest.mark.parametrize("name", CHEATS)
@@ -76,7 +76,7 @@ def test_no_cheat_of_a_client_that_is_left_out_by_lot_does_harm(name: str) -> No
 
 
 @pytest.mark.parametrize("name", sorted(SPOILERS))
-def test_a_bad_dealer_costs_only_the_rows_that_need_its_secrets(name: str) -> None:
+def test_a_bad_dealer_costs_only_the_groups_that_need_its_secrets(name: str) -> None:
     """Here the dealer leaves after dealing, so that its mask key is what is needed."""
     plan = make_plan(6, schedule=TRIPLES, colluders=1, threshold=4)
     dealer = plan.groupings[0][0][0]
@@ -234,7 +234,7 @@ def test_a_dealer_disputed_by_more_peers_than_may_cheat_is_named() -> None:
 
 
 def test_a_disputed_pair_is_an_erasure_and_not_an_error() -> None:
-    """One holder without a share of one dealer: the row is opened with the others' shares."""
+    """One holder without a share of one dealer: the group is opened with the others' shares."""
     plan = make_plan(7, threshold=5, colluders=2)
     cluster, result = run_with(plan, {3: "corrupts one box"})
     assert set(result.groups) == {(0, 0)}
@@ -252,7 +252,7 @@ def test_wrong_shares_are_erasures_and_the_right_ones_of_the_same_message_still_
 
 
 def test_an_honest_dealer_is_not_blamed_when_too_few_good_shares_came() -> None:
-    """Two of five give wrong shares where four good ones are needed: the row is lost, and they are named."""
+    """Two of five give wrong shares, four good ones are needed: the group is lost, and they are blamed."""
     plan = make_plan(5, threshold=4, colluders=1)
     _, result = run_with(plan, {0: "every share wrong", 1: "every share wrong"})
     assert set(result.lost) == {(0, 0)}
@@ -296,8 +296,8 @@ def test_an_atom_that_fell_too_low_leaves_whole_and_the_rest_is_exact() -> None:
     assert set(result.groups)
 
 
-def test_a_vector_changed_under_way_spoils_its_senders_rows_alone() -> None:
-    """No signature covers the vectors: the application's channel does. Other rows do not suffer."""
+def test_a_vector_changed_under_way_spoils_its_senders_groups_alone() -> None:
+    """No signature covers the vectors: the application's channel does. Other groups do not suffer."""
     plan = small_plan()
     cluster = Cluster(plan, make_inputs(plan)).start()
     changed = 0

@@ -54,7 +54,7 @@ FIELD = 2**255 - 19
 
 
 def refuses(puppet: Puppet, message: ToClient, error: type[Exception], match: str) -> Any:
-    """The client refuses with this error, is FAILED for good, and has said nothing."""
+    """The client refuses with this error, is FAILED permanently, and sends nothing."""
     said = len(puppet.said)
     with pytest.raises(error, match=match) as caught:
         puppet.tell(message)
@@ -110,7 +110,7 @@ def test_fewer_than_t_keys_are_refused_and_t_are_enough() -> None:
 
 
 @pytest.mark.parametrize("field", ["channel", "mask"])
-def test_a_key_of_mine_that_is_not_mine_is_refused(field: str) -> None:
+def test_a_key_under_my_id_that_i_did_not_send_is_refused(field: str) -> None:
     world, puppets, adverts = advertised()
     other = AgreementKey.from_private(bytes(31) + b"\x01").public
     forged = resigned(world, replace(adverts[0], **{field: other}))
@@ -135,7 +135,7 @@ def test_a_key_swapped_in_flight_is_refused_and_its_owner_named(field: str, vict
     assert error.culprit == victim
 
 
-def test_a_sybil_key_signed_by_somebody_else_is_refused() -> None:
+def test_a_sybil_key_signed_by_another_client_is_refused() -> None:
     world, puppets, adverts = advertised()
     sybil = AgreementKey.from_private(Drbg(b"sybil")(32)).public
     plan, made = world.plan, replace(adverts[2], mask=sybil)
@@ -177,7 +177,7 @@ def test_every_low_order_or_non_canonical_key_is_refused_although_its_owner_sign
     assert error.culprit == 3
 
 
-def test_one_key_for_two_purposes_is_refused() -> None:
+def test_the_same_channel_and_mask_key_is_refused() -> None:
     world, puppets, adverts = advertised()
     bad = resigned(world, replace(adverts[3], channel=adverts[3].mask))
     refuses(puppets[0], world.key_list({**adverts, 3: bad}.values()), PeerError, "are the same")
@@ -372,7 +372,7 @@ def test_the_update_enters_with_the_bundle_and_a_bad_one_is_the_applications_mis
     assert isinstance(client.receive(bundle, update=np.ones(3, np.int64)), MaskedInput)
 
 
-# --- stage 3: survivors and rows ---------------------------------------------------------------------------
+# --- stage 3: survivors and groups --------------------------------------------------------------------
 
 
 def masked(n: int = 5, **changes: object) -> tuple[World, dict[int, Puppet], dict[int, MaskedInput]]:
@@ -424,7 +424,7 @@ def test_a_member_of_u3_that_signed_another_view_or_none_is_refused_and_named() 
         assert error.culprit == 2
 
 
-def test_a_row_that_the_audit_closes_is_refused() -> None:
+def test_a_group_that_the_audit_closes_is_refused() -> None:
     plan = make_plan(6, schedule=Schedule(name="random", size=3), policy=Policy(anonymity=2), colluders=0)
     (a, b, _), _ = plan.groupings[0]
     world = World(plan)
@@ -436,11 +436,11 @@ def test_a_row_that_the_audit_closes_is_refused() -> None:
     refuses(one.fork(), replace(asked, groups=((0, 0), (0, 1))), PeerError, r"group \(0, 0\), which my audit closes")
     refuses(one.fork(), replace(asked, groups=((0, 1), (7, 0))), PeerError, "no such group")
     assert isinstance(one.fork().tell(asked), Consistency)
-    assert isinstance(one.fork().tell(replace(asked, groups=())), Consistency)  # fewer rows are always allowed
+    assert isinstance(one.fork().tell(replace(asked, groups=())), Consistency)  # fewer groups are always allowed
 
 
-def test_without_the_audit_a_row_of_one_survivor_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The attack that the check above stops: the server says that two of a group of three are gone."""
+def test_without_the_audit_a_group_of_one_survivor_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attack that the check above stops: the server claims that two of a group of three dropped out."""
     plan = make_plan(6, schedule=Schedule(name="random", size=3), policy=Policy(anonymity=2), colluders=0)
     (a, b, victim), _ = plan.groupings[0]
     world = World(plan)
@@ -460,8 +460,8 @@ def test_without_the_audit_a_row_of_one_survivor_is_opened(monkeypatch: pytest.M
     assert attacker.is_right(attacker.learned[0])
 
 
-def test_a_sparse_run_from_which_too_many_are_gone_is_refused() -> None:
-    """Six of twelve gone from a ring with six neighbours each: the others may fall into two parts."""
+def test_a_sparse_run_with_too_many_dropouts_is_refused() -> None:
+    """Six dropouts of twelve on a ring with six neighbours each may disconnect the others."""
     plan = make_plan(12, degree=6, threshold=3, colluders=1)
     floors = replace(Floors.for_plan(plan), sparse_risk=0.1)
     for count, allowed in ((5, True), (6, False)):
@@ -527,7 +527,7 @@ def test_a_second_answer_in_stage_three_is_the_same_or_none(change: str) -> None
     refuses(puppets[0], other, PeerError, "other survivors or groups than I signed")
 
 
-def test_the_record_lets_a_restored_client_sign_the_same_opening_or_fewer_rows_and_no_other(
+def test_the_record_lets_a_restored_client_sign_the_same_opening_or_fewer_groups_and_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, puppets, inputs = masked(6, schedule=Schedule(name="random", size=3), colluders=0)
@@ -596,9 +596,9 @@ def test_a_signature_over_anything_else_does_not_count() -> None:
     for bad in (
         bytes(64),
         made[3].signature,
-        again[2].find(Consistency).signature,  # the same plan, U3 and rows, another run
+        again[2].find(Consistency).signature,  # the same plan, U3 and groups, another run
         signed(2, transcript.opening(plan, view, ids[:-1], asked.groups)),  # another U3
-        signed(2, transcript.opening(plan, view, ids, ())),  # other rows
+        signed(2, transcript.opening(plan, view, ids, ())),  # other groups
         signed(2, transcript.opening(plan, bytes(32), ids, asked.groups)),  # another view
     ):
         forged = {**made, 2: Consistency(2, bad)}
@@ -615,7 +615,7 @@ def test_client_gives_one_kind_of_share_per_peer_and_never_unmasks_twice() -> No
     refuses(puppets[0], made, PeerError, "not expected in state DONE")
 
 
-def test_only_seeds_of_opened_rows_and_keys_of_their_members_leave() -> None:
+def test_only_seeds_of_opened_groups_and_keys_of_their_members_leave() -> None:
     plan = make_plan(9, schedule=Schedule(name="random", size=3, groupings=2), colluders=0)
     world = World(plan)
     gone = plan.groupings[0][0][0]
@@ -632,7 +632,7 @@ def test_only_seeds_of_opened_rows_and_keys_of_their_members_leave() -> None:
     for message in shares.values():
         assert set(message.seed_owners) == set(plan.group(other)) - {gone}
         assert len(message.seeds) == len(message.seed_owners) * 65
-        assert message.key_owners == ()  # the dropped client is in no opened row
+        assert message.key_owners == ()  # the dropped client is in no opened group
     attacker = world.attacker()
     assert attacker.more_than_agreed() == []
     assert [found.clients for found in attacker.learned] == [frozenset(plan.group(other))]
@@ -652,7 +652,7 @@ def test_below_the_threshold_nothing_is_revealed(absent: int) -> None:
     assert attacker.learned == []
 
 
-def test_the_sum_of_an_opened_row_is_all_that_follows_for_every_dropout_stage() -> None:
+def test_the_sum_of_an_opened_group_is_all_that_follows_for_every_dropout_stage() -> None:
     for stages in permutations((Stage.SHARES, Stage.INPUTS, Stage.CONSISTENCY), 2):
         world = World(make_plan(7, colluders=1, threshold=5), inputs=None)
         world.run_to(Stage.UNMASKING, absent=dict(zip((5, 6), stages, strict=True)))

@@ -73,7 +73,7 @@ def fuzz_clients(count: int, seed: int) -> tuple[int, int]:
     waiting, due = [], []
     for stage in list(Stage)[1:5]:
         waiting.append(World(plan).run_to(Stage(stage - 1))[0])
-        due.append(encode(World(plan).run_to(stage)[0].told[-1]))
+        due.append(encode(World(plan).run_to(stage)[0].heard_all[-1]))
     rng, mutators = random.Random(seed), [Mutator([data], seed, 2) for data in due]
     answered = refused = 0
     for _ in range(count):

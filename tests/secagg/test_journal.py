@@ -1,4 +1,4 @@
-"""Exclusive records: one creator wins, for good, between threads and between processes."""
+"""Exclusive records: one creator wins permanently, between threads and between processes."""
 
 from __future__ import annotations
 

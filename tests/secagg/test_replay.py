@@ -56,9 +56,9 @@ def test_every_message_of_two_runs_in_every_state_of_every_client() -> None:
     recorded: list[ToClient] = []
     for world in (this, other):
         for v, puppet in world.run_to(Stage.UNMASKING).items():
-            recorded += puppet.told
+            recorded += puppet.heard_all
             if world is this:
-                keys, bundle, survivors, signatures = puppet.told
+                keys, bundle, survivors, signatures = puppet.heard_all
                 due[State.ADVERTISED][v] = [keys]
                 due[State.DEALT][v] = [bundle]
                 due[State.MASKED][v] = [survivors]
@@ -84,7 +84,7 @@ def test_every_message_of_two_runs_in_every_state_of_every_client() -> None:
             with pytest.raises(SecAggError):
                 twin.tell(message)
             assert twin.client.state is State.FAILED
-            for again in unique:  # and a violation is for good, whatever comes next
+            for again in unique:  # and a violation is permanent, whatever comes next
                 with pytest.raises(PeerError, match="state FAILED"):
                     twin.tell(again)
     assert answered == 4 * 5
@@ -136,11 +136,11 @@ def test_messages_of_another_run_make_their_sender_a_dropout_and_hurt_nobody_els
         check_outcome(cluster, cluster.server.result(), cheaters=[1], spoilers=[1])
 
 
-def test_a_message_passed_on_by_somebody_else_is_refused() -> None:
+def test_a_message_sent_by_another_client_is_refused() -> None:
     plan = plan_of_four()
     cluster = Cluster(plan, make_inputs(plan))
     message = cluster.clients[0].hello()
     out = cluster.server.receive(1, encode(message))
     assert out is not None
     assert "names client 0" in out.reason
-    assert cluster.server.receive(0, encode(message)) is None  # and its true sender is not hurt
+    assert cluster.server.receive(0, encode(message)) is None  # and its true sender is not affected

@@ -1,4 +1,4 @@
-"""The server's own affairs: the table of stages, what a caller may get wrong, and dealers that doom a row."""
+"""The server alone: the table of stages, mistakes of the caller, and dealers that doom a group."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_stage_takes_one_message_and_has_one_end() -> None:
     assert [stage for stage, _ in STEPS] == stages == list(CLOSE)
 
 
-def test_a_dealer_of_garbage_dooms_its_row_and_is_named_before_stage_three() -> None:
+def test_a_dealer_of_garbage_dooms_its_group_and_is_named_before_stage_three() -> None:
     plan, identities = flat_plan()
     inputs = {v: np.full(3, v) for v in plan.ids}
     seen: dict = {}

@@ -2,7 +2,7 @@
 
 Every split for n <= 5, with real Clients: each client's every future is computed once (`Lab`) and the
 splits are put together from them. What "learns" means is `Attacker`: from all shares that honest clients gave
-and colluders hold, and all masked vectors, everything that can be computed. It must be sums of rows over
+and colluders hold, and all masked vectors, everything that can be computed. It must be sums of groups over
 the one U3 that honest clients signed, and nothing else.
 
 The same search, with the check of the U2 view taken out of the clients, must find a victim's bare vector:
@@ -44,7 +44,7 @@ def subsets_with(me: int, ids: Sequence[int], least: int) -> list[Ids]:
 
 @dataclass(frozen=True)
 class View:
-    """What one client is told: U1, and U2 inside it."""
+    """What one client is shown: U1, and U2 inside it."""
 
     u1: Ids
     u2: Ids
@@ -66,8 +66,8 @@ class Lab:
     def dealt(self, v: int, u1: Ids) -> Puppet | None:
         if (v, u1) not in self._dealt:
             puppet = self.start[v].fork()
-            told = puppet.offer(self.world.key_list(self.adverts[w] for w in u1), in_bytes=False)
-            self._dealt[v, u1] = puppet if told is not None else None
+            reply = puppet.offer(self.world.key_list(self.adverts[w] for w in u1), in_bytes=False)
+            self._dealt[v, u1] = puppet if reply is not None else None
         return self._dealt[v, u1]
 
     def u1_of(self, views: dict[int, View], v: int) -> Ids:
@@ -109,8 +109,8 @@ class Lab:
         key = (v, views[v], digest, tuple(member.signature for member in members))
         if key not in self._signed:
             puppet = before.fork()
-            told = puppet.offer(self.world.survivors(members), in_bytes=False)
-            self._signed[key] = puppet if told is not None else None
+            reply = puppet.offer(self.world.survivors(members), in_bytes=False)
+            self._signed[key] = puppet if reply is not None else None
         return self._signed[key]
 
     def unmasked(self, puppet: Puppet, signed: Sequence[Puppet]) -> Puppet:
@@ -174,7 +174,7 @@ def too_much(lab: Lab, splits: Iterator[dict[int, View]], *, silent: bool = True
 
 
 def opened_sets(attacker: Attacker) -> set[frozenset[int]]:
-    """The survivor sets for which somebody gave shares."""
+    """The survivor sets for which a client gave shares."""
     return {
         frozenset(m.id for m in p.heard(Survivors).members) for p in attacker.honest if p.client.state.name == "DONE"
     }
@@ -288,7 +288,7 @@ def blind_to(label: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_the_check_of_the_u2_view_a_split_lays_a_victim_bare(
     case: tuple[int, int, int, Schedule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One client alone is told that its group-mate is missing, and sends its vector without their mask."""
+    """Only one client is shown a U2 without its group-mate, and sends its vector without their mask."""
     blind_to(labels.SIGN_VIEW, monkeypatch)
     lab = lab_for(*case)
     _, _, found = too_much(lab, splits_of_u2(lab.plan, lab.honest), silent=False)
@@ -296,8 +296,8 @@ def test_without_the_check_of_the_u2_view_a_split_lays_a_victim_bare(
     assert len(found.clients) == 1
 
 
-# U3 told differently to everybody: n = 5, t = 3, a group of four and one client left out by lot. Each is told
-# a U3 that its own audit allows (two of the group gone), and yet three of the four are gone by majority.
+# A different U3 for every client: n = 5, t = 3, a group of four and one client left out at random. Each is
+# shown a U3 that its own audit allows (two of the group missing), but a majority misses three of the four.
 
 
 def divided_survivors() -> tuple[World, dict[int, Puppet], dict[int, set[int]], int]:
@@ -339,7 +339,7 @@ def test_without_the_consistency_check_different_survivors_lay_a_victim_bare(mon
     assert all(attacker.is_right(found) for found in attacker.learned)
 
 
-# Keys told differently: somebody advertised twice (a colluder, or an honest client that was restarted), and
+# Different keys: a client advertised twice (a colluder, or an honest client that was restarted), and
 # each of the others is shown either advert. All 2^3 ways for n = 4.
 
 

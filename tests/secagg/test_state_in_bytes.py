@@ -164,7 +164,7 @@ def saved_in_every_state(folder: Path) -> list[tuple[bytes, bytes]]:
     for stage in list(Stage)[1:5]:
         world = World(plan_of_six(), name=b"case %d" % stage)
         puppets = world.run_to(stage)
-        message = puppets[0].told[-1]
+        message = puppets[0].heard_all[-1]
         before = World(plan_of_six(), name=b"case %d" % stage).run_to(Stage(stage - 1))[0]
         data = before.client.save()
         cases.append((data, encode(message)))
@@ -223,7 +223,7 @@ def test_of_two_processes_restored_from_the_same_bytes_exactly_one_acts(tmp_path
 def test_of_many_threads_restored_from_the_same_bytes_exactly_one_acts(stage: Stage, tmp_path: Path) -> None:
     plan = plan_of_six()
     world = World(plan)
-    message = World(plan).run_to(stage)[0].told[-1]
+    message = World(plan).run_to(stage)[0].heard_all[-1]
     data = World(plan).run_to(Stage(stage - 1))[0].client.save()
 
     def act(_: int) -> str:
@@ -281,7 +281,7 @@ def test_an_older_copy_that_was_used_cannot_act_again_even_with_another_message(
         return puppet
 
     other = World(plan)
-    told = other.run_to(stage)[0].told[-1]
+    told = other.run_to(stage)[0].heard_all[-1]
     restored().tell(told)
     for message in (told, different(other, stage, told)):
         with pytest.raises(AlreadyUsed):
@@ -310,7 +310,7 @@ def test_nothing_leaves_when_the_journal_refuses() -> None:
     world = World(plan_of_six())
     for stage in list(Stage)[1:5]:
         puppet = World(plan_of_six()).run_to(Stage(stage - 1))[0]
-        message = World(plan_of_six()).run_to(stage)[0].told[-1]
+        message = World(plan_of_six()).run_to(stage)[0].heard_all[-1]
         puppet.client._journal = Full()
         with pytest.raises(OSError, match="no space"):
             puppet.tell(message)
@@ -350,7 +350,7 @@ class Watching:
         return self._sign(message)  # type: ignore[operator,no-any-return]
 
 
-def test_rows_may_shrink_but_never_grow_or_change_in_a_second_run() -> None:
+def test_groups_may_shrink_but_never_grow_or_change_in_a_second_run() -> None:
     """Whatever run comes after one that reached stage 3, it is another run, and is refused."""
     plan = plan_of_six()
     for absent in ({}, {5: Stage.INPUTS}):

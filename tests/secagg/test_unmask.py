@@ -1,4 +1,4 @@
-"""The server's last step alone: masks come off, whoever does the work."""
+"""The server's last step alone: all masks are removed, on any number of threads."""
 
 from __future__ import annotations
 
