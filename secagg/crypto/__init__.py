@@ -11,29 +11,8 @@ from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES, Agreement
 from secagg.crypto.prg import MASK_KEY_BYTES, add_masks, backend, mask, use_backend
 from secagg.crypto.shamir import SECRET_BYTES, SHARE_BYTES, Share, combine, split
 
-__all__ = [
-    "BOX_OVERHEAD",
-    "HASH_BYTES",
-    "KEY_BYTES",
-    "MASK_KEY_BYTES",
-    "SECRET_BYTES",
-    "SHARE_BYTES",
-    "SIGNATURE_BYTES",
-    "AgreementKey",
-    "Encoding",
-    "FixedPoint",
-    "Identity",
-    "Integers",
-    "Share",
-    "add_masks",
-    "backend",
-    "box_keys",
-    "combine",
-    "hkdf",
-    "mask",
-    "seal",
-    "split",
-    "unseal",
-    "use_backend",
-    "verify",
-]
+__all__ = ["BOX_OVERHEAD", "box_keys", "seal", "unseal"]
+__all__ += ["Encoding", "FixedPoint", "Integers"]
+__all__ += ["HASH_BYTES", "KEY_BYTES", "SIGNATURE_BYTES", "AgreementKey", "Identity", "hkdf", "verify"]
+__all__ += ["MASK_KEY_BYTES", "add_masks", "backend", "mask", "use_backend"]
+__all__ += ["SECRET_BYTES", "SHARE_BYTES", "Share", "combine", "split"]

@@ -15,22 +15,13 @@ code for VAES only on request: LLVM ends the process at an instruction that the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numba.core.cgutils
-import numba.extending
-import numba.np.arrayobj
 import numpy as np
 from llvmlite import ir
 from numba import types
 
-from secagg.kernels.jit import kernel
-
-# numba has no type annotations for its extension interface
-cgutils: Any = numba.core.cgutils
-intrinsic: Callable[[Callable[..., Any]], Any] = numba.extending.intrinsic
-make_array: Any = numba.np.arrayobj.make_array
+from secagg.kernels.jit import cgutils, intrinsic, kernel
 
 LANES = {"vaes": (0, 1), "aesni": (0,)}
 FEATURES = {"vaes": frozenset({"vaes", "avx2", "aes"}), "aesni": frozenset({"aes", "sse4.1"})}
@@ -53,7 +44,7 @@ def _long(value: int) -> Any:
 
 
 def _data(context: Any, builder: Any, array_type: Any, array: Any) -> Any:
-    return make_array(array_type)(context, builder, array).data
+    return context.make_array(array_type)(context, builder, array).data
 
 
 def _load(builder: Any, pointer: Any, kind: Any, index: Any) -> Any:

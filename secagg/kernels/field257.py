@@ -11,20 +11,13 @@ All numbers are int64: numba turns an int64 and a uint64 into a float.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numba.extending
-import numba.np.arrayobj
 import numpy as np
 from llvmlite import ir
 from numba import types
 
-from secagg.kernels.jit import kernel
-
-# numba has no type annotations for its extension interface
-intrinsic: Callable[[Callable[..., Any]], Any] = numba.extending.intrinsic
-make_array: Any = numba.np.arrayobj.make_array
+from secagg.kernels.jit import intrinsic, kernel
 
 BYTES = 33
 LIMBS = 10
@@ -159,7 +152,7 @@ def _add_product(typing: Any, columns: Any, index: Any, left: Any, right: Any) -
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         wide = ir.IntType(128)
-        data = make_array(signature.args[0])(context, builder, args[0]).data
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
         column = builder.gep(builder.bitcast(data, wide.as_pointer()), [args[1]])
         old = builder.load(column)
         old.align = 8

@@ -13,12 +13,18 @@ from contextlib import contextmanager
 from typing import Any, TypeVar, cast
 
 import numba
+import numba.core.cgutils
+import numba.extending
 from numba.core import event
 from numba.core.registry import cpu_target
 
 from secagg.errors import NoCacheWarning
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+# For code in LLVM's own language. numba has no type annotations for its extension interface.
+cgutils: Any = numba.core.cgutils
+intrinsic: Callable[[Callable[..., Any]], Any] = numba.extending.intrinsic
+
 _active: list[object] = []  # announcements in progress
 _warned: list[bool] = []
 

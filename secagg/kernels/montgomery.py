@@ -12,30 +12,26 @@ import numpy as np
 import numpy.typing as npt
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
-from secagg.kernels.jit import kernel
+from secagg.kernels.jit import intrinsic, kernel
 
 Words = npt.NDArray[np.uint64]
 Index = npt.NDArray[np.int64]
 
 
-def _wide_mul(typingctx: Any, a: Any, b: Any) -> Any:
+@intrinsic
+def _wide(typing: Any, a: Any, b: Any) -> Any:
     """(high, low) words of the 128-bit product: one instruction that numba does not offer."""
-    word: Any = types.uint64
     pair: Any = types.UniTuple
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         wide = ir.IntType(128)
         product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
         low = builder.trunc(product, ir.IntType(64))
         high = builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
-        return context.make_tuple(builder, sig.return_type, (high, low))
+        return context.make_tuple(builder, signature.return_type, (high, low))
 
-    return pair(word, 2)(word, word), codegen
-
-
-_wide: Any = intrinsic(_wide_mul)
+    return pair(types.uint64, 2)(types.uint64, types.uint64), generate
 
 
 @kernel
@@ -66,10 +62,17 @@ def inverse(a: np.uint64, one: np.uint64, p: np.uint64, pinv: np.uint64) -> np.u
 
 
 @kernel
+def _first_nonzero(column: Words, rows: int) -> int:
+    for row in range(rows):
+        if column[row]:
+            return row
+    return -1
+
+
+@kernel
 def reduce(C: Words, k: int, place: Index, row: Index, y: Words, one: np.uint64, p: np.uint64) -> int:
     """Write row minus its pivots' echelon rows to y (over the free columns); return its first nonzero."""
-    for f in range(k):
-        y[f] = 0
+    y[:k] = 0
     for i in row:
         at = place[i]
         if at >= 0:
@@ -78,10 +81,7 @@ def reduce(C: Words, k: int, place: Index, row: Index, y: Words, one: np.uint64,
             echelon = C[-1 - at]
             for f in range(k):
                 y[f] = sub(y[f], echelon[f], p)
-    for f in range(k):
-        if y[f]:
-            return f
-    return -1
+    return _first_nonzero(y, k)
 
 
 @kernel
@@ -96,8 +96,7 @@ def project(
         for i in row:
             total = sub(total, p - z[t, i], p) if z[t, i] else total
         step = mul(total, scale, p, pinv)
-        for i in range(z.shape[1]):
-            out[t, i] = z[t, i]
+        out[t] = z[t]
         out[t, free_j] = sub(out[t, free_j], step, p)
         for q in range(r):
             if C[q, j]:
@@ -136,9 +135,7 @@ def support_sizes(C: Words, r: int, k: int) -> Index:
     """How many clients each echelon row combines; 1 means that its pivot is exposed."""
     sizes = np.ones(r, np.int64)
     for q in range(r):
-        for f in range(k):
-            if C[q, f]:
-                sizes[q] += 1
+        sizes[q] += np.count_nonzero(C[q, :k])
     return sizes
 
 
@@ -167,14 +164,6 @@ def _parallel(
         if ratio[order[at]] == ratio[order[at + 1]]:
             return min(order[at], order[at + 1]), max(order[at], order[at + 1])
     return -1, -1
-
-
-@kernel
-def _first_nonzero(column: Words, rows: int) -> int:
-    for row in range(rows):
-        if column[row]:
-            return row
-    return -1
 
 
 @kernel

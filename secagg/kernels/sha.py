@@ -7,22 +7,13 @@ depends only on lengths and counts, and secrets may be hashed here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import numba.core.cgutils
-import numba.extending
-import numba.np.arrayobj
 import numpy as np
 from llvmlite import ir
 from numba import types
 
-from secagg.kernels.jit import kernel
-
-# numba has no type annotations for its extension interface
-cgutils: Any = numba.core.cgutils
-intrinsic: Callable[[Callable[..., Any]], Any] = numba.extending.intrinsic
-make_array: Any = numba.np.arrayobj.make_array
+from secagg.kernels.jit import cgutils, intrinsic, kernel
 
 FEATURES = frozenset({"sha", "sse4.1", "ssse3"})
 
@@ -31,26 +22,10 @@ _FOUR = ir.VectorType(_WORD, 4)
 _SIXTEEN = ir.VectorType(ir.IntType(8), 16)
 
 
-def _first_bits(power: int, count: int) -> list[int]:
-    """The first 32 fractional bits of the square or cube roots of the first primes (4.2.2, 5.3.3)."""
-    primes: list[int] = []
-    number = 2
-    while len(primes) < count:
-        if all(number % prime for prime in primes):
-            primes.append(number)
-        number += 1
-    bits = []
-    for prime in primes:
-        low, high = 0, prime << 32
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if middle**power <= prime << 32 * power else (low, middle)
-        bits.append(low % 2**32)
-    return bits
-
-
-_CONSTANTS = _first_bits(3, 64)
-_A, _B, _C, _D, _E, _F, _G, _H = _first_bits(2, 8)
+# The first 32 fractional bits of cube and square roots of primes (4.2.2, 5.3.3). A double has 17 bits to spare.
+_PRIMES = [n for n in range(2, 312) if all(n % k for k in range(2, n))]
+_CONSTANTS = [int(prime ** (1 / 3) * 2**32) % 2**32 for prime in _PRIMES]
+_A, _B, _C, _D, _E, _F, _G, _H = (int(prime**0.5 * 2**32) % 2**32 for prime in _PRIMES[:8])
 _START = np.array([_F, _E, _B, _A, _H, _G, _D, _C], np.uint32)
 _ORDER = np.array([3, 2, 7, 6, 1, 0, 5, 4])  # positions of A, B, ... H
 
@@ -60,8 +35,8 @@ def _compress(typing: Any, state: Any, text: Any, at: Any) -> Any:
     """Add the 64 bytes text[at:] to the state."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        registers = make_array(signature.args[0])(context, builder, args[0]).data
-        block = builder.gep(make_array(signature.args[1])(context, builder, args[1]).data, [args[2]])
+        registers = context.make_array(signature.args[0])(context, builder, args[0]).data
+        block = builder.gep(context.make_array(signature.args[1])(context, builder, args[1]).data, [args[2]])
 
         def instruction(name: str, operands: int) -> Any:
             kind = ir.FunctionType(_FOUR, [_FOUR] * operands)
