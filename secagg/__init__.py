@@ -35,37 +35,8 @@ from secagg.simulation import secure_mean, secure_sum
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AlreadyUsed",
-    "Client",
-    "Dropout",
-    "FileJournal",
-    "Floors",
-    "Identity",
-    "Journal",
-    "Member",
-    "MemoryJournal",
-    "NoCacheWarning",
-    "PeerError",
-    "Plan",
-    "PlanRefused",
-    "Policy",
-    "Result",
-    "Schedule",
-    "SecAggError",
-    "Server",
-    "Stage",
-    "TooFewSurvivors",
-    "UsageError",
-    "Verdict",
-    "WireError",
-    "__version__",
-    "announce_compilation",
-    "audit",
-    "decode",
-    "encode",
-    "load_compiler",
-    "secure_mean",
-    "secure_sum",
-    "warm_up",
-]
+__all__ = ["Client", "FileJournal", "Floors", "Identity", "Journal", "Member", "MemoryJournal", "Plan", "Server"]
+__all__ += ["Dropout", "Policy", "Result", "Schedule", "Stage", "Verdict", "audit", "decode", "encode"]
+__all__ += ["AlreadyUsed", "NoCacheWarning", "PeerError", "PlanRefused", "SecAggError", "TooFewSurvivors"]
+__all__ += ["UsageError", "WireError", "secure_mean", "secure_sum"]
+__all__ += ["__version__", "announce_compilation", "load_compiler", "warm_up"]

@@ -17,23 +17,6 @@ from secagg.exposure.audit import ENFORCE, REPORT_EVEN_IF_EXPOSED, Anonymity, Po
 from secagg.exposure.schedules import SCHEDULES, Schedule, keep_whole_atoms, shuffled
 from secagg.exposure.seed import Beacon, NotCommitted, NotRevealed, SeedCeremony, SeedRefused, WronglyRevealed
 
-__all__ = [
-    "ENFORCE",
-    "REPORT_EVEN_IF_EXPOSED",
-    "SCHEDULES",
-    "Anonymity",
-    "Beacon",
-    "NotCommitted",
-    "NotRevealed",
-    "Policy",
-    "Revealed",
-    "Schedule",
-    "SeedCeremony",
-    "SeedRefused",
-    "Verdict",
-    "WronglyRevealed",
-    "audit",
-    "keep_whole_atoms",
-    "revealed",
-    "shuffled",
-]
+__all__ = ["ENFORCE", "REPORT_EVEN_IF_EXPOSED", "Anonymity", "Policy", "Revealed", "Verdict", "audit", "revealed"]
+__all__ += ["SCHEDULES", "Schedule", "keep_whole_atoms", "shuffled"]
+__all__ += ["Beacon", "NotCommitted", "NotRevealed", "SeedCeremony", "SeedRefused", "WronglyRevealed"]

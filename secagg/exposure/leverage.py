@@ -80,13 +80,6 @@ class Leverage:
         """One number per client; all 1 (as if exposed) once a row was numerically dependent on the others."""
         return np.ones_like(self.weights) if self.lost else self._sum.copy()
 
-    def copy(self) -> Leverage:
-        """An independent copy, to return to later."""
-        other = Leverage(self.weights)
-        other.lost, other.rank = self.lost, self.rank
-        other._sum, other._basis = self._sum.copy(), self._basis.copy()
-        return other
-
     def consider(self, row: Iterable[int]) -> Vector:
         """The leverages after adding this row."""
         if self.lost or self._remainder(row) < LOST:
@@ -96,9 +89,8 @@ class Leverage:
     def accept(self) -> None:
         """Add the row that was considered last."""
         if self.rank == len(self._basis):
-            grown = np.zeros((min(len(self.weights), 2 * self.rank), len(self.weights)))
-            grown[: self.rank] = self._basis
-            self._basis = grown
+            more = min(len(self.weights), 2 * self.rank) - self.rank
+            self._basis = np.pad(self._basis, ((0, more), (0, 0)))
         self._basis[self.rank] = self._unit
         self._sum += self._unit * self._unit
         self.rank += 1

@@ -38,18 +38,10 @@ def is_prime(number: int) -> bool:
     for prime in _WITNESSES:
         if number % prime == 0:
             return number == prime
-    odd, twos = number - 1, 0
-    while odd % 2 == 0:
-        odd, twos = odd // 2, twos + 1
+    twos = ((number - 1) & -(number - 1)).bit_length() - 1
     for base in _WITNESSES:
-        power = pow(base, odd, number)
-        if power in (1, number - 1):
-            continue
-        for _ in range(twos - 1):
-            power = power * power % number
-            if power == number - 1:
-                break
-        else:
+        power = pow(base, (number - 1) >> twos, number)
+        if power != 1 and all(pow(power, 1 << i, number) != number - 1 for i in range(twos)):
             return False
     return True
 
@@ -60,10 +52,8 @@ def draw_prime(words: Iterator[int]) -> int:
     A nonzero minor of a 0/1 matrix with r rows of at most m ones is below m^(r/2) (Hadamard), so at most
     r·log2(m)/120 primes above 2^60 divide it, out of more than 2^54 such primes.
     """
-    while True:
-        candidate = next(words) >> (64 - PRIME_BITS) | 1 << (PRIME_BITS - 1) | 1
-        if is_prime(candidate):
-            return candidate
+    candidates = (word >> (64 - PRIME_BITS) | 1 << (PRIME_BITS - 1) | 1 for word in words)
+    return next(filter(is_prime, candidates))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,45 +94,34 @@ class RowSpace:
         self.place: Index = np.arange(n, dtype=np.int64)
         self._y: Words = np.zeros(n, np.uint64)
         self._ahead: Words = np.zeros_like(self.null)
-        self._candidate: tuple[Index, int] | None = None
-
-    def copy(self) -> RowSpace:
-        """An independent copy, to return to later."""
-        other = object.__new__(RowSpace)
-        for name, value in self.__dict__.items():
-            setattr(other, name, value.copy() if isinstance(value, np.ndarray) else value)
-        other._candidate = None
-        return other
+        self._pivot = -1  # where the row that was considered last gets its pivot, among the free columns
 
     def consider(self, row: Iterable[int]) -> Words | None:
         """The null vectors after adding this row, or None if the row is already in the row space."""
         members = np.fromiter(row, np.int64)
-        k = self.n - self.rank
-        j = montgomery.reduce(self.echelon, k, self.place, members, self._y, self.field.one, self.field.prime)
-        self._candidate = None if j < 0 else (members, j)
+        k, field = self.n - self.rank, self.field
+        j = self._pivot = montgomery.reduce(self.echelon, k, self.place, members, self._y, field.one, field.prime)
         if j < 0:
             return None
         montgomery.project(
             self.echelon, self.rank, self.pivots, j, self.free[j], members, self._y[j], self.null,
-            self._ahead, self.field.one, self.field.prime, self.field.inverse,
+            self._ahead, field.one, field.prime, field.inverse,
         )  # fmt: skip
         return self._ahead
 
     def accept(self) -> None:
         """Add the row that was considered last; it must be independent of the others."""
-        assert self._candidate is not None
-        _, j = self._candidate
+        assert self._pivot >= 0
         if self.rank == len(self.echelon):
-            grown = np.zeros((min(self.n, 2 * self.rank), self.n), np.uint64)
-            grown[: self.rank] = self.echelon
-            self.echelon = grown
+            more = min(self.n, 2 * self.rank) - self.rank
+            self.echelon = np.pad(self.echelon, ((0, more), (0, 0)))
         montgomery.eliminate(
-            self.echelon, self.rank, self.n - self.rank, self.pivots, self.free, self.place, j, self._y,
+            self.echelon, self.rank, self.n - self.rank, self.pivots, self.free, self.place, self._pivot, self._y,
             self.field.one, self.field.prime, self.field.inverse,
         )  # fmt: skip
         self.null, self._ahead = self._ahead, self.null
         self.rank += 1
-        self._candidate = None
+        self._pivot = -1
 
     def add(self, row: Iterable[int]) -> bool:
         """Add a row; return whether it was independent of the others."""

@@ -18,9 +18,10 @@ otherwise the difference of two groupings would reveal the sum of those few clie
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, count, pairwise
 from typing import TypeVar
 
 from secagg import labels
@@ -53,17 +54,16 @@ class Schedule:
         if self.name not in SCHEDULES:
             raise UsageError(f"unknown schedule {self.name!r}; choose one of {', '.join(SCHEDULES)}")
         for field in ("size", "groupings", "atom"):
-            value = getattr(self, field)
-            if type(value) is not int:
-                raise UsageError(f"{field} must be an int, not {value!r}")
+            if type(getattr(self, field)) is not int:
+                raise UsageError(f"{field} must be an int, not {getattr(self, field)!r}")
         if self.size < 2:
             raise UsageError(f"size must be at least 2 to hide anybody, not {self.size}")
         if self.groupings < 1:
             raise UsageError(f"groupings must be at least 1, not {self.groupings}")
-        if self.name != "atoms" and self.atom:
-            raise UsageError(f"atom={self.atom} is only for the schedule 'atoms', not for {self.name!r}")
         if self.name == "atoms":
             self._check_atom()
+        elif self.atom:
+            raise UsageError(f"atom={self.atom} is only for the schedule 'atoms', not for {self.name!r}")
         if self.name == "transversal" and self.groupings > self.size:
             raise UsageError(
                 f"transversal allows at most as many groupings as a group has clients: "
@@ -104,26 +104,16 @@ class Schedule:
 
     def draw(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Grouping, ...]:
         """The groupings of one round: the same for everyone who has the roster and the training seed."""
-        check_roster(roster)
-        groups = self.groups(len(roster))
-        if self.name == "atoms":
-            return self._draw_atoms(roster, training_seed, round, groups)
         if self.name == "transversal":
-            return self._draw_transversal(self.columns(roster, training_seed, round), groups)
+            return self._cross(self.columns(roster, training_seed, round))
+        units = self._units(roster, training_seed, round)
         when = _WHOLE_TRAINING if self.name == "fixed" else round
-        chosen = shuffled(roster, training_seed, when, b"lot")[: groups * self.size]
-        return tuple(
-            _cut(shuffled(sorted(chosen), training_seed, when, b"grouping", r), self.size)
-            for r in range(self.groupings)
-        )
+        orders = (shuffled(units, training_seed, when, b"grouping", r) for r in range(self.groupings))
+        return tuple(_cut(list(chain.from_iterable(order)), self.size) for order in orders)
 
     def atoms(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Group, ...]:
         """The atoms that take part in this round; () for every other schedule."""
-        if self.name != "atoms":
-            return ()
-        check_roster(roster)
-        atoms = self._all_atoms(roster, training_seed)
-        return self._choose_atoms(atoms, training_seed, round, self.groups(len(roster)))
+        return self._units(roster, training_seed, round) if self.name == "atoms" else ()
 
     def columns(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Group, ...]:
         """The classes a = 0..m-1 of a transversal round, each in the order b = 0..c-1; () for the others.
@@ -133,39 +123,29 @@ class Schedule:
         """
         if self.name != "transversal":
             return ()
-        check_roster(roster)
-        c = self.groups(len(roster))
-        chosen = shuffled(roster, training_seed, round, b"lot")[: c * self.size]
-        order = shuffled(sorted(chosen), training_seed, round, b"transversal")
+        clients = chain.from_iterable(self._units(roster, training_seed, round))
+        order = shuffled(list(clients), training_seed, round, b"transversal")
+        c = len(order) // self.size
         return tuple(tuple(order[a * c : (a + 1) * c]) for a in range(self.size))
 
-    def _draw_transversal(self, columns: Sequence[Group], c: int) -> tuple[Grouping, ...]:
+    def _cross(self, columns: Sequence[Group]) -> tuple[Grouping, ...]:
         """Client (a, b) is in group (b + r·a) mod c of grouping r."""
+        c = len(columns[0])
         return tuple(
             tuple(tuple(sorted(column[(k - r * a) % c] for a, column in enumerate(columns))) for k in range(c))
             for r in range(self.groupings)
         )
 
-    def _all_atoms(self, roster: Sequence[ClientId], training_seed: bytes) -> tuple[Group, ...]:
-        """The atoms of the whole training: drawn without the round, so they never change."""
-        order = shuffled(roster, training_seed, _WHOLE_TRAINING, b"atoms")
-        return _cut(order[: len(order) // self.atom * self.atom], self.atom)
-
-    def _choose_atoms(self, atoms: Sequence[Group], training_seed: bytes, round: int, groups: int) -> tuple[Group, ...]:
-        count = groups * (self.size // self.atom)
-        return tuple(sorted(shuffled(atoms, training_seed, round, b"lot")[:count]))
-
-    def _draw_atoms(
-        self, roster: Sequence[ClientId], training_seed: bytes, round: int, groups: int
-    ) -> tuple[Grouping, ...]:
-        atoms = self._choose_atoms(self._all_atoms(roster, training_seed), training_seed, round, groups)
-        per_group = self.size // self.atom
-        groupings = []
-        for r in range(self.groupings):
-            order = shuffled(atoms, training_seed, round, b"grouping", r)
-            cut = [order[k * per_group : (k + 1) * per_group] for k in range(groups)]
-            groupings.append(tuple(tuple(sorted(c for atom in part for c in atom)) for part in cut))
-        return tuple(groupings)
+    def _units(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Group, ...]:
+        """The clients that take part, one by one or in atoms. Atoms are drawn without the round: they never change."""
+        check_roster(roster)
+        wanted = self.groups(len(roster)) * self.size // (self.atom or 1)
+        units = _cut(roster, 1)
+        if self.atom:
+            order = shuffled(roster, training_seed, _WHOLE_TRAINING, b"atoms")
+            units = _cut(order[: len(order) // self.atom * self.atom], self.atom)
+        when = _WHOLE_TRAINING if self.name == "fixed" else round
+        return tuple(sorted(shuffled(units, training_seed, when, b"lot")[:wanted]))
 
 
 def check_roster(roster: Sequence[ClientId]) -> None:
@@ -189,14 +169,15 @@ def keep_whole_atoms(atoms: Sequence[Group], survivors: Collection[ClientId], le
     return alive.difference(*(atom for atom in remaining if len(atom) < least))
 
 
+def hash_parts(*parts: bytes) -> bytes:
+    """SHA-256 of the parts, each preceded by its length, so no two different lists hash the same bytes."""
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+
+
 def uniform(key: bytes) -> Iterator[int]:
     """An endless stream of 64-bit words from SHA-256 in counter mode."""
-    counter = 0
-    while True:
-        block = hashlib.sha256(key + counter.to_bytes(8, "big")).digest()
-        for start in range(0, 32, 8):
-            yield int.from_bytes(block[start : start + 8], "big")
-        counter += 1
+    for counter in count():
+        yield from struct.unpack(">4Q", hashlib.sha256(key + counter.to_bytes(8, "big")).digest())
 
 
 def below(bound: int, words: Iterator[int]) -> int:
@@ -210,8 +191,7 @@ def shuffled(
 ) -> list[Item]:
     """The items in an order drawn from H(training seed, round, purpose, index), by Fisher and Yates.
 
-    `round=None` draws once for the whole training. Each field is preceded by its length, so no two different
-    draws hash the same bytes.
+    `round=None` draws once for the whole training.
 
     >>> shuffled("abcd", bytes(32), 0, b"example")
     ['d', 'a', 'c', 'b']
@@ -221,9 +201,8 @@ def shuffled(
     if round is not None and not 0 <= round < 2**63:
         raise UsageError(f"round must be from 0 to 2^63 - 1, not {round}")
     when = 0 if round is None else round + 1
-    parts = (labels.SCHEDULE, purpose, when.to_bytes(8, "big"), index.to_bytes(8, "big"), training_seed)
-    key = hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
-    words = uniform(key)
+    numbers = (when.to_bytes(8, "big"), index.to_bytes(8, "big"))
+    words = uniform(hash_parts(labels.SCHEDULE, purpose, *numbers, training_seed))
     order = list(items)
     for last in range(len(order) - 1, 0, -1):
         other = below(last + 1, words)

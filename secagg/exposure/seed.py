@@ -16,14 +16,13 @@ pulse that was not yet published when it was named.
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from secagg import labels
 from secagg.errors import PeerError, UsageError
-from secagg.exposure.schedules import check_roster
+from secagg.exposure.schedules import check_roster, hash_parts
 from secagg.types import ClientId
 
 CONTRIBUTION_BYTES = 32
@@ -71,7 +70,8 @@ class SeedCeremony:
 
     def commitment(self, client: ClientId, contribution: bytes) -> bytes:
         """What a client publishes first: a hash that hides its contribution and commits to it."""
-        self._check_member(client)
+        if client not in self.roster:
+            raise UsageError(f"client {client} is not on the roster")
         if len(contribution) != CONTRIBUTION_BYTES:
             raise UsageError(f"a contribution must have {CONTRIBUTION_BYTES} bytes, not {len(contribution)}")
         return self._hash(labels.SEED_CONTRIBUTION, client.to_bytes(4, "big"), contribution)
@@ -99,9 +99,8 @@ class SeedCeremony:
             or not hmac.compare_digest(commitments[client], self.commitment(client, contributions[client]))
         ]
         if wrong:
-            raise WronglyRevealed(
-                f"the contribution of {_list(wrong)} does not match the commitment; try again without them", wrong
-            )
+            problem = f"the contribution of {_list(wrong)} does not match the commitment"
+            raise WronglyRevealed(f"{problem}; try again without them", wrong)
         return self._hash(labels.TRAINING_SEED, *(contributions[client] for client in self.roster))
 
     def without(self, clients: Collection[ClientId]) -> SeedCeremony:
@@ -111,10 +110,6 @@ class SeedCeremony:
             raise UsageError("none of these clients is on the roster; name at least one that is")
         return SeedCeremony(training_id=self.training_id, roster=rest)
 
-    def _check_member(self, client: ClientId) -> None:
-        if client not in self.roster:
-            raise UsageError(f"client {client} is not on the roster")
-
     def _check_committed(self, commitments: Mapping[ClientId, bytes]) -> None:
         missing = [client for client in self.roster if client not in commitments]
         if missing:
@@ -122,8 +117,7 @@ class SeedCeremony:
 
     def _hash(self, label: bytes, *parts: bytes) -> bytes:
         roster = b"".join(client.to_bytes(4, "big") for client in self.roster)
-        whole = (label, self.training_id, roster, *parts)
-        return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in whole)).digest()
+        return hash_parts(label, self.training_id, roster, *parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,8 +141,7 @@ class Beacon:
         """The training seed from the published value of the pulse."""
         if len(value) < CONTRIBUTION_BYTES:
             raise UsageError(f"a pulse must have at least {CONTRIBUTION_BYTES} bytes, not {len(value)}")
-        parts = (labels.BEACON_SEED, training_id, self.name.encode(), str(self.pulse).encode(), value)
-        return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+        return hash_parts(labels.BEACON_SEED, training_id, self.name.encode(), str(self.pulse).encode(), value)
 
 
 def _list(clients: Collection[ClientId]) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +21,7 @@ from secagg.exposure.anonymity import DECISION_DEPTH, decidable, dependent
 from secagg.exposure.incidence import Incidence
 from secagg.exposure.leverage import Leverage
 from secagg.exposure.rowspace import RowSpace
+from secagg.kernels.montgomery import Index, Words
 from secagg.types import ClientId, GroupId
 
 SLACK = 1e-9  # tolerance on the leverage limit: a computed 1/3 can be slightly above a written 1/3
@@ -49,15 +51,14 @@ def choose(rows: Incidence, limits: Limits) -> tuple[list[GroupId], dict[GroupId
         for row, members in rows.members.items()
         if len(members) < limits.survivors
     }
-    best: Pass | None = None
+    trials = []
     for order in _orders(rows, limits, weak):
         trial = Pass(rows, limits)
         trial.add_all(order)
-        if best is None or len(trial.kept) > len(best.kept):
-            best = trial
-        if not trial.refused:
+        trials.append(trial.span)
+        if not trial.span.refused:
             break
-    assert best is not None
+    best = max(trials, key=lambda span: len(span.kept))  # the first of equals
     return best.kept, dict(sorted((weak | best.refused).items()))
 
 
@@ -82,19 +83,12 @@ class _Span:
 
     space: RowSpace
     leverage: Leverage | None
-    component: npt.NDArray[np.int64]  # columns that rows connect have the same label
+    component: Index  # columns that rows connect have the same label
     used: npt.NDArray[np.bool_]  # columns that are in a kept row
     kept: list[GroupId] = field(default_factory=list)
     refused: dict[GroupId, str] = field(default_factory=dict)
     proven: bool = True  # the schedule's proof covers every row so far
     unproven: set[int] = field(default_factory=set)  # components whose T must be computed
-
-    def copy(self) -> _Span:
-        leverage = None if self.leverage is None else self.leverage.copy()
-        return _Span(
-            self.space.copy(), leverage, self.component.copy(), self.used.copy(), self.kept.copy(),
-            self.refused.copy(), self.proven, self.unproven.copy(),
-        )  # fmt: skip
 
 
 class Pass:
@@ -104,20 +98,9 @@ class Pass:
         n = len(rows.clients)
         self.rows = rows
         self.limits = limits
-        self._span = _Span(
-            RowSpace(n, rows.field, depth=min(limits.anonymity - 1, DECISION_DEPTH)),
-            Leverage(rows.weights) if limits.leverage < 1.0 else None,
-            np.arange(n),
-            np.zeros(n, np.bool_),
-        )
-
-    @property
-    def kept(self) -> list[GroupId]:
-        return self._span.kept
-
-    @property
-    def refused(self) -> dict[GroupId, str]:
-        return self._span.refused
+        space = RowSpace(n, rows.field, depth=min(limits.anonymity - 1, DECISION_DEPTH))
+        leverage = Leverage(rows.weights) if limits.leverage < 1.0 else None
+        self.span = _Span(space, leverage, np.arange(n), np.zeros(n, np.bool_))
 
     def add_all(self, order: Sequence[GroupId]) -> None:
         """Keep each row that leaves the policy satisfied.
@@ -130,35 +113,30 @@ class Pass:
             for row in order:
                 self._try(row, need)
             return
-        before = self._span.copy()
+        before = deepcopy(self.span)
         for row in order:
             self._try(row, 3)
-        span = self._span
-        if any(
-            self._anonymity_problem(label, span.component, span.kept, span.space.null, need)
-            for label in sorted(span.unproven)
-        ):
-            self._span = before
-            half = len(order) // 2
+        now, check = self.span, self._anonymity_problem
+        if any(check(label, now.component, now.kept, now.space.null, need) for label in sorted(now.unproven)):
+            self.span, half = before, len(order) // 2
             self.add_all(order[:half])
             self.add_all(order[half:])
 
     def _try(self, row: GroupId, need: int) -> None:
-        span, members = self._span, self.rows.index[row]
+        span, members = self.span, self.rows.index[row]
         null = span.space.consider(members)
         if null is None:  # the server already knows this sum
             span.kept.append(row)
             return
         labels = span.component[list(members)]
-        touched = np.zeros(len(span.component), np.bool_)
-        touched[labels] = True
-        joined = touched[span.component]
         alone = not span.used[list(members)].any()  # shares no client with the kept rows: T is its size
         proven = span.proven and self.limits.covers(row)
-        component = np.where(joined, members[0], span.component)
-        reason = (
-            None if alone or proven else self._anonymity_problem(members[0], component, [*span.kept, row], null, need)
-        )
+        touched = np.zeros(len(span.component), np.bool_)
+        touched[labels] = True
+        component = np.where(touched[span.component], members[0], span.component)
+        reason = None
+        if not (alone or proven):
+            reason = self._anonymity_problem(members[0], component, [*span.kept, row], null, need)
         reason = reason or self._leverage_problem(members)
         if reason:
             span.refused[row] = reason
@@ -175,33 +153,26 @@ class Pass:
         span.kept.append(row)
 
     def _anonymity_problem(
-        self,
-        label: int,
-        component: npt.NDArray[np.int64],
-        kept: Sequence[GroupId],
-        null: npt.NDArray[np.uint64],
-        need: int,
+        self, label: int, component: Index, kept: Sequence[GroupId], null: Words, need: int
     ) -> str | None:
         """Why T of this component may be below `need`; None if it is not."""
         inside = np.flatnonzero(component == label)
         if not decidable(len(inside), need):
             rows = {row: self.rows.index[row] for row in kept if component[self.rows.index[row][0]] == label}
             exact = mincut.anonymity(rows, inside.tolist())
-            if exact is not None and exact >= need:
-                return None
-            if exact is not None:
-                return f"with the sums opened before, it would reveal a combination of only {exact} clients"
-            return f"anonymity {need} among {len(inside)} clients is not proven and too expensive to compute"
-        found = [self.rows.clients[inside[i]] for i in dependent(self._span.space, null[:, inside], need)]
-        if not found:
-            return None
-        if len(found) == 1:
-            return f"with the sums opened before, it would expose {names(found)}"
-        return f"with the sums opened before, it would reveal a combination of only {names(found)}"
+            if exact is None:
+                return f"anonymity {need} among {len(inside)} clients is not proven and too expensive to compute"
+            few = f"{exact} clients" if exact < need else ""
+        else:
+            found = [self.rows.clients[inside[i]] for i in dependent(self.span.space, null[:, inside], need)]
+            if len(found) == 1:
+                return f"with the sums opened before, it would expose {names(found)}"
+            few = names(found) if found else ""
+        return f"with the sums opened before, it would reveal a combination of only {few}" if few else None
 
     def _leverage_problem(self, members: Sequence[int]) -> str | None:
         """Why a client's leverage would exceed the limit; None if it would not."""
-        leverage, limit = self._span.leverage, self.limits.leverage
+        leverage, limit = self.span.leverage, self.limits.leverage
         if leverage is None:
             return None
         ahead = leverage.consider(members)

@@ -348,5 +348,5 @@ def test_a_proof_is_not_used_once_a_group_outside_it_is_open():
     limits = Limits(survivors=2, anonymity=2, leverage=1.0, proven={(1, 0): 3, (1, 1): 3})
     trial = Pass(rows, limits)
     trial.add_all([(0, 0), (1, 0), (1, 1)])
-    assert trial.kept == [(0, 0), (1, 1)]
-    assert trial.refused[1, 0] == "with the sums opened before, it would expose client 3"
+    assert trial.span.kept == [(0, 0), (1, 1)]
+    assert trial.span.refused[1, 0] == "with the sums opened before, it would expose client 3"

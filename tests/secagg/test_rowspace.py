@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -97,7 +99,7 @@ def test_considering_changes_nothing_and_a_copy_is_independent(case):
     space = RowSpace(n, FIELD, depth=2)
     for row in rows[:-1]:
         space.add(row)
-    copy = space.copy()
+    copy = deepcopy(space)
     before = (space.rank, space.exposed(), space.null.tolist())
     space.consider(rows[-1])
     assert (space.rank, space.exposed(), space.null.tolist()) == before
