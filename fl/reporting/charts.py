@@ -1,32 +1,47 @@
 """The charts of a report, as SVG text.
 
-They are drawn by hand because matplotlib's SVG would lose the hover texts, the page's own fonts and the
-colours that follow its light and dark modes.
+They are drawn by hand because matplotlib's SVG would lose the hover texts, the page's own fonts and the colours that
+follow its light and dark modes.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 WIDTH = 940
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+COLOURS = {  # CSS class: (on light paper, on dark paper)
+    "c0": ("#2563eb", "#6ea2ff"),
+    "c1": ("#e2680c", "#ff9a4d"),
+    "c2": ("#0d9268", "#3fcf9d"),
+    "c3": ("#8b46d8", "#c08bff"),
+    "c4": ("#c81e4a", "#ff7a94"),
+    "c5": ("#0b87a5", "#45c4e0"),
+    "c6": ("#96710b", "#d8b443"),
+    "used": ("#0d9268", "#3fcf9d"),
+    "caught": ("#2563eb", "#6ea2ff"),
+    "wasted": ("#c9a227", "#d8b443"),
+    "poisoned": ("#d3213d", "#ff6b81"),
+    "closed": ("#8a94a2", "#6b7686"),
+    "lost": ("#434c58", "#aab4c2"),
+}
+
+
+class Line(NamedTuple):
     """One curve: its points, the CSS class of its colour, and whether it is dashed (published numbers)."""
 
     name: str
     points: Sequence[tuple[float, float]]
-    colour: str
+    colour: str = ""
     dashed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """One part of a stacked bar."""
 
     name: str
@@ -34,13 +49,16 @@ class Part:
     colour: str
 
 
-@dataclass(frozen=True, slots=True)
-class Square:
+class Square(NamedTuple):
     """One square of a grid: the CSS class of its colour, its hover text, and its opacity from 0 to 1."""
 
     colour: str
     hover: str
     strength: float = 1.0
+
+
+def curve_colour(index: int) -> str:
+    return f"c{index % 7}"
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -50,105 +68,81 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw)
-    found, value = [], math.floor(low / step) * step
-    while value < high + step * 0.999:
-        found.append(round(value, 10))
-        value += step
-    return found
+    return [round(i * step, 10) for i in range(math.floor(low / step), math.ceil(high / step + 0.999))]
 
 
-def lines(
-    curves: Sequence[Line],
-    *,
-    y_label: str,
-    x_label: str,
-    percent: bool = False,
-    top: float | None = None,
-    height: int = 320,
-) -> Markup:
-    """Curves over a common x axis of whole numbers."""
+def lines(curves: Sequence[Line], *, y_label: str, height: int = 320) -> Markup:
+    """Curves of values from 0 to 1 over the rounds."""
     left, right, above, below = 56, 150, 14, 42
-    points = [point for curve in curves for point in curve.points]
-    if not points:
+    rounds = [x for curve in curves for x, _ in curve.points]
+    if not rounds:
         return _nothing("nothing was measured yet")
-    last = max(max(x for x, _ in points), 1)
-    first = min(min(x for x, _ in points), last - 1)
-    marks = ticks(0.0, top if top is not None else max(max(y for _, y in points), 1e-9))
-    high = marks[-1] if top is None else top
+    last = max(*rounds, 1)
+    first = min(*rounds, last - 1)
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = left + (x - first) / (last - first) * (WIDTH - left - right)
-        return across, above + (1 - min(y, high) / high) * (height - above - below)
+        return across, above + (1 - min(y, 1.0)) * (height - above - below)
 
     out = []
-    for mark in marks:
-        if mark <= high * 1.0001:
-            _, y = place(first, mark)
-            text = f"{mark:.0%}" if percent else f"{mark:g}"
-            out += [_grid_line(y, left, WIDTH - right), _text("tick", left - 8, y + 4, text, "end")]
+    for mark in ticks(0.0, 1.0):
+        _, y = place(first, mark)
+        out += [_grid_line(y, left, WIDTH - right), _text("tick", left - 8, y + 4, f"{mark:.0%}", "end")]
     for mark in _whole_ticks(first, last, 8):
         out.append(_text("tick", place(mark, 0)[0], height - below + 18, f"{mark:g}", "middle"))
-    out.append(_text("label", left + (WIDTH - left - right) / 2, height - 6, x_label, "middle"))
-    ends: list[tuple[float, Line]] = []
-    for curve in curves:
-        if curve.points:
-            out += _curve(curve, [place(x, y) for x, y in curve.points], x_label, percent)
-            ends.append((place(*curve.points[-1])[1], curve))
-    out += _curve_names(ends, WIDTH - right + 10, percent, height)
+    out.append(_text("label", left + (WIDTH - left - right) / 2, height - 6, "round", "middle"))
+    drawn = [curve for curve in curves if curve.points]
+    for curve in drawn:
+        out += _curve(curve, [place(x, y) for x, y in curve.points])
+    out += _curve_names([(place(*curve.points[-1])[1], curve) for curve in drawn], WIDTH - right + 10, height)
     return _svg(height, y_label, out)
 
 
-def _curve(curve: Line, places: Sequence[tuple[float, float]], x_label: str, percent: bool) -> list[Markup]:
+def _curve(curve: Line, places: Sequence[tuple[float, float]]) -> list[Markup]:
     path = " ".join(f"{'L' if i else 'M'}{x:.1f},{y:.1f}" for i, (x, y) in enumerate(places))
     dash = Markup(' stroke-dasharray="5 4"') if curve.dashed else ""
     out = [Markup('<path class="curve {}" d="{}"{}/>').format(curve.colour, path, dash)]
     dot = Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>')
-    for (px, py), (x, y) in zip(curve.points, places, strict=True):
-        value = f"{py:.2%}" if percent else f"{py:.4g}"
-        hover = f"{curve.name}, {x_label} {px:g}: {value}"
+    for (number, value), (x, y) in zip(curve.points, places, strict=True):
+        hover = f"{curve.name}, round {number:g}: {value:.2%}"
         out.append(dot.format(curve.colour, x, y, 1.6 if curve.dashed else 2.4, hover))
     return out
 
 
-def _curve_names(ends: list[tuple[float, Line]], x: float, percent: bool, height: int) -> list[Markup]:
+def _curve_names(ends: list[tuple[float, Line]], x: float, height: int) -> list[Markup]:
     """The name of each curve beside its last point, moved apart where names would overlap."""
     ends.sort(key=lambda end: end[0])
     places: list[float] = []
     for y, _ in ends:
         places.append(max(y, places[-1] + 30 if places else 14))
-    overflow = places[-1] + 20 - height if places else 0
-    if overflow > 0:
-        places = [max(14.0, y - overflow) for y in places]
+    overflow = max(0.0, places[-1] + 20 - height)
     out = []
     for y, (_, curve) in zip(places, ends, strict=True):
-        value = curve.points[-1][1]
+        y = max(14.0, y - overflow)
         out.append(_text(f"name {curve.colour}", x, y + 1, _shortened(curve.name, 20)))
-        out.append(_text("tick", x, y + 14, f"{value:.1%}" if percent else f"{value:.3g}"))
+        out.append(_text("tick", x, y + 14, f"{curve.points[-1][1]:.1%}"))
     return out
 
 
-def stacked(bars: Sequence[tuple[str, Sequence[Part]]], *, unit: str) -> Markup:
-    """Horizontal bars of several parts each, on a common scale."""
-    longest = max((sum(part.amount for part in parts) for _, parts in bars), default=0.0)
-    if longest <= 0:
+def bar(name: str, parts: Sequence[Part], *, unit: str) -> Markup:
+    """A horizontal bar of several parts."""
+    total = sum(part.amount for part in parts)
+    if total <= 0:
         return _nothing("nothing was measured")
-    left, right, step = 170, 90, 38
-    out = []
-    for i, (name, parts) in enumerate(bars):
-        y, x = i * step + 6, float(left)
-        out.append(_text("label", left - 10, y + 18, _shortened(name, 24), "end"))
-        for part in parts:
-            length = part.amount / longest * (WIDTH - left - right)
-            if length > 0:
-                hover = f"{name}: {part.name} {part.amount:.3g} {unit}"
-                out.append(_box(f"bar {part.colour}", x, y, max(length, 0.5), 26, hover, corner=2))
-                x += length
-        total = sum(part.amount for part in parts)
-        out.append(_text("tick", x + 8, y + 18, f"{total:.3g} {unit}"))
-    return _svg(step * len(bars) + 8, f"bars in {unit}", out)
+    left, right, y = 170, 90, 6
+    x = float(left)
+    out = [_text("label", left - 10, y + 18, _shortened(name, 24), "end")]
+    for part in parts:
+        length = part.amount / total * (WIDTH - left - right)
+        if length > 0:
+            hover = f"{name}: {part.name} {part.amount:.3g} {unit}"
+            out.append(_box(f"bar {part.colour}", x, y, max(length, 0.5), 26, hover, corner=2))
+            x += length
+    out.append(_text("tick", x + 8, y + 18, f"{total:.3g} {unit}"))
+    return _svg(46, f"bars in {unit}", out)
 
 
-def columns(stacks: Sequence[Sequence[Part]], *, first: int, x_label: str, height: int = 220) -> Markup:
+def columns(stacks: Sequence[Sequence[Part]], *, first: int, height: int = 220) -> Markup:
     """Vertical stacked bars, one per round."""
     most = max((sum(part.amount for part in parts) for parts in stacks), default=0.0)
     if most <= 0:
@@ -166,13 +160,13 @@ def columns(stacks: Sequence[Sequence[Part]], *, first: int, x_label: str, heigh
             tall = part.amount / most * (height - below - 8)
             if tall > 0:
                 y -= tall
-                hover = f"{x_label} {first + i}: {part.amount:g} {part.name}"
+                hover = f"round {first + i}: {part.amount:g} {part.name}"
                 out.append(_box(f"bar {part.colour}", x, y, max(width - 1.5, 0.8), tall, hover))
-    out += _round_axis(left, width, len(stacks), first, height - 22, x_label)
-    return _svg(height, f"bars per {x_label}", out)
+    out += _round_axis(left, width, len(stacks), first, height - 22)
+    return _svg(height, "bars per round", out)
 
 
-def grid(rows: Sequence[tuple[str, Sequence[Square | None]]], *, first: int, x_label: str) -> Markup:
+def grid(rows: Sequence[tuple[str, Sequence[Square | None]]], *, first: int) -> Markup:
     """Squares: one row per name, one column per round. A row that has a name begins a new block."""
     count = max((len(squares) for _, squares in rows), default=0)
     if not count:
@@ -191,15 +185,15 @@ def grid(rows: Sequence[tuple[str, Sequence[Square | None]]], *, first: int, x_l
                 where = left + j * side, y, max(side - 1.5, 0.8), tall - 1.5
                 out.append(_box(f"field {square.colour}", *where, square.hover, 1.5, opacity))
         y += tall
-    out += _round_axis(left, side, count, first, y + 16, x_label)
-    return _svg(y + 40, f"clusters per {x_label}", out)
+    out += _round_axis(left, side, count, first, y + 16)
+    return _svg(y + 40, "clusters per round", out)
 
 
-def _round_axis(left: float, step: float, count: int, first: int, y: float, label: str) -> list[Markup]:
+def _round_axis(left: float, step: float, count: int, first: int, y: float) -> list[Markup]:
     """Round numbers below columns of equal width, and the name of the axis below them."""
     marks = _whole_ticks(first, first + count - 1, 10)
     out = [_text("tick", left + (mark - first + 0.5) * step, y, f"{mark:g}", "middle") for mark in marks]
-    return [*out, _text("label", left + count * step / 2, y + 18, label, "middle")]
+    return [*out, _text("label", left + count * step / 2, y + 18, "round", "middle")]
 
 
 def _whole_ticks(low: float, high: float, count: int) -> list[float]:

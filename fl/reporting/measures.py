@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,31 +63,52 @@ def describe_bytes(count: float) -> str:
 def describe_summary(e: Experiment, summary: Mapping[str, Any]) -> str:
     """A finished run in a few lines, for a terminal."""
     spent, rounds, accuracy = summary["seconds"], max(summary["rounds"], 1), summary["accuracy"]
-    attackers = f"attackers: {describe_attack(e)}"
+    exposed = len(summary["exposed"])
+    privacy = f"exposed clients: none; anonymity T = {summary['least_anonymity']}; audit {describe_audit(e)}"
+    if e.method == "no-share":
+        privacy = f"NO SECURE AGGREGATION: the server saw the updates of all {exposed} clients"
+    elif exposed:
+        privacy = f"EXPOSED: the server could compute the updates of {exposed} clients exactly"
+    skipped = ", ".join(map(str, summary["skipped_rounds"]))
+    blamed = ", ".join(f"client {client} ({why})" for client, why in summary["blamed"].items())
+    up, down = (describe_bytes(summary[f"bytes_{way}_per_client"]) for way in ("up", "down"))
     lines = [
-        f"{e.name}: {describe_method(e)}; clusters: {describe_clusters(e)}; {attackers}",
+        f"{e.name}: {describe_method(e)}; clusters: {describe_clusters(e)}; attackers: {describe_attack(e)}",
         f"accuracy {'-' if accuracy is None else f'{accuracy:.2%}'} after {summary['rounds']} rounds"
         + (f" ({summary['stopped']})" if summary["stopped"] else ""),
-    ]
-    exposed = len(summary["exposed"])
-    if e.method == "no-share":
-        lines.append(f"NO SECURE AGGREGATION: the server saw the updates of all {exposed} clients")
-    elif exposed:
-        lines.append(f"EXPOSED: the server could compute the updates of {exposed} clients exactly")
-    else:
-        anonymity = f"anonymity T = {summary['least_anonymity']}"
-        lines.append(f"exposed clients: none; {anonymity}; audit {describe_audit(e)}")
-    if summary["skipped_rounds"]:
-        lines.append(f"skipped rounds: {', '.join(map(str, summary['skipped_rounds']))}")
-    if summary["blamed"]:
-        blamed = (f"client {client} ({why})" for client, why in summary["blamed"].items())
-        lines.append("caught cheating: " + ", ".join(blamed))
-    up, down = summary["bytes_up_per_client"], summary["bytes_down_per_client"]
-    lines.append(
+        privacy,
+        skipped and f"skipped rounds: {skipped}",
+        blamed and f"caught cheating: {blamed}",
         f"per round: {spent['total'] / rounds:.2f} s, {spent['secure'] / rounds:.2f} s of it secure; "
-        f"per client {describe_bytes(up)} up, {describe_bytes(down)} down"
-    )
-    return "\n".join(lines)
+        f"per client {up} up, {down} down",
+    ]
+    return "\n".join(filter(None, lines))
+
+
+def summarise(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A training in a few numbers, from the records of its rounds."""
+    accuracies = [record["accuracy"] for record in rounds if record["accuracy"] is not None]
+    anonymity = [record["exposure"]["anonymity"] for record in rounds]
+    costs = [record["cryptography"] for record in rounds]
+    asked = sum(cost["clients"] for cost in costs) or 1
+    spent: dict[str, float] = {}
+    for record in rounds:
+        for name, amount in record["seconds"].items():
+            spent[name] = spent.get(name, 0.0) + amount
+    return {
+        "rounds": len(rounds),
+        "accuracy": accuracies[-1] if accuracies else None,
+        "best_accuracy": max(accuracies, default=None),
+        "last_10_accuracy": sum(accuracies[-10:]) / len(accuracies[-10:]) if accuracies else None,
+        "exposed": sorted({client for record in rounds for client in record["exposure"]["exposed"]}),
+        "least_anonymity": min((found for found in anonymity if found is not None), default=None),
+        "blamed": {client: why for record in rounds for client, why in record["blamed"].items()},
+        "dropouts": sum(len(record["dropouts"]) for record in rounds),
+        "skipped_rounds": [record["round"] for record in rounds if record["skipped"]],
+        "seconds": spent,
+        "bytes_up_per_client": sum(sum(cost["bytes_up"].values()) for cost in costs) / asked,
+        "bytes_down_per_client": sum(sum(cost["bytes_down"].values()) for cost in costs) / asked,
+    }
 
 
 def accuracies(run: Recorded) -> list[tuple[float, float]]:
@@ -105,53 +126,26 @@ def outcome(cluster: Mapping[str, Any]) -> str:
     return "used" if used else "wasted"
 
 
-def outcomes(rounds: list[dict[str, Any]]) -> dict[str, int]:
+def outcomes(rounds: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """How many clusters of these rounds had each outcome."""
-    counts = dict.fromkeys(OUTCOMES, 0)
-    for record in rounds:
-        for cluster in record["clusters"]:
-            counts[outcome(cluster)] += 1
-    return counts
+    found = [outcome(cluster) for record in rounds for cluster in record["clusters"]]
+    return {name: found.count(name) for name in OUTCOMES}
 
 
 def seconds_per_round(run: Recorded, name: str) -> float:
     return float(sum(record["seconds"].get(name, 0.0) for record in run.rounds)) / max(len(run.rounds), 1)
 
 
-def traffic(run: Recorded) -> tuple[float, float]:
-    """Bytes up and down, per client and round."""
-    asked = sum(record["cryptography"]["clients"] for record in run.rounds) or 1
-    up = sum(sum(record["cryptography"]["bytes_up"].values()) for record in run.rounds)
-    down = sum(sum(record["cryptography"]["bytes_down"].values()) for record in run.rounds)
-    return up / asked, down / asked
-
-
-def exposed_clients(run: Recorded) -> set[int]:
-    return {client for record in run.rounds for client in record["exposure"]["exposed"]}
-
-
-def least_anonymity(run: Recorded) -> int | None:
-    found = [r["exposure"]["anonymity"] for r in run.rounds if r["exposure"]["anonymity"] is not None]
-    return min(found, default=None)
-
-
 def leverage_if_unchanged(run: Recorded) -> float | None:
     """Mean leverage of the last rounds' opened sums together, if no update had changed between them.
 
-    The audit looks at one round. This number says how much slowly changing updates would reveal over
-    several. None if nothing was opened, or if the matrix would be too large.
+    The audit looks at one round. This number says how much slowly changing updates would reveal over several. None if
+    nothing was opened, or if the matrix would be too large.
     """
-    sums = [
-        cluster["members"]
-        for record in run.rounds[-WINDOW:]
-        for cluster in record["clusters"]
-        if cluster["state"] == "opened"
-    ]
+    clusters = [cluster for record in run.rounds[-WINDOW:] for cluster in record["clusters"]]
+    sums = [cluster["members"] for cluster in clusters if cluster["state"] == "opened"]
     clients = sorted({client for members in sums for client in members})
     if not sums or len(clients) * len(sums) > 2_000_000:
         return None
-    column = {client: i for i, client in enumerate(clients)}
-    matrix = np.zeros((len(sums), len(clients)))
-    for i, members in enumerate(sums):
-        matrix[i, [column[client] for client in members]] = 1.0
+    matrix = np.array([np.isin(clients, members) for members in sums], dtype=np.float64)
     return float(np.linalg.matrix_rank(matrix)) / len(clients)

@@ -1,7 +1,6 @@
 """Progress of a training or a download: a bar on a terminal, plain lines elsewhere.
 
-`rich` draws the bar and is imported only where there is a terminal. It draws without a thread of its own,
-because a simulation forks.
+`rich` draws the bar and is imported only where there is a terminal. It has no thread, because a simulation forks.
 """
 
 from __future__ import annotations
@@ -105,8 +104,7 @@ class LiveProgress(LineProgress):
     def _draw(self, phase: str = "", part: float = 0.0) -> None:
         if self._bar is None:
             return
-        self._drawn = time.monotonic()
-        accuracy = ""
+        self._drawn, accuracy = time.monotonic(), ""
         if self._accuracies:
             width = 20 if self._bar.console.width >= WIDE else 8
             accuracy = f"accuracy {self._accuracies[-1]:6.1%} {sparkline(self._accuracies, width)}"
@@ -120,24 +118,22 @@ class LiveProgress(LineProgress):
         self._bar.refresh()
 
 
-def display(stream: TextIO | None = None) -> LineProgress:
+def display() -> LineProgress:
     """The live display on a terminal, lines elsewhere."""
-    stream = stream or sys.stderr
-    return LiveProgress(stream) if _can_redraw(stream) else LineProgress(stream)
+    return LiveProgress() if _can_redraw() else LineProgress()
 
 
 @contextmanager
-def download_display(stream: TextIO | None = None) -> Iterator[Callable[[str, int, int | None], None]]:
+def download_display() -> Iterator[Callable[[str, int, int | None], None]]:
     """A function of (file name, bytes received, bytes expected or None) that shows a bar per file."""
-    stream = stream or sys.stderr
-    if not _can_redraw(stream):
+    if not _can_redraw():
         yield lambda name, received, expected: None
         return
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     files: dict[str, rich_progress.TaskID] = {}
-    with _bar(stream, *columns) as bar:
+    with _bar(sys.stderr, *columns) as bar:
 
         def show(name: str, received: int, expected: int | None) -> None:
             if name not in files:
@@ -147,8 +143,8 @@ def download_display(stream: TextIO | None = None) -> Iterator[Callable[[str, in
         yield show
 
 
-def _can_redraw(stream: TextIO) -> bool:
-    return stream.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+def _can_redraw() -> bool:
+    return sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def _bar(stream: TextIO, *columns: rich_progress.ProgressColumn) -> rich_progress.Progress:
@@ -170,16 +166,9 @@ def _training_bar(stream: TextIO) -> rich_progress.Progress:
         def render(self, task: Task) -> Text:
             return Text(task.fields["phase"], style="dim", no_wrap=True, overflow="ellipsis")
 
-    bar = BarColumn(bar_width=20)
-    display = _bar(
-        stream,
-        TextColumn("{task.description}", style="bold", markup=False),
-        bar,
-        TextColumn("{task.fields[round]}"),
-        TextColumn("{task.fields[accuracy]}"),
-        TimeElapsedColumn(),
-        Phase(Column(no_wrap=False)),
-    )
+    name, bar = TextColumn("{task.description}", style="bold", markup=False), BarColumn(bar_width=20)
+    texts = TextColumn("{task.fields[round]}"), TextColumn("{task.fields[accuracy]}")
+    display = _bar(stream, name, bar, *texts, TimeElapsedColumn(), Phase(Column(no_wrap=False)))
     if display.console.width < WIDE:
         bar.bar_width = 10
     return display
@@ -192,21 +181,16 @@ def sparkline(values: list[float], width: int) -> str:
 
 def describe_round(record: Mapping[str, Any]) -> str:
     """The record of a round in one line."""
-    parts = []
-    if record.get("accuracy") is not None:
-        parts.append(f"accuracy {record['accuracy']:.1%}")
-    clusters = record["clusters"]
+    clusters, seconds = record["clusters"], record["seconds"]
     opened = sum(cluster["state"] == "opened" for cluster in clusters)
-    parts.append(f"{opened} of {len(clusters)} sums opened")
-    exposed = len(record["exposure"]["exposed"])
-    if exposed:
-        parts.append(f"{exposed} clients EXPOSED")
-    if record["dropouts"]:
-        parts.append(f"{len(record['dropouts'])} dropped out")
-    if record["blamed"]:
-        parts.append("cheated: " + ", ".join(record["blamed"]))
-    seconds = record["seconds"]
-    parts.append(f"{seconds['total']:.1f} s ({seconds['secure']:.1f} s secure aggregation)")
-    if record.get("skipped"):
-        parts.append(record["skipped"])
-    return ", ".join(parts)
+    exposed, dropouts = len(record["exposure"]["exposed"]), len(record["dropouts"])
+    parts = [
+        f"accuracy {record['accuracy']:.1%}" if record.get("accuracy") is not None else "",
+        f"{opened} of {len(clusters)} sums opened",
+        f"{exposed} clients EXPOSED" if exposed else "",
+        f"{dropouts} dropped out" if dropouts else "",
+        "cheated: " + ", ".join(record["blamed"]) if record["blamed"] else "",
+        f"{seconds['total']:.1f} s ({seconds['secure']:.1f} s secure aggregation)",
+        record.get("skipped"),
+    ]
+    return ", ".join(filter(None, parts))

@@ -9,8 +9,8 @@ The folder holds
 - `model.safetensors` and `summary.json`, after the run has ended.
 
 Every file but `rounds.jsonl` is written under another name, synced and renamed, so it is complete or absent.
-`rounds.jsonl` only grows. `checkpoint.json` says how many of its bytes are valid, and the rest, which a
-killed process left, is cut off when the run resumes. Nothing is ever unpickled. This module needs no torch.
+`rounds.jsonl` only grows. `checkpoint.json` says how many of its bytes are valid, and the rest, which a killed process
+left, is cut off when the run resumes. Nothing is ever unpickled. This module needs no torch.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -66,22 +67,21 @@ class Recorded:
         return self.experiment.name
 
 
-class Folder:
+@dataclass(frozen=True)
+class Folder(AbstractContextManager["Folder"]):
     """The folder of a run, open for writing by one process at a time."""
 
-    def __init__(self, path: Path, experiment: Experiment, lock: IO[bytes]) -> None:
-        self.path = path
-        self.experiment = experiment
-        self._lock = lock
+    path: Path
+    experiment: Experiment
+    _lock: IO[bytes]
 
     @classmethod
     def create(cls, path: Path | str, e: Experiment) -> Folder:
         """Make a new folder. One that holds a run is refused, because nothing is ever overwritten."""
         place = Path(path)
         if (place / "config.toml").exists():
-            raise RecordError(
-                f"{place} holds a run already: continue it with --resume {place}, or choose another --out"
-            )
+            what_to_do = f"continue it with --resume {place}, or choose another --out"
+            raise RecordError(f"{place} holds a run already: {what_to_do}")
         try:
             place.mkdir(parents=True, exist_ok=True)
             folder = cls(place, e, _locked(place))
@@ -94,21 +94,15 @@ class Folder:
     def resume(cls, path: Path | str, settings: Sequence[str] = ()) -> Folder:
         """Open an existing folder. `settings` may only make the run longer or change the machine."""
         place = Path(path)
-        if not (place / "config.toml").is_file():
-            raise RecordError(f"there is no run in {place}")
-        before = experiment(read_tables(place / "config.toml"))
-        after = experiment(with_settings(read_tables(place / "config.toml"), settings))
+        before = experiment(_config(place))
+        after = experiment(with_settings(_config(place), settings))
         if after.fingerprint != before.fingerprint:
-            raise ConfigError(
-                "--resume continues the same training: only rounds, secure, stop.* and machine.* may change"
-            )
+            allowed = "only rounds, secure, stop.* and machine.* may change"
+            raise ConfigError(f"--resume continues the same training: {allowed}")
         folder = cls(place, after, _locked(place))
         if after != before:
             write(place / "config.toml", to_toml(after).encode())
         return folder
-
-    def __enter__(self) -> Folder:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -124,7 +118,7 @@ class Folder:
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a line to rounds.jsonl. It is on the disk when this returns."""
         with (self.path / "rounds.jsonl").open("ab") as file:
-            file.write(_json(record) + b"\n")
+            file.write(json.dumps(_plain(record), separators=(",", ":"), allow_nan=False).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
@@ -132,21 +126,18 @@ class Folder:
         """Write the vectors, then the small file that names them. A crash in between costs one round."""
         from safetensors.numpy import save
 
-        content = save({"x": x, "last": last})
-        name = f"checkpoint-{rounds:06d}.safetensors"
+        content, name = save({"x": x, "last": last}), f"checkpoint-{rounds:06d}.safetensors"
         write(self.path / name, content)
         records = self.path / "rounds.jsonl"
-        write_json(
-            self.path / "checkpoint.json",
-            {
-                "format": FORMAT,
-                "rounds": rounds,
-                "file": name,
-                "sha256": hashlib.sha256(content).hexdigest(),
-                "records": records.stat().st_size if records.exists() else 0,
-                "experiment": self.experiment.fingerprint.hex(),
-            },
-        )
+        pointer = {
+            "format": FORMAT,
+            "rounds": rounds,
+            "file": name,
+            "sha256": hashlib.sha256(content).hexdigest(),
+            "records": records.stat().st_size if records.exists() else 0,
+            "experiment": self.experiment.fingerprint.hex(),
+        }
+        write_json(self.path / "checkpoint.json", pointer)
         for old in self.path.glob("checkpoint-*.safetensors"):
             if old.name != name:
                 old.unlink(missing_ok=True)
@@ -169,8 +160,7 @@ class Folder:
             raise RecordError(f"{place} belongs to another configuration than the config.toml beside it")
         arrays = read_tensors(self.path / name, expected)
         self._cut(size)
-        history = _lines(self.path / "rounds.jsonl")
-        return Checkpoint(rounds, arrays["x"], arrays["last"], history)
+        return Checkpoint(rounds, arrays["x"], arrays["last"], _lines(self.path / "rounds.jsonl"))
 
     def _cut(self, size: int) -> None:
         records = self.path / "rounds.jsonl"
@@ -193,12 +183,15 @@ class Folder:
 def recorded(path: Path | str) -> Recorded:
     """Read a run, finished or not. An incomplete last line is left out."""
     place = Path(path)
+    e, files = experiment(_config(place)), (place / "run.json", place / "summary.json")
+    info, summary = (_read_json(file) if file.exists() else {} for file in files)
+    return Recorded(place, e, info, _lines(place / "rounds.jsonl"), summary)
+
+
+def _config(place: Path) -> dict[str, Any]:
     if not (place / "config.toml").is_file():
         raise RecordError(f"there is no run in {place}")
-    e = experiment(read_tables(place / "config.toml"))
-    info = _read_json(place / "run.json") if (place / "run.json").exists() else {}
-    summary = _read_json(place / "summary.json") if (place / "summary.json").exists() else {}
-    return Recorded(place, e, info, _lines(place / "rounds.jsonl"), summary)
+    return read_tables(place / "config.toml")
 
 
 def read_tensors(path: Path, sha256: str | None = None) -> dict[str, NDArray[Any]]:
@@ -258,22 +251,15 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     write(path, json.dumps(_plain(content), indent=1, allow_nan=False).encode() + b"\n")
 
 
-def _json(record: Mapping[str, Any]) -> bytes:
-    return json.dumps(_plain(record), separators=(",", ":"), allow_nan=False).encode()
-
-
 def _plain(value: Any) -> Any:
     """The value in types that JSON has. NaN and infinity become null."""
     if isinstance(value, Mapping):
         return {str(name): _plain(entry) for name, entry in value.items()}
     if isinstance(value, np.ndarray | Sequence | set | frozenset) and not isinstance(value, str | bytes):
         return [_plain(entry) for entry in value]
-    if isinstance(value, np.integer | np.bool_):
-        return value.item()
-    if isinstance(value, float | np.floating):
-        number = float(value)
-        return number if math.isfinite(number) else None
-    return value
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -300,8 +286,8 @@ def _lines(path: Path) -> list[dict[str, Any]]:
 def _locked(place: Path) -> IO[bytes]:
     """Lock the folder. The system releases the lock when the process ends.
 
-    Forked simulation workers inherit the lock and end a moment after a killed parent. A user may resume in
-    that moment, so this tries again for a while.
+    Forked simulation workers inherit the lock and end a moment after a killed parent. A user may resume in that moment,
+    so this tries again for a while.
     """
     file = (place / "lock").open("ab")
     try:

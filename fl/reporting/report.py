@@ -7,27 +7,17 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from fl.errors import RecordError
-from fl.reporting import page
-from fl.reporting.charts import Line
+from fl.reporting.charts import Line, curve_colour
 from fl.reporting.picture import draw
 from fl.reporting.records import Recorded, recorded, write
-from fl.reporting.sections import page_content
-
-
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """A published curve to show beside the runs."""
-
-    name: str
-    points: tuple[tuple[float, float], ...]
+from fl.reporting.sections import page
 
 
 def report(
-    folders: Sequence[Path | str], out: Path, *, picture: Path | None = None, references: Sequence[Reference] = ()
+    folders: Sequence[Path | str], out: Path, *, picture: Path | None = None, references: Sequence[Line] = ()
 ) -> list[Recorded]:
     """Write the page, and the picture if a path is given for it. Returns the runs."""
     runs = [recorded(folder) for folder in folders]
@@ -40,13 +30,13 @@ def report(
     return runs
 
 
-def html(runs: Sequence[Recorded], references: Sequence[Reference] = ()) -> str:
+def html(runs: Sequence[Recorded], references: Sequence[Line] = ()) -> str:
     """The page as text."""
-    return page.render(**page_content(runs, _published(runs, references)))
+    return page(runs, _published(runs, references))
 
 
-def read_reference(path: Path | str, curve: str) -> Reference:
-    """A curve from a CSV file with the columns curve_id, round and test_acc."""
+def read_reference(path: Path | str, curve: str) -> Line:
+    """A published curve from a CSV file with the columns curve_id, round and test_acc."""
     try:
         with Path(path).open(newline="") as file:
             rows = [row for row in csv.DictReader(file) if row.get("curve_id") == curve]
@@ -54,24 +44,16 @@ def read_reference(path: Path | str, curve: str) -> Reference:
     except OSError as error:
         raise RecordError(f"{path}: {error.strerror}") from None
     except (KeyError, ValueError, TypeError):
-        raise RecordError(
-            f"{path}: expected columns curve_id, round and test_acc, with numbers in the last two"
-        ) from None
+        expected = "columns curve_id, round and test_acc, with numbers in the last two"
+        raise RecordError(f"{path}: expected {expected}") from None
     if not points:
         raise RecordError(f"{path} has no curve {curve!r}")
-    return Reference(curve, points)
+    return Line(curve, points, dashed=True)
 
 
-def _published(runs: Sequence[Recorded], references: Sequence[Reference]) -> list[Line]:
-    """Dashed curves up to the last round of the runs. If there is one per run, they share its colour."""
+def _published(runs: Sequence[Recorded], references: Sequence[Line]) -> list[Line]:
+    """The references up to the last round of the runs. If there is one per run, they share its colour."""
     last = max(record["round"] for run in runs for record in run.rounds)
-    first_colour = 0 if len(references) == len(runs) else len(runs)
-    return [
-        Line(
-            reference.name,
-            [point for point in reference.points if point[0] <= last],
-            page.curve_colour(i + first_colour),
-            dashed=True,
-        )
-        for i, reference in enumerate(references)
-    ]
+    start = 0 if len(references) == len(runs) else len(runs)
+    points = [[point for point in reference.points if point[0] <= last] for reference in references]
+    return [references[i]._replace(points=points[i], colour=curve_colour(start + i)) for i in range(len(references))]

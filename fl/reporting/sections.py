@@ -1,19 +1,18 @@
-"""The content of a report's page: the tables, charts and sentences that the template puts in place."""
+"""The page of a report: one HTML file from a template, without scripts or links."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
 from fl.config.read import to_toml
 from fl.config.schema import to_tables
 from fl.reporting import measures
-from fl.reporting.charts import Line, Part, Square, columns, grid, lines, stacked
-from fl.reporting.measures import OUTCOMES, describe_bytes, seconds_per_round
-from fl.reporting.page import Alert, Table, curve_colour
+from fl.reporting.charts import COLOURS, Line, Part, Square, bar, columns, curve_colour, grid, lines
+from fl.reporting.measures import OUTCOMES, describe_bytes, seconds_per_round, summarise
 from fl.reporting.records import Recorded
 
 MOST_SQUARES = 80  # clusters per round; a grid of more would be too small to read
@@ -27,60 +26,71 @@ PHASES = (
 )
 
 
-def page_content(runs: Sequence[Recorded], references: Sequence[Line] = ()) -> dict[str, Any]:
-    """Everything that the template report.html needs."""
-    started = ", ".join(dict.fromkeys(run.info.get("started", "")[:10] for run in runs if run.info))
-    return {
-        "started": started,
-        "accuracy": _accuracy_chart(runs, references),
-        "comparison": _comparison(runs),
-        "runs": [_run_content(run) for run in runs],
-        "differences": _differences(runs),
-    }
+class Alert(str):
+    """A table cell that is shown as a warning."""
+
+    alert = True
 
 
-def _accuracy_chart(runs: Sequence[Recorded], references: Sequence[Line]) -> Markup:
-    curves = [Line(run.name, measures.accuracies(run), curve_colour(i)) for i, run in enumerate(runs)]
-    return lines([*curves, *references], y_label="test accuracy", x_label="round", percent=True, top=1.0)
+class Table(NamedTuple):
+    """A table of the page. `numbers` are the columns that are aligned to the right."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Sequence[int] = ()
+
+
+def page(runs: Sequence[Recorded], references: Sequence[Line] = ()) -> str:
+    """The page as text. Everything but the charts is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("fl.reporting"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html").render(
+        colours=COLOURS,
+        started=", ".join(dict.fromkeys(run.info.get("started", "")[:10] for run in runs if run.info)),
+        accuracy=lines([*accuracy_curves(runs), *references], y_label="test accuracy"),
+        comparison=_comparison(runs),
+        runs=[_run_content(run) for run in runs],
+        differences=_differences(runs),
+    )
+
+
+def accuracy_curves(runs: Sequence[Recorded]) -> list[Line]:
+    return [Line(run.name, measures.accuracies(run), curve_colour(i)) for i, run in enumerate(runs)]
 
 
 def _comparison(runs: Sequence[Recorded]) -> Table:
     rows = []
     for run in runs:
-        points, e = measures.accuracies(run), run.experiment
-        exposed, anonymity = len(measures.exposed_clients(run)), measures.least_anonymity(run)
-        ten = [accuracy for _, accuracy in points[-10:]]
-        rows.append(
-            [
-                run.name,
-                measures.describe_method(e),
-                measures.describe_clusters(e),
-                measures.describe_attack(e),
-                f"{points[-1][1]:.1%}" if points else "-",
-                f"{sum(ten) / len(ten):.1%}" if ten else "-",
-                Alert(exposed) if exposed else "0",
-                "-" if anonymity is None else str(anonymity),
-                f"{seconds_per_round(run, 'secure'):.2f}",
-                f"{seconds_per_round(run, 'total'):.2f}",
-                describe_bytes(sum(measures.traffic(run))),
-                str(len(run.rounds)),
-            ]
-        )
+        e, facts = run.experiment, summarise(run.rounds)
+        who = [run.name, measures.describe_method(e), measures.describe_clusters(e), measures.describe_attack(e)]
+        learned = ["-" if share is None else f"{share:.1%}" for share in (facts["accuracy"], facts["last_10_accuracy"])]
+        exposed, anonymity = len(facts["exposed"]), facts["least_anonymity"]
+        seen = [Alert(exposed) if exposed else "0", "-" if anonymity is None else str(anonymity)]
+        spent = [f"{seconds_per_round(run, name):.2f}" for name in ("secure", "total")]
+        sent = describe_bytes(facts["bytes_up_per_client"] + facts["bytes_down_per_client"])
+        rows.append([*who, *learned, *seen, *spent, sent, str(len(run.rounds))])
     heads = ["run", "method", "clusters", "attackers", "accuracy", "last 10", "exposed", "T"]
     heads += ["secure s", "round s", "per client", "rounds"]
     return Table(heads, rows, numbers=range(4, 12))
 
 
 def _run_content(run: Recorded) -> dict[str, Any]:
-    e, points = run.experiment, measures.accuracies(run)
-    up, down = measures.traffic(run)
+    e, points, facts = run.experiment, measures.accuracies(run), summarise(run.rounds)
+    up, down = facts["bytes_up_per_client"], facts["bytes_down_per_client"]
     return {
         "name": run.name,
         "info": run.info,
         "experiment": e,
         "last": points[-1] if points else None,
-        "exposed": len(measures.exposed_clients(run)),
-        "anonymity": measures.least_anonymity(run) or 0,
+        "exposed": len(facts["exposed"]),
+        "anonymity": facts["least_anonymity"] or 0,
         "seconds": {name: seconds_per_round(run, name) for name in ("secure", "total")},
         "traffic": [describe_bytes(count) for count in (up + down, up, down)],
         "outcomes": measures.outcomes(run.rounds),
@@ -109,14 +119,11 @@ def _cluster_grid(run: Recorded) -> Markup:
     by_round = [{(c["grouping"], c["cell"], c["cluster"]): c for c in record["clusters"]} for record in run.rounds]
     rows, before = [], None
     for key in sorted({key for clusters in by_round for key in clusters}):
-        name = f"grouping {key[0] + 1}" if key[0] != before else ""
+        found = [(record["round"], clusters.get(key)) for record, clusters in zip(run.rounds, by_round, strict=True)]
+        squares = [cluster and _square(number, cluster) for number, cluster in found]
+        rows.append((f"grouping {key[0] + 1}" if key[0] != before else "", squares))
         before = key[0]
-        squares = [
-            _square(record["round"], clusters[key]) if key in clusters else None
-            for record, clusters in zip(run.rounds, by_round, strict=True)
-        ]
-        rows.append((name, squares))
-    return grid(rows, first=run.rounds[0]["round"], x_label="round")
+    return grid(rows, first=run.rounds[0]["round"])
 
 
 def _square(number: int, cluster: Mapping[str, Any]) -> Square:
@@ -124,18 +131,15 @@ def _square(number: int, cluster: Mapping[str, Any]) -> Square:
     clients = ", ".join(map(str, cluster["members"])) or "none"
     bad = f", {cluster['bad']} of them bad" if cluster["bad"] else ""
     why = f" ({cluster['why']})" if cluster.get("why") else ""
-    strength = 1.0
-    if cluster["kept"] is not None and colour in ("used", "poisoned"):
-        strength = 0.4 + 0.6 * min(1.0, cluster["kept"])
+    graded = cluster["kept"] is not None and colour in ("used", "poisoned")
+    strength = 0.4 + 0.6 * min(1.0, cluster["kept"]) if graded else 1.0
     return Square(colour, f"round {number}: {OUTCOMES[colour]}{why}. Clients {clients}{bad}", strength)
 
 
 def _cluster_columns(run: Recorded) -> Markup:
-    stacks = []
-    for record in run.rounds:
-        counts = measures.outcomes([record])
-        stacks.append([Part(meaning, counts[colour], colour) for colour, meaning in OUTCOMES.items()])
-    return columns(stacks, first=run.rounds[0]["round"], x_label="round")
+    by_round = [measures.outcomes([record]) for record in run.rounds]
+    stacks = [[Part(OUTCOMES[name], count, name) for name, count in counts.items()] for counts in by_round]
+    return columns(stacks, first=run.rounds[0]["round"])
 
 
 def _exposure(run: Recorded) -> dict[str, Any]:
@@ -151,7 +155,7 @@ def _exposure(run: Recorded) -> dict[str, Any]:
         "most_leverage": max((value for _, value in most), default=0.0),
         "rounds": min(measures.WINDOW, len(found)),
         "together": measures.leverage_if_unchanged(run) if len(found) > 1 else None,
-        "chart": lines(curves, y_label="leverage", x_label="round", percent=True, top=1.0, height=220),
+        "chart": lines(curves, y_label="leverage", height=220),
         "audit": "; ".join(found[-1][1]["sentences"]) if found else "",
     }
 
@@ -160,7 +164,7 @@ def _costs(run: Recorded) -> dict[str, Any]:
     parts = [Part(meaning, seconds_per_round(run, name), colour) for name, meaning, colour in PHASES]
     return {
         "legend": [(part.colour, part.name) for part in parts if part.amount > 0],
-        "chart": stacked([("seconds per round", parts)], unit="s"),
+        "chart": bar("seconds per round", parts, unit="s"),
         "stages": _stages(run),
     }
 
@@ -172,19 +176,11 @@ def _stages(run: Recorded) -> Table:
     kinds = ("client_seconds", "server_seconds", "bytes_up", "bytes_down")
     names = dict.fromkeys(stage for entry in spent for kind in kinds for stage in entry[kind])
 
-    def total(kind: str, stage: str) -> float:
-        return sum(float(entry[kind].get(stage, 0)) for entry in spent)
-
-    rows = [
-        [
-            stage,
-            f"{total('client_seconds', stage) / asked * 1000:.2f}",
-            f"{total('server_seconds', stage) / len(spent) * 1000:.1f}",
-            describe_bytes(total("bytes_up", stage) / asked),
-            describe_bytes(total("bytes_down", stage) / asked),
-        ]
-        for stage in names
-    ]
+    rows = []
+    for stage in names:
+        client, server, up, down = (sum(float(entry[kind].get(stage, 0)) for entry in spent) for kind in kinds)
+        times = [f"{client / asked * 1000:.2f}", f"{server / len(spent) * 1000:.1f}"]
+        rows.append([stage, *times, describe_bytes(up / asked), describe_bytes(down / asked)])
     heads = ["stage", "ms per client", "ms of the server", "up per client", "down per client"]
     return Table(heads, rows, numbers=range(1, 5))
 

@@ -22,6 +22,7 @@ from fl.config.rules import attack_warning
 from fl.config.schema import LABEL_FLIP, Experiment, to_tables
 from fl.data import DataSet, Examples, Federated, federate, flip_labels, from_clients, load
 from fl.errors import ConfigError
+from fl.reporting.measures import summarise
 from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, now, versions
 from fl.secure.layout import Layout
@@ -195,7 +196,13 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
         raise
     finally:
         show.end()
-    summary = summarise(history, reason, time.perf_counter() - start)
+    summary = {
+        **summarise(history),
+        "stopped": reason,
+        "seconds_of_this_process": time.perf_counter() - start,
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if _MAC else 2**10),
+        "ended": now(),
+    }
     if folder:
         folder.finish(_parameters(task, x), summary)
     return Trained(experiment, task, x, history, summary, folder.path if folder else None)
@@ -215,38 +222,6 @@ def stop_reason(experiment: Experiment, history: Sequence[Mapping[str, Any]]) ->
         if number - best >= stop.patience:
             return f"no lower loss since round {best}"
     return ""
-
-
-def summarise(history: Sequence[Mapping[str, Any]], reason: str, seconds: float) -> dict[str, Any]:
-    """A training in a few numbers."""
-    accuracies = [record["accuracy"] for record in history if record["accuracy"] is not None]
-    costs = [record["cryptography"] for record in history]
-    asked = sum(cost["clients"] for cost in costs)
-    up, down = (sum(sum(cost[way].values()) for cost in costs) for way in ("bytes_up", "bytes_down"))
-    spent: dict[str, float] = {}
-    for record in history:
-        for name, amount in record["seconds"].items():
-            spent[name] = spent.get(name, 0.0) + amount
-    return {
-        "rounds": len(history),
-        "accuracy": accuracies[-1] if accuracies else None,
-        "best_accuracy": max(accuracies, default=None),
-        "last_10_accuracy": sum(accuracies[-10:]) / len(accuracies[-10:]) if accuracies else None,
-        "stopped": reason,
-        "exposed": sorted({client for record in history for client in record["exposure"]["exposed"]}),
-        "least_anonymity": min(
-            (r["exposure"]["anonymity"] for r in history if r["exposure"]["anonymity"] is not None), default=None
-        ),
-        "blamed": {client: why for record in history for client, why in record["blamed"].items()},
-        "dropouts": sum(len(record["dropouts"]) for record in history),
-        "skipped_rounds": [record["round"] for record in history if record["skipped"]],
-        "seconds": spent,
-        "seconds_of_this_process": seconds,
-        "bytes_up_per_client": up / asked if asked else 0.0,
-        "bytes_down_per_client": down / asked if asked else 0.0,
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if _MAC else 2**10),
-        "ended": now(),
-    }
 
 
 _MAC = sys.platform == "darwin"  # where ru_maxrss counts bytes
