@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from robust.geometry import centred_gram
 from robust.kernels import Doubles, Matrix, Vector
-from robust.parameters import Registry, check_parameters, read_parameters
+from robust.parameters import Registry, call_signature, check_parameters, read_parameters
 from robust.rows import Rows, as_matrix
 
 Knows = Literal["honest", "own"]
@@ -83,6 +83,7 @@ class Attack:
         self.parameters = read_parameters(function)
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
+        self.__signature__ = call_signature(type(self), function)
 
     def __repr__(self) -> str:
         return f"<attack {self.name}({', '.join(map(str, self.parameters.values()))})>"

@@ -50,6 +50,14 @@ def read_parameters(function: Callable[..., Any], *, skip: tuple[str, ...] = ())
     }
 
 
+def call_signature(kind: Any, core: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a rule or attack, for `help`: that of its class, with the keywords of its function."""
+    call = inspect.signature(kind.__call__)
+    common = [one for one in call.parameters.values() if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)][1:]
+    own = [one for one in inspect.signature(core).parameters.values() if one.kind is one.KEYWORD_ONLY]
+    return call.replace(parameters=common + own)
+
+
 def check_parameters(owner: str, known: Mapping[str, Parameter], given: Mapping[str, object]) -> dict[str, Any]:
     """Return the given values, converted to plain int and float; raise ValueError if one does not fit."""
     listing = ", ".join(map(str, known.values())) or "no parameters"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from robust.kernels import Indices, Matrix, Vector
-from robust.parameters import Registry, check_parameters, read_parameters
+from robust.parameters import Registry, call_signature, check_parameters, read_parameters
 from robust.rows import NotFiniteError, Outcome, Rows, Weights, as_matrix
 
 P = ParamSpec("P")
@@ -96,6 +96,7 @@ class _Named(ABC, Generic[P]):
         self.parameters = read_parameters(core)
         self.__name__ = core.__name__
         self.__doc__ = core.__doc__
+        self.__signature__ = call_signature(type(self), core)
 
     def __repr__(self) -> str:
         return f"<{self.name}({', '.join(map(str, self.parameters.values()))})>"

@@ -38,8 +38,8 @@ def public_names(package: str) -> Iterator[tuple[str, object]]:
 
 
 def documented(thing: object) -> bool:
-    """Whether a public object carries a docstring of its own: constants and type aliases do not."""
-    return inspect.isclass(thing) or inspect.isroutine(thing)
+    """Whether a public object carries a docstring of its own: constants and type aliases do not, rules do."""
+    return inspect.isclass(thing) or inspect.isroutine(thing) or "__signature__" in getattr(thing, "__dict__", ())
 
 
 def pages() -> dict[str, str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
-import inspect
 import re
 from collections.abc import Callable
 from typing import Literal
@@ -12,8 +10,6 @@ import numpy as np
 import pytest
 
 import robust
-from robust import tolerance
-from robust.kernels import threads as parallel
 from robust.parameters import Registry, UnknownNameError, check_parameters, read_parameters
 
 X = np.random.default_rng(0).standard_normal((9, 5)).astype(np.float32)
@@ -58,18 +54,6 @@ def test_every_docstring_has_a_formula_and_a_paper(name: str) -> None:
         author, year = re.fullmatch(r"([\w ]+?) et al\. (\d{4}[ab]?)(?:, .*)?", found.paper).groups()  # type: ignore[union-attr]
         assert author in text
         assert year in text
-
-
-ALIASES = {"Indices", "Matrix", "Vector", "Weights", "tolerance"}  # without a docstring of their own
-
-
-@pytest.mark.parametrize("name", sorted({*robust.__all__, *tolerance.__all__} - ALIASES))
-def test_every_public_name_has_an_example_that_runs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_limit", parallel._limit)  # an example sets it
-    text = inspect.getdoc(getattr(robust, name, None) or getattr(tolerance, name)) or ""
-    example = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
-    assert example.examples, text
-    assert doctest.DocTestRunner(verbose=False).run(example).failed == 0
 
 
 @pytest.mark.parametrize("name", [*robust.AGGREGATORS, *robust.PRE_AGGREGATORS])
