@@ -36,9 +36,6 @@ Expand = Callable[[bytes, int], list[int]]
 Vector = list[int]
 
 
-# --- bytes and numbers -----------------------------------------------------------------------------------
-
-
 def little(number: int, size: int = 4) -> bytes:
     return number.to_bytes(size, "little")
 
@@ -64,15 +61,12 @@ def add(a: Sequence[int], b: Sequence[int], sign: int, modulus: int) -> Vector:
 
 def split(secret: int, threshold: int, indices: Sequence[int], entropy: Entropy) -> dict[int, int]:
     """Shamir 1979: points of a random polynomial of degree t - 1 whose value at 0 is the secret."""
-    coefficients, stream = [secret], entropy(33 * (threshold - 1))
-    while True:
-        for start in range(0, len(stream), 33):
-            candidate = int.from_bytes(stream[start : start + 33], "little") % 2**257
-            if candidate < PRIME:  # rejection sampling: every coefficient, 0 included, is equally likely
-                coefficients.append(candidate)
-        if len(coefficients) == threshold:
-            break
-        stream = entropy(33)
+    coefficients, wanted = [secret], threshold - 1
+    while len(coefficients) < threshold:
+        stream, wanted = entropy(33 * wanted), 1
+        candidates = [int.from_bytes(stream[i : i + 33], "little") % 2**257 for i in range(0, len(stream), 33)]
+        # rejection sampling: every coefficient, 0 included, is equally likely
+        coefficients += [candidate for candidate in candidates if candidate < PRIME]
     return {x: sum(a * x**k for k, a in enumerate(coefficients)) % PRIME for x in indices}
 
 
@@ -86,9 +80,6 @@ def combine(shares: Mapping[int, int]) -> int:
                 above, below = above * j % PRIME, below * (j - i) % PRIME
         total += share * above * pow(below, -1, PRIME)
     return total % PRIME
-
-
-# --- keys, boxes, hashes and signatures ------------------------------------------------------------------
 
 
 def public_half(private: bytes) -> bytes:
@@ -148,9 +139,6 @@ def tree_root(nodes: list[bytes]) -> bytes:
         nodes = nodes + [digest(labels.TREE_EMPTY)] * (len(nodes) % 2)
         nodes = [digest(labels.TREE_NODE, *nodes[i : i + 2]) for i in range(0, len(nodes), 2)]
     return nodes[0]
-
-
-# --- one client, and what everybody can see --------------------------------------------------------------
 
 
 @dataclass
@@ -216,9 +204,6 @@ def run(
     return seen
 
 
-# --- the five stages -------------------------------------------------------------------------------------
-
-
 def keys(seen: Transcript, present: Sequence[Party]) -> None:
     """Stage 0. Each client makes two X25519 keys and signs them with its identity key of the roster."""
     plan = seen.plan
@@ -257,10 +242,8 @@ def share(seen: Transcript, present: Sequence[Party]) -> None:
                 agreed = agree(party.channel, seen.adverts[holder].channel)
                 address = box_address(plan.hash, party.id, holder)
                 seen.boxes[party.id, holder] = seal(agreed, address, content, party.entropy)
-        commitments = tuple(
-            digest(labels.SEED_COMMITMENT, plan.hash, little(party.id), little(r), seed)
-            for r, seed in enumerate(party.seeds)
-        )
+        context = labels.SEED_COMMITMENT + plan.hash + little(party.id)
+        commitments = tuple(digest(context, little(r), seed) for r, seed in enumerate(party.seeds))
         seen.dealers[party.id] = Dealer(party.id, commitments, tree_root(leaves))
     seen.enough(seen.dealers)
 
@@ -285,10 +268,8 @@ def mask(
         members = seen.peers(party.id, seen.dealers)
         for dealer in [v for v in members if v != party.id]:
             agreed = agree(party.channel, seen.adverts[dealer].channel)
-            box = seen.boxes[dealer, party.id]
-            content = unseal(agreed, box_address(plan.hash, dealer, party.id), box)
-            parts = [content[i : i + 33] for i in range(32, len(content), 33)]
-            shares = [int.from_bytes(part, "little") for part in parts]
+            content = unseal(agreed, box_address(plan.hash, dealer, party.id), seen.boxes[dealer, party.id])
+            shares = [int.from_bytes(content[i : i + 33], "little") for i in range(32, len(content), 33)]
             if share_hashes(plan, dealer, party.id, content[:32], shares) != seen.hashes[dealer, party.id]:
                 raise PeerError(f"client {dealer} dealt a share that it did not sign", culprit=dealer)
             party.held[dealer] = shares
@@ -320,10 +301,7 @@ def view_statement(seen: Transcript, sender: ClientId, client: ClientId) -> byte
 
 
 def agree_on_survivors(seen: Transcript, present: Sequence[Party]) -> None:
-    """Stage 3. Each client checks that all of U3 signed the same U2, and signs U3 and the group sums to open.
-
-    The audit decides which group sums may be opened.
-    """
+    """Stage 3. Each client checks that all of U3 signed the same U2, and signs U3 and what the audit lets open."""
     plan = seen.plan
     for v in plan.too_few_in_atom(seen.masked):
         del seen.masked[v]

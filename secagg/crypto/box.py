@@ -1,8 +1,7 @@
 """Sealed boxes between two clients: AES-256-GCM under a key for one sender, one receiver and one plan.
 
-The key comes from the pair's X25519 secret by HKDF. Its info binds the plan hash, the sender and the receiver
-in this order, so that a box cannot be reflected, redirected or moved to another run. The same three are bound
-again as associated data.
+The key comes from the pair's X25519 secret by HKDF. Its info and the associated data bind the plan hash, the sender and
+the receiver in this order, so that a box cannot be reflected, redirected or moved to another run.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Floats and integers as numbers modulo 2^32, such that the sum of honest values cannot wrap.
 
-A total is read as a signed number. An encoding can only be built if the sum of `clients` encoded values stays
-within ±(2^31 - 1). Both classes encode and decode a vector in one pass over memory, on all cores.
+An encoding exists only if the sum of `clients` encoded values, read as a signed number, stays within ±(2^31 - 1).
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -16,8 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.errors import UsageError
-from secagg.kernels.threads import cores, spread
+from secagg.kernels.threads import Result, cores, spread
 from secagg.types import Ring32
+
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
 
 HALF_RING = 2**31
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -61,8 +64,7 @@ class FixedPoint:
     def encode(self, update: npt.ArrayLike, *, weight: float = 1.0, out: Ring32 | None = None) -> tuple[Ring32, int]:
         """The code of update * weight, and the number of clipped values, which is private to the caller.
 
-        The update is float32 or float64; the arithmetic is in float64. NaN or infinity in the update is an
-        error, and then `out` is all zero.
+        The arithmetic is in float64. NaN or infinity in the update is an error, and then `out` is all zero.
         """
         values = np.asarray(update)
         if values.dtype not in (np.float32, np.float64):
@@ -75,19 +77,15 @@ class FixedPoint:
 
         factor, limit = weight * self.scale, self.clip * self.scale
 
-        def work(start: int, stop: int) -> tuple[int, int]:
-            result: tuple[int, int] = vectors.encode(values[start:stop], factor, limit, encoded[start:stop])
-            return result
-
-        counts = spread(work, 0, len(values), step=_PIECE, threads=_workers(len(values)))
+        counts: list[tuple[int, int]] = _spread(
+            lambda a, b: vectors.encode(values[a:b], factor, limit, encoded[a:b]), len(values)
+        )
         if any(infinite for _, infinite in counts):  # audit: nonfinite-update-refused
             encoded[:] = 0
             raise UsageError("an update with a NaN or an infinity cannot be encoded")
         return encoded, sum(clipped for clipped, _ in counts)
 
-    def decode(
-        self, total: Ring32, *, divisor: float = 1.0, out: npt.NDArray[np.float32] | None = None
-    ) -> npt.NDArray[np.float32]:
+    def decode(self, total: Ring32, *, divisor: float = 1.0, out: Float32 | None = None) -> Float32:
         """The sum that a total encodes, or the mean if `divisor` is the sum of weights.
 
         This is the signed total, exact in float64, times the float64 nearest to 1 / (scale * divisor),
@@ -100,11 +98,7 @@ class FixedPoint:
         from secagg.kernels import vectors
 
         factor = 1 / (divisor * self.scale)
-
-        def work(start: int, stop: int) -> None:
-            vectors.decode(total[start:stop], factor, values[start:stop])
-
-        spread(work, 0, len(total), step=_PIECE, threads=_workers(len(values)))
+        _spread(lambda a, b: vectors.decode(total[a:b], factor, values[a:b]), len(total))
         return values
 
 
@@ -142,14 +136,12 @@ class Integers:
             return int(part.max()) <= self.bound and int(part.min()) >= -self.bound
 
         # audit: integer-bound
-        if not all(spread(work, 0, len(values), step=_PIECE, threads=_workers(len(values)))):
+        if not all(_spread(work, len(values))):
             encoded[:] = 0
             raise UsageError(f"an integer is outside ±{self.bound}")
         return encoded, 0
 
-    def decode(
-        self, total: Ring32, *, divisor: float = 1.0, out: npt.NDArray[np.int64] | None = None
-    ) -> npt.NDArray[np.int64]:
+    def decode(self, total: Ring32, *, divisor: float = 1.0, out: Int64 | None = None) -> Int64:
         """The signed sum that a total encodes."""
         total = _checked_total(total)
         if divisor != 1:
@@ -165,8 +157,7 @@ Encoding = FixedPoint | Integers
 @lru_cache(maxsize=64)
 def _frac_bits(clients: int, clip: float) -> int:
     exact = Fraction(clip)
-    # one or two more than the result
-    bits = 32 - (clients * exact.numerator).bit_length() + exact.denominator.bit_length()
+    bits = 32 - (clients * exact.numerator).bit_length() + exact.denominator.bit_length()  # one or two too many
     while True:
         largest = exact * Fraction(2) ** bits
         # audit: float-sum-never-wraps
@@ -180,8 +171,8 @@ def _check_clients(clients: int) -> None:
         raise UsageError(f"clients must be a positive integer, not {clients}")
 
 
-def _workers(length: int) -> int:
-    return max(1, min(cores(), length // (2 * _PIECE)))
+def _spread(work: Callable[[int, int], Result], length: int) -> list[Result]:
+    return spread(work, 0, length, step=_PIECE, threads=max(1, min(cores(), length // (2 * _PIECE))))
 
 
 def _checked_vector(values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:

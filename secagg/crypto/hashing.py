@@ -1,9 +1,8 @@
 """SHA-256 of many short rows under one label: a run checks hundreds of thousands of such hashes.
 
-hashlib has an overhead of half a microsecond per hash, several times the cost of hashing a short row. For
-many rows, and where the processor has SHA instructions, a compiled kernel avoids it. Both paths give the same
-bytes; the kernel is tested against hashlib before its first use. Some rows are secret (shares, agreed keys):
-neither path branches on the data or uses it as an index.
+hashlib's overhead of half a microsecond is several times the cost of a short row. For many rows, a compiled kernel with
+the processor's SHA instructions avoids it. The kernel is tested against hashlib before its first use. Some rows are
+secret (shares, agreed keys): neither path branches on the data or uses it as an index.
 """
 
 from __future__ import annotations
@@ -45,10 +44,7 @@ def _by_kernel(label: bytes, rows: Bytes) -> Bytes:
 
 @cache
 def has_kernel() -> bool:
-    """Whether this processor has the instructions, and the kernel agrees with hashlib.
-
-    The first call loads or compiles the kernel. Call it before a fork, so that the children need not.
-    """
+    """Whether the kernel runs here and agrees with hashlib. Call this before a fork: it compiles the kernel."""
     from secagg.kernels import sha
     from secagg.kernels.jit import target_features
 

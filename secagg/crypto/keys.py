@@ -1,13 +1,12 @@
 """X25519 agreement (RFC 7748), Ed25519 identities (RFC 8032) and HKDF-SHA256 (RFC 5869).
 
-Keys travel as 32 raw bytes. A public key that makes an agreement predictable, or that has two encodings, is refused
-before it is used. OpenSSL (`cryptography`) makes key pairs and signatures. libsodium (`PyNaCl`) computes agreements: it
-is as fast, and it releases Python's global lock, so that a server's threads run in parallel.
+Keys travel as 32 raw bytes. OpenSSL (`cryptography`) makes key pairs and signatures. libsodium (`PyNaCl`) computes
+agreements: it is as fast, and it releases Python's global lock, so that a server's threads run in parallel.
 
-libsodium also verifies signatures: it takes half the time and is stricter. It refuses identities and commitments of
-small order, which OpenSSL accepts; with such an identity, one signature fits every message. All clients must verify by
-the same rule, or an attacker can split them with a signature that only some accept. So there is no second verifier, and
-a libsodium with another rule is not used.
+libsodium also verifies signatures: it takes half the time, and it refuses identities and commitments of small order,
+which OpenSSL accepts; with such an identity, one signature fits every message. All clients must verify by the same
+rule, or an attacker can split them with a signature that only some accept. So there is no second verifier, and a
+libsodium with another rule is not used.
 """
 
 from __future__ import annotations
@@ -36,16 +35,9 @@ _FIELD_25519: Final = 2**255 - 19
 
 # The u-coordinates of the points of order 1, 2, 4 and 8 on Curve25519 and its twist, in canonical form
 # (RFC 7748, section 7). The canonical check refuses their other encodings.
-LOW_ORDER_POINTS: Final = frozenset(
-    value.to_bytes(32, "little")
-    for value in (
-        0,
-        1,
-        325606250916557431795983626356110631294008115727848805560023387167927233504,
-        39382357235489614581723060781553021112529911719440698176882885853963445705823,
-        2**255 - 20,
-    )
-)
+_LOW_ORDER = [0, 1, 2**255 - 20, 325606250916557431795983626356110631294008115727848805560023387167927233504]
+_LOW_ORDER += [39382357235489614581723060781553021112529911719440698176882885853963445705823]
+LOW_ORDER_POINTS: Final = frozenset(value.to_bytes(32, "little") for value in _LOW_ORDER)
 
 
 def hkdf(secret: bytes, info: bytes, length: int = 32) -> bytes:

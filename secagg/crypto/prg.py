@@ -1,10 +1,12 @@
-"""The mask generator: a 16-byte key gives a stream of uint32, and many streams are added to a vector at once.
+"""Masks: 16-byte keys from agreed secrets and seeds, a stream of uint32 per key, and sums of many streams.
 
-The stream is AES-128 in counter mode (NIST SP 800-38A, section 6.5): the first counter block is zero, the
-counter has 128 bits, big-endian, and the keystream is read as little-endian words. Three backends give the
-same words. `vaes` and `aesni` make the keystream in registers (`kernels.aes`); `openssl` takes it from the
-cryptography package. secagg uses the fastest one that this processor has and that agrees with OpenSSL in a
-self-test. The environment variable SECAGG_BACKEND, or `use_backend`, forces another.
+SHARE, Appendix C.1; Bonawitz et al. 2017, section 4.1. A key comes from HKDF-SHA256, whose info binds the version, the
+plan hash, the ids and the number of the grouping.
+
+The stream is AES-128 in counter mode (NIST SP 800-38A, section 6.5): the first counter block is zero, the counter has
+128 bits, big-endian, and the keystream is read as little-endian words. The backends `vaes` and `aesni` make it in
+registers (`kernels.aes`), `openssl` takes it from the cryptography package. secagg uses the fastest one that passes a
+self-test here, unless the environment variable SECAGG_BACKEND, or `use_backend`, forces another.
 """
 
 from __future__ import annotations
@@ -20,9 +22,14 @@ import numpy as np
 import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from secagg import labels
+from secagg.crypto.keys import hkdf, hkdf_each
 from secagg.errors import SecAggError, UsageError
 from secagg.kernels.threads import spread, thread_count, together
-from secagg.types import Bytes, Ring32
+from secagg.types import Bytes, ClientId, Ring32, u32
+
+Keys = Sequence[bytes] | Bytes
+Signs = Sequence[int] | npt.NDArray[np.integer]
 
 MASK_KEY_BYTES = 16
 MAX_WORDS = 2**62  # of one stream: no counter below it needs more than 64 bits
@@ -35,6 +42,30 @@ _CHUNK = 32768  # words that OpenSSL makes per call: enough to hide the call's c
 _GROUP = 4  # streams that are added in one pass
 
 _forced: ContextVar[str | None] = ContextVar("secagg_backend", default=None)
+
+
+def pairwise_keys(agreed: Bytes, plan_hash: bytes, pairs: npt.NDArray[np.uint32]) -> Bytes:
+    """The keys of many pairs: one agreed secret and one (a, b, grouping) per row.
+
+    a and b may be in either order, so both clients get the same key.
+    """
+    ids = np.array(pairs, "<u4", order="C")
+    ids[:, :2].sort(axis=1)  # audit: pairwise-keys-same-from-both-sides
+    opening = np.frombuffer(labels.PAIRWISE_MASK + plan_hash, np.uint8)  # audit: pairwise-keys-bind-plan
+    # audit: pairwise-keys-bind-grouping
+    infos = np.concatenate([np.broadcast_to(opening, (len(ids), len(opening))), ids.view(np.uint8)], axis=1)
+    return hkdf_each(agreed, infos)[:, :MASK_KEY_BYTES]
+
+
+def self_key(seed: bytes, plan_hash: bytes, owner: ClientId, grouping: int) -> bytes:
+    """The key of a client's own mask for one grouping."""
+    # audit: self-key-binds-plan self-key-binds-grouping
+    return hkdf(seed, labels.SELF_MASK + plan_hash + u32(owner) + u32(grouping), MASK_KEY_BYTES)
+
+
+def pairwise_sign(me: ClientId, peer: ClientId) -> int:
+    """+1 for the lower id and -1 for the higher, so that the two masks cancel in the sum."""
+    return 1 if me < peer else -1
 
 
 def mask(key: bytes, length: int) -> Ring32:
@@ -50,19 +81,11 @@ def mask(key: bytes, length: int) -> Ring32:
     return words
 
 
-def add_masks(
-    vector: Ring32,
-    keys: Sequence[bytes] | Bytes,
-    signs: Sequence[int] | npt.NDArray[np.integer],
-    *,
-    offset: int = 0,
-    threads: int | None = None,
-) -> None:
+def add_masks(vector: Ring32, keys: Keys, signs: Signs, *, offset: int = 0, threads: int | None = None) -> None:
     """Add (sign +1) or subtract (sign -1) every key's stream, in place, modulo 2^32.
 
-    `vector[i]` meets word `offset + i` of each stream, so a vector may be masked in parts. `keys` may be an
-    array of shape (count, 16). The vector is read and written once, whatever the number of keys. All cores
-    work on it unless `threads` limits them.
+    `vector[i]` meets word `offset + i` of each stream, so a vector may be masked in parts. `keys` may be an array of
+    shape (count, 16). All cores work, unless `threads` limits them, in one pass over the vector.
 
     >>> vector = np.array([1, 2, 3], np.uint32)
     >>> add_masks(vector, [bytes(16), bytes(range(16))], [1, -1])
@@ -85,7 +108,7 @@ def add_masks(
         _add_masks(chosen, vector, key_bytes, directions, offset, workers)
 
 
-def _key_array(keys: Sequence[bytes] | Bytes) -> Bytes:
+def _key_array(keys: Keys) -> Bytes:
     if isinstance(keys, np.ndarray):
         if keys.dtype != np.uint8 or keys.ndim != 2 or keys.shape[1] != MASK_KEY_BYTES:
             raise UsageError(f"keys are an array of uint8 with {MASK_KEY_BYTES} columns")
@@ -95,7 +118,7 @@ def _key_array(keys: Sequence[bytes] | Bytes) -> Bytes:
     return np.frombuffer(bytearray().join(keys), np.uint8).reshape(-1, MASK_KEY_BYTES)
 
 
-def _sign_array(signs: Sequence[int] | npt.NDArray[np.integer]) -> npt.NDArray[np.int64]:
+def _sign_array(signs: Signs) -> npt.NDArray[np.int64]:
     if isinstance(signs, np.ndarray):
         valid = signs.ndim == 1 and signs.dtype.kind in "iu" and bool((np.abs(signs) == 1).all())
     else:
@@ -115,12 +138,12 @@ def _add_masks(
     pages = -(-len(vector) // _PAGE)
     workers = max(1, min(workers, pages, len(vector) * len(keys) // _LEAST_WORK))
     if chosen == "openssl":
+        step = -(-pages // workers) * _PAGE  # one piece per thread: a key's set-up costs as much as 35 kB of stream
 
         def work(start: int, stop: int) -> None:
             _add_openssl(vector[start - offset : stop - offset], keys, signs, start)
 
-        piece = -(-len(vector) // workers)  # one per thread: a key's set-up costs as much as 35 kB of stream
-        spread(work, offset, offset + len(vector), step=-(-piece // _PAGE) * _PAGE, threads=workers)
+        spread(work, offset, offset + len(vector), step=step, threads=workers)
     else:
         from secagg.kernels import aes
 
@@ -131,17 +154,15 @@ def _add_masks(
 def _add_openssl(vector: Ring32, keys: Bytes, signs: npt.NDArray[np.int64], offset: int) -> None:
     """Add the streams from word `offset` on, four at a time while they are in the cache.
 
-    OpenSSL encrypts the vector instead of zeros, and the addition removes it by xor. So the processor fetches
-    the vector from memory during AES, and finds it in the cache for the addition.
+    OpenSSL encrypts the vector instead of zeros, and the addition removes it by xor: so AES brings it to the cache.
     """
     from secagg.kernels import vectors
 
     block, skip = divmod(offset, 4)
     counter = modes.CTR(block.to_bytes(16, "big"))
     ciphers = [Cipher(algorithms.AES(key.tobytes()), counter).encryptor() for key in keys]
-    if skip:
-        for cipher in ciphers:
-            cipher.update(bytes(4 * skip))
+    for cipher in ciphers:
+        cipher.update(bytes(4 * skip))
     plain = vector.view(np.uint8).data
     chunk = -(-len(vector) // max(1, round(len(vector) / _CHUNK)))  # equal chunks: a short last one is slow
     covered = np.empty((min(_GROUP, len(keys)), chunk), np.uint32)

@@ -4,12 +4,9 @@ The prime is above 2^256, so any 32 bytes, read as a little-endian integer, are 
 the value of the polynomial at its holder's index: 33 bytes, little-endian, below p. Shares carry no proof
 that they belong together. Compare a rebuilt secret with a commitment of its dealer.
 
-`split` and `combine` are for one secret. `split_each`, `coefficients` and `combine_each` are for many.
-
-The time of splitting depends on counts and indices, not on secrets and shares (`kernels.field257`), except
-that a candidate coefficient of p or more, one in 2^250, costs another draw. The same holds for combining,
-except that the comparison with p reads more bytes of shares near p. Lagrange coefficients are public and
-computed in plain integers. Buffers that held secrets are not wiped: Python would keep copies anyway.
+The time of splitting and combining depends on counts and indices, not on secrets and shares (`kernels.field257`), with
+two exceptions: a candidate coefficient of p or more, one in 2^250, costs another draw, and the comparison with p reads
+more bytes of shares near p. Buffers that held secrets are not wiped: Python would keep copies anyway.
 """
 
 from __future__ import annotations
@@ -18,6 +15,7 @@ import operator
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import accumulate
 
 import numpy as np
@@ -76,24 +74,15 @@ def combine(shares: Sequence[Share]) -> bytes:
     return secret
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Coefficients:
-    """Lagrange coefficients at 0 for a list of holders: public, and the same for all secrets."""
-
-    indices: tuple[int, ...]
-    weights: Bytes = field(repr=False)  # (holders, 33)
-
-
 def split_each(
     secrets: Sequence[bytes], threshold: int, indices: Sequence[int], entropy: Entropy = os.urandom
 ) -> Bytes:
     """Shares of every secret for every index, shape (secrets, indices, 33).
 
-    Secret s is a_0 of the polynomial a_0 + a_1 x + ... + a_{t-1} x^{t-1}. For each secret in turn, unless
-    t = 1, the other coefficients come from one draw of 33 (t - 1) bytes: candidates of 33 bytes,
-    little-endian, with the top seven bits cleared. Candidates of p or more are skipped; for each missing
-    coefficient, 33 bytes are drawn until they are below p. The candidates below p are a_1, a_2, ... in the
-    order drawn. All field elements are equally likely, 0 included.
+    The secret is a_0 of a_0 + a_1 x + ... + a_{t-1} x^{t-1}. For each secret in turn, unless t = 1, the other
+    coefficients come from one draw of 33 (t - 1) bytes: candidates of 33 bytes, little-endian, with the top seven bits
+    cleared. Candidates of p or more are skipped; for each missing coefficient, 33 bytes are drawn until they are below
+    p. The candidates below p are a_1, a_2, ... in the order drawn. All field elements are equally likely, 0 included.
     """
     points = _checked_indices(indices)
     if not 1 <= threshold <= len(points):
@@ -111,37 +100,37 @@ def split_each(
     return shares
 
 
-def coefficients(indices: Sequence[int]) -> Coefficients:
-    """The weight of each holder's share: for index i, the product of j / (j - i) over the other indices j."""
+def coefficients(indices: Sequence[int]) -> Bytes:
+    """Lagrange coefficients at 0, 33 bytes for each index i: the product of j / (j - i) over the other indices j.
+
+    They are public, the same for all secrets, and computed in plain integers.
+    """
     points = _checked_indices(indices)
     denominators = np.empty((len(points), SHARE_BYTES), np.uint8)
     from secagg.kernels import field257
 
     field257.denominators(np.array(points, np.int64), denominators)
     below = [int.from_bytes(value.tobytes(), "little") for value in denominators]  # i times all |j - i|
-    above = 1
-    for j in points:
-        above = above * j % PRIME
+    above = reduce(_times, points)
+    rank = {point: place for place, point in enumerate(sorted(points))}  # so many of the factors j - i are negative
     weights = bytearray()
-    for inverse, negative in zip(_inverses(below), _odd_ranks(points), strict=True):
-        weight = above * inverse % PRIME
-        weights += (PRIME - weight if negative else weight).to_bytes(SHARE_BYTES, "little")
-    return Coefficients(points, np.frombuffer(weights, np.uint8).reshape(-1, SHARE_BYTES))
+    for point, inverse in zip(points, _inverses(below), strict=True):
+        weights += ((-1) ** rank[point] * above * inverse % PRIME).to_bytes(SHARE_BYTES, "little")
+    return np.frombuffer(weights, np.uint8).reshape(-1, SHARE_BYTES)
 
 
-def combine_each(coefficients: Coefficients, shares: Bytes | Sequence[Sequence[bytes]]) -> list[bytes | None]:
+def combine_each(coefficients: Bytes, shares: Bytes | Sequence[Sequence[bytes]]) -> list[bytes | None]:
     """The secret of every row of shares, which are in the order of the coefficients' holders.
 
-    None where the value is 2^256 or more: those shares do not belong together. This finds only half of all
-    wrong shares, so compare a rebuilt secret with its commitment.
+    None where the value is 2^256 or more. This finds only half of all wrong shares: compare with a commitment.
     """
-    rows = _share_array(shares, len(coefficients.indices))
+    rows = _share_array(shares, len(coefficients))
     if not canonical(rows).all():  # audit: combined-shares-in-field
         raise UsageError("a share is not below the prime")
     values = np.empty((len(rows), SHARE_BYTES), np.uint8)
     from secagg.kernels import field257
 
-    field257.dot(coefficients.weights, rows, values)
+    field257.dot(coefficients, rows, values)
     return [value[:SECRET_BYTES].tobytes() if value[SECRET_BYTES] == 0 else None for value in values]
 
 
@@ -196,18 +185,16 @@ def _share_array(shares: Bytes | Sequence[Sequence[bytes]], holders: int) -> Byt
     return np.array(shares, order="C")
 
 
+def _times(a: int, b: int) -> int:
+    return a * b % PRIME
+
+
 def _inverses(values: list[int]) -> list[int]:
     """1 / v for every v, with one inversion for all of them (Montgomery 1987, section 10.3.1)."""
-    products = list(accumulate(values, lambda product, value: product * value % PRIME, initial=1))
+    products = list(accumulate(values, _times, initial=1))
     rest = pow(products.pop(), -1, PRIME)
     inverses = []
     for value, before in zip(reversed(values), reversed(products), strict=True):
         inverses.append(rest * before % PRIME)
         rest = rest * value % PRIME
     return inverses[::-1]
-
-
-def _odd_ranks(points: tuple[int, ...]) -> list[bool]:
-    """For each index i, whether an odd number of the others are smaller: then the product of j - i is < 0."""
-    rank = {point: place for place, point in enumerate(sorted(points))}
-    return [rank[point] % 2 == 1 for point in points]

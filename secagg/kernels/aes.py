@@ -1,16 +1,15 @@
 """AES-128-CTR made in registers and added to a vector: VAES (two blocks per register) or AES-NI (one).
 
-Counter caching, after Bernstein and Schwabe 2008 ("New AES software speed records", section 4). A page is 256
-consecutive blocks whose counters differ only in the last byte. Byte 15 of a block enters column 0 in round 1,
-together with bytes 0, 5 and 10. Each column of round 2 takes exactly one byte of column 0, and mixing columns
-is linear. So the state after two rounds is A(bytes 0, 5, 10, 15) xor B(the other bytes), and bytes 0, 5 and
-10 of a counter below 2^64 change only every 2^40 blocks. The kernel tabulates the states of the first page
-once per key and piece. Every further page starts from table[b] xor (its own first state xor the table's), so
-eight of ten rounds remain. The public counter indexes the table, never a secret, and the key schedule uses
-`aeskeygenassist` as S-box. The time of the kernel depends only on lengths.
+Counter caching, after Bernstein and Schwabe 2008 ("New AES software speed records", section 4). A page is 256 blocks
+whose counters differ only in the last byte. Byte 15 of a block enters column 0 in round 1, together with bytes 0, 5 and
+10. Each column of round 2 takes one byte of column 0, and mixing columns is linear. So the state after two rounds is
+A(bytes 0, 5, 10, 15) xor B(the other bytes), and bytes 0, 5 and 10 of a counter below 2^64 change only every 2^40
+blocks. The kernel tabulates the states of the first page once per key and piece. Every further page starts from
+table[b] xor (its own first state xor the table's), so eight of ten rounds remain. The time depends only on lengths: the
+public counter indexes the table, never a secret, and the key schedule uses `aeskeygenassist` as S-box.
 
-The *type* of the argument `lanes`, (0, 1) or (0,), says how many blocks fit in a register. So numba generates
-code for VAES only on request: LLVM ends the process at an instruction that the processor does not have.
+The *type* of the argument `lanes`, (0, 1) or (0,), says how many blocks fit in a register. So numba generates code for
+VAES only on request: LLVM ends the process at an instruction that the processor does not have.
 """
 
 from __future__ import annotations
@@ -79,9 +78,9 @@ class _Register:
         order = ir.Constant(ir.VectorType(_WORD, 2 * self.lanes), [0, 1] * self.lanes)
         return self.builder.shuffle_vector(block, block, order)
 
-    def last_bytes(self, values: list[int]) -> Any:
-        """A constant with these last bytes: each the top byte of its block's second little-endian half."""
-        return ir.Constant(self.type, [half for value in values for half in (0, value << 56)])
+    def last_bytes(self, first: int) -> Any:
+        """A constant with the last bytes first, first + 1: the top bytes of the blocks' second little-endian halves."""
+        return ir.Constant(self.type, [half for lane in range(self.lanes) for half in (0, (first + lane) << 56)])
 
     def counter(self, number: Any) -> Any:
         """Block `number` as 16 bytes, big-endian, in every lane."""
@@ -148,10 +147,7 @@ def _tabulate(typing: Any, schedule: Any, first: Any, table: Any, lanes: Any) ->
             low = builder.shl(builder.mul(index, _long(register.lanes)), _long(56))
             block = builder.insert_element(ir.Constant(_BLOCK, [0, 0]), low, ir.Constant(_WORD, 1))
             here = builder.xor(base, register.repeat(block))
-            states = [
-                builder.xor(here, register.last_bytes([w * register.lanes + i for i in range(register.lanes)]))
-                for w in range(at_once)
-            ]
+            states = [builder.xor(here, register.last_bytes(w * register.lanes)) for w in range(at_once)]
             for w, state in enumerate(register.rounds(states, keys)):
                 _store(builder, state, table, builder.add(index, _long(w)))
         return context.get_dummy_value()

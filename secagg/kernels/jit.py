@@ -1,8 +1,7 @@
 """How secagg compiles its numeric loops: once, without the GIL, and kept on disk between processes.
 
-numba stores compiled code under the processor's name and features, so processors that share a directory never
-load each other's code. Import this module only where a loop is about to run: it imports numba, which takes
-longer than everything else in the package together.
+numba stores compiled code under the processor's name and features, so processors may share a directory. Import this
+module only where a loop is about to run: numba takes longer to import than all the rest of the package.
 """
 
 from __future__ import annotations

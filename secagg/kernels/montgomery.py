@@ -170,8 +170,8 @@ def _parallel(
 def dependent(columns: Words, one: np.uint64, p: np.uint64, pinv: np.uint64) -> Index:
     """Dependent columns, at most as many as there are rows; all -1 if all such sets are independent.
 
-    Walks all sets of (rows - 2) columns in order. Each level divides the later columns by one column. Then
-    two columns are parallel exactly if they are dependent together with the columns divided by.
+    Walks all sets of (rows - 2) columns in order. Each level divides the later columns by one column. Then two columns
+    are parallel exactly if they are dependent together with the columns divided by.
     """
     rows, n = columns.shape
     found = np.full(rows, -1, np.int64)
@@ -219,7 +219,6 @@ def dependent(columns: Words, one: np.uint64, p: np.uint64, pinv: np.uint64) -> 
                 other = mul(stack[level, row, at], stack[level, lead, at + 1 + i], p, pinv)
                 stack[level + 1, out, i] = sub(cross, other, p)
             out += 1
-        for i in range(size):
-            origin[level + 1, i] = origin[level, at + 1 + i]
+        origin[level + 1, :size] = origin[level, at + 1 : at + 1 + size]
         level += 1
     return found

@@ -1,8 +1,7 @@
 """SHA-256 with the processor's SHA instructions, for many short messages (FIPS 180-4, section 6.2).
 
-The registers are those of Intel's extension: each holds four of the state's eight words, (F, E, B, A) and
-(H, G, D, C), and one instruction does two rounds. No branch and no index depends on the data, so the time
-depends only on lengths and counts, and secrets may be hashed here.
+The registers hold four of the state's eight words each, (F, E, B, A) and (H, G, D, C), and one instruction does two
+rounds. No branch and no index depends on the data: secrets may be hashed here.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from secagg.crypto.keys import KEY_BYTES, AgreementKey
-from secagg.crypto.masks import pairwise_keys, pairwise_sign, self_key
-from secagg.crypto.prg import add_masks
+from secagg.crypto.prg import add_masks, pairwise_keys, pairwise_sign, self_key
 from secagg.protocol.client_state import ClientMemory
 from secagg.protocol.messages import KeyAdvert
 from secagg.protocol.plan import Plan

@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from secagg.crypto import shamir
 from secagg.crypto.keys import HASH_BYTES, AgreementKey
-from secagg.crypto.masks import pairwise_keys, pairwise_sign, self_key
-from secagg.crypto.prg import MASK_KEY_BYTES, add_masks
+from secagg.crypto.prg import MASK_KEY_BYTES, add_masks, pairwise_keys, pairwise_sign, self_key
 from secagg.crypto.shamir import SHARE_BYTES
 from secagg.errors import PeerError
 from secagg.kernels.threads import spread, thread_count

@@ -19,8 +19,7 @@ import numpy.typing as npt
 from secagg import Floors, MemoryJournal, Plan, SecAggError, Stage, reference
 from secagg.crypto import hashtree, shamir
 from secagg.crypto.keys import HASH_BYTES, AgreementKey
-from secagg.crypto.masks import pairwise_sign
-from secagg.crypto.prg import add_masks
+from secagg.crypto.prg import add_masks, pairwise_sign
 from secagg.protocol import transcript
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import State

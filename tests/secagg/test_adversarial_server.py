@@ -29,8 +29,7 @@ from secagg import (
 )
 from secagg.crypto import shamir
 from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey
-from secagg.crypto.masks import pairwise_sign
-from secagg.crypto.prg import add_masks
+from secagg.crypto.prg import add_masks, pairwise_sign
 from secagg.protocol import dealing, transcript
 from secagg.protocol.client_state import State
 from secagg.protocol.dealing import box_bytes

@@ -14,8 +14,7 @@ import pytest
 from secagg import PeerError, Stage
 from secagg.crypto import box
 from secagg.crypto.keys import digest
-from secagg.crypto.masks import pairwise_keys, pairwise_sign, self_key
-from secagg.crypto.prg import mask
+from secagg.crypto.prg import mask, pairwise_keys, pairwise_sign, self_key
 from secagg.protocol import transcript
 from secagg.protocol.messages import Dealer, Dealing, KeyAdvert, MaskedInput, Unmasking
 from tests.secagg.cluster import make_plan

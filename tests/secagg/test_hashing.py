@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg import UsageError, reference
-from secagg.crypto import hashing, keys, masks
+from secagg.crypto import hashing, keys, prg
 from secagg.crypto.hashing import KERNEL_ROWS, sha256_each
 from secagg.kernels import jit, sha
 from secagg.protocol import dealing, transcript
@@ -138,7 +138,7 @@ def test_the_mask_keys_of_many_pairs_are_those_of_each(count: int) -> None:
     agreed, plan_hash = random_rows(count, 32), os.urandom(32)
     pairs = np.random.default_rng(5).integers(0, 2**32, (count, 3), np.uint32)
     before = pairs.copy()
-    found = masks.pairwise_keys(agreed, plan_hash, pairs)
+    found = prg.pairwise_keys(agreed, plan_hash, pairs)
     assert found.tobytes() == b"".join(
         reference.pairwise_key(secret.tobytes(), plan_hash, int(a), int(b), int(r))
         for secret, (a, b, r) in zip(agreed, pairs, strict=True)

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from secagg import Plan, Schedule, Stage, reference
-from secagg.crypto import masks
+from secagg.crypto import prg
 from secagg.crypto.keys import AgreementKey, Identity
 from secagg.protocol import masking
 from secagg.protocol.messages import KeyAdvert
@@ -67,7 +67,7 @@ class Masking:
         def pairwise_keys(agreed: Any, plan_hash: bytes, pairs: Any) -> Any:
             known = (agreed.tobytes(), plan_hash, pairs.tobytes())
             if known not in remembered:
-                remembered[known] = masks.pairwise_keys(agreed, plan_hash, pairs)
+                remembered[known] = prg.pairwise_keys(agreed, plan_hash, pairs)
             return remembered[known]
 
         monkeypatch.setattr(masking, "pairwise_keys", pairwise_keys)

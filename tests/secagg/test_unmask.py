@@ -7,8 +7,7 @@ import pytest
 
 from secagg import reference
 from secagg.crypto.keys import AgreementKey
-from secagg.crypto.masks import pairwise_sign
-from secagg.crypto.prg import add_masks
+from secagg.crypto.prg import add_masks, pairwise_sign
 from secagg.exposure.schedules import Schedule
 from secagg.protocol import transcript, unmask
 from secagg.protocol.messages import Dealing, KeyAdvert

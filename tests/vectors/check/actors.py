@@ -11,7 +11,7 @@ import numpy as np
 from secagg import reference
 from secagg.crypto import hashtree, prg, shamir
 from secagg.crypto.keys import AgreementKey, Identity, hkdf
-from secagg.crypto.masks import pairwise_sign
+from secagg.crypto.prg import pairwise_sign
 from secagg.protocol import client_state, codec, server_state, transcript
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import ClientMemory, Opening, State

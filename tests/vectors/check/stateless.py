@@ -11,7 +11,7 @@ from secagg import labels
 from secagg.crypto import box, hashtree, prg, shamir
 from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
 from secagg.crypto.keys import AgreementKey, Identity, digest, hkdf, verify
-from secagg.crypto.masks import pairwise_keys, pairwise_sign, self_key
+from secagg.crypto.prg import pairwise_keys, pairwise_sign, self_key
 from secagg.exposure.schedules import Schedule, shuffled
 from secagg.exposure.seed import Beacon, SeedCeremony
 from secagg.protocol import graph, transcript
@@ -109,7 +109,7 @@ def _shamir_combine(_: Session, v: Values) -> Values:
     weights = shamir.coefficients(v["indices"])
     (secret,) = shamir.combine_each(weights, [hexes(v["shares"])])
     return {
-        "coefficients": [value.tobytes().hex() for value in weights.weights],
+        "coefficients": [value.tobytes().hex() for value in weights],
         "secret": None if secret is None else secret.hex(),
     }
 
