@@ -19,18 +19,8 @@ if TYPE_CHECKING:
     from fl.errors import ConfigError
     from fl.training.loop import Trained, run, train
 
-__all__ = [
-    "ConfigError",
-    "DataSet",
-    "Examples",
-    "Experiment",
-    "Federated",
-    "Trained",
-    "experiment",
-    "load",
-    "run",
-    "train",
-]
+__all__ = ["ConfigError", "DataSet", "Examples", "Experiment", "Federated", "Trained"]
+__all__ += ["experiment", "load", "run", "train"]
 
 _HOMES = {
     "fl.config.checks": ("experiment", "load"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,22 +25,22 @@ EXTRAS = {"flwr": "flower"} | dict.fromkeys(
     ("torch", "safetensors", "msgspec", "tomli_w", "rich", "jinja2", "matplotlib"), "fl"
 )
 """Packages that only an extra installs, and the name of that extra."""
+SET: dict[str, Any] = {"action": "append", "default": [], "metavar": "KEY=VALUE", "help": "change one key"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     options = parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        return int(options.run(options) or 0)
     except ShareError as error:
         return _complain(str(error), error.exit_code)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRAS:
             raise
-        return _complain(
-            f"this command needs {package}; install it with: pip install 'share-secagg[{EXTRAS[package]}]'", MISTAKE
-        )
+        command = f"pip install 'share-secagg[{EXTRAS[package]}]'"
+        return _complain(f"this command needs {package}; install it with: {command}", MISTAKE)
     except KeyboardInterrupt:
         return _complain("stopped", STOPPED)
     except BrokenPipeError:
@@ -81,90 +81,76 @@ def parser() -> argparse.ArgumentParser:
     )
     top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    _add_quickstart(commands)
-    _add_train(commands)
-    _add_report(commands)
+    _add_training(commands)
     _add_plan(commands)
     _add_data(commands)
     _add_flower(commands)
-    _add_config(commands)
+    option = _command(commands, "config", _config, "check a configuration, or describe all keys")
+    option("file", nargs="?", help="check this file and print it with all defaults")
+    option("--set", **SET)
+    option("--curve", help="one of the curves in the file")
+    option("--describe", action="store_true", help="print each key with its type, default and meaning")
+    option("--markdown", action="store_true", help="print the description as docs/configuration.md")
     return top
 
 
-def _add_quickstart(commands: Commands) -> None:
-    command = commands.add_parser(
-        "quickstart", help="a first run of about a minute: digits, attackers, real cryptography"
-    )
-    command.add_argument(
-        "--out", type=Path, default=Path("share-quickstart"), help="folder for the runs and the report"
-    )
-    command.add_argument("--seed", type=int, default=0, help="seed of the run (0)")
-    command.add_argument("--rounds", type=int, default=None, help="number of rounds (12)")
-    command.set_defaults(run=_quickstart)
+def _command(commands: Commands, name: str, run: Callable[..., int | None], about: str) -> Callable[..., Any]:
+    """Add a command. Returns the function that adds an option to it."""
+    command = commands.add_parser(name, help=about)
+    command.set_defaults(run=run)
+    return command.add_argument
 
 
-def _add_train(commands: Commands) -> None:
-    command = commands.add_parser("train", help="run the training that a configuration file describes")
-    command.add_argument("file", nargs="?", help="a TOML file, or the name of a packaged experiment (--list)")
-    _add_set(command)
-    command.add_argument("--curve", help="one of the curves in the file")
-    command.add_argument("--out", type=Path, help="folder for the record (runs/NAME)")
-    command.add_argument("--resume", type=Path, metavar="DIR", help="continue the run in DIR")
-    command.add_argument("--device", choices=("cpu", "cuda", "auto"), help="torch device")
-    command.add_argument("--workers", type=int, help="number of training processes")
-    command.add_argument("--list", action="store_true", help="list the packaged experiments")
-    command.set_defaults(run=_train)
+def _add_training(commands: Commands) -> None:
+    about = "a first run of about a minute: digits, attackers, real cryptography"
+    option = _command(commands, "quickstart", _quickstart, about)
+    option("--out", type=Path, default=Path("share-quickstart"), help="folder for the runs and the report")
+    option("--seed", type=int, default=0, help="seed of the run (0)")
+    option("--rounds", type=int, help="number of rounds (12)")
 
+    option = _command(commands, "train", _train, "run the training that a configuration file describes")
+    option("file", nargs="?", help="a TOML file, or the name of a packaged experiment (--list)")
+    option("--set", **SET)
+    option("--curve", help="one of the curves in the file")
+    option("--out", type=Path, help="folder for the record (runs/NAME)")
+    option("--resume", type=Path, metavar="DIR", help="continue the run in DIR")
+    option("--device", choices=("cpu", "cuda", "auto"), help="torch device")
+    option("--workers", type=int, help="number of training processes")
+    option("--list", action="store_true", help="list the packaged experiments")
 
-def _add_set(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one key")
-
-
-def _add_report(commands: Commands) -> None:
-    command = commands.add_parser("report", help="write runs as one HTML page and a picture")
-    command.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="folder of a run")
-    command.add_argument("--out", type=Path, help="the page (DIR/report.html, or share-report.html)")
-    command.add_argument("--no-picture", action="store_true", help="write no PNG next to the page")
-    command.add_argument("--reference", type=Path, metavar="CSV", help="published curves, as curve_id,round,test_acc")
-    command.add_argument("--curve", action="append", default=[], help="a curve of the CSV to draw next to the runs")
-    command.set_defaults(run=_report)
+    option = _command(commands, "report", _report, "write runs as one HTML page and a picture")
+    option("folders", nargs="+", type=Path, metavar="DIR", help="folder of a run")
+    option("--out", type=Path, help="the page (DIR/report.html, or share-report.html)")
+    option("--no-picture", action="store_true", help="write no PNG next to the page")
+    option("--reference", type=Path, metavar="CSV", help="published curves, as curve_id,round,test_acc")
+    option("--curve", action="append", default=[], help="a curve of the CSV to draw next to the runs")
 
 
 def _add_plan(commands: Commands) -> None:
-    command = commands.add_parser("plan", help="recommend cluster size, reclusterings and schedule")
-    command.add_argument("--clients", type=int, required=True, help="number of clients")
-    command.add_argument("--byzantine", type=int, required=True, help="number of attackers to tolerate")
-    command.add_argument("--dropout", type=float, default=0.0, help="fraction of clients that drop out (0)")
-    command.add_argument("--rule", default="median", help="robust rule (median)")
-    command.add_argument("--anonymity", type=int, default=3, help="smallest acceptable anonymity T (3)")
-    command.add_argument(
-        "--max-leverage", type=float, default=0.8, help="largest acceptable leverage of a client (0.8)"
-    )
-    command.add_argument(
-        "--holds", type=float, default=0.95, help="fraction of rounds in which the rule must hold (0.95)"
-    )
-    command.add_argument(
-        "--cell", type=int, default=300, help="largest number of clients in one secure aggregation (300)"
-    )
-    command.add_argument("--seed", type=int, default=0, help="seed of the simulated rounds (0)")
-    command.add_argument("--json", action="store_true", help="print all candidates as JSON")
-    command.add_argument("--picture", type=Path, metavar="PNG", help="draw the trade-off")
-    command.set_defaults(run=_plan)
+    option = _command(commands, "plan", _plan, "recommend cluster size, reclusterings and schedule")
+    option("--clients", type=int, required=True, help="number of clients")
+    option("--byzantine", type=int, required=True, help="number of attackers to tolerate")
+    option("--dropout", type=float, default=0.0, help="fraction of clients that drop out (0)")
+    option("--rule", default="median", help="robust rule (median)")
+    option("--anonymity", type=int, default=3, help="smallest acceptable anonymity T (3)")
+    option("--max-leverage", type=float, default=0.8, help="largest acceptable leverage of a client (0.8)")
+    option("--holds", type=float, default=0.95, help="fraction of rounds in which the rule must hold (0.95)")
+    option("--cell", type=int, default=300, help="largest number of clients in one secure aggregation (300)")
+    option("--seed", type=int, default=0, help="seed of the simulated rounds (0)")
+    option("--json", action="store_true", help="print all candidates as JSON")
+    option("--picture", type=Path, metavar="PNG", help="draw the trade-off")
 
 
 def _add_data(commands: Commands) -> None:
     command = commands.add_parser("data", help="list, download or import data sets")
     actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
-    action = actions.add_parser("list", help="list the data sets and whether they are present")
-    action.set_defaults(run=_data_list)
-    action = actions.add_parser("fetch", help="download a data set from its publisher and check it")
-    action.add_argument("name", help="data set")
-    action.add_argument("--url", help="a mirror of the publisher's files")
-    action.set_defaults(run=_data_fetch)
-    action = actions.add_parser("import", help="copy a data set from a folder or archive and check it")
-    action.add_argument("name", help="data set")
-    action.add_argument("path", type=Path, help="folder or archive")
-    action.set_defaults(run=_data_import)
+    _command(actions, "list", _data_list, "list the data sets and whether they are present")
+    option = _command(actions, "fetch", _data_fetch, "download a data set from its publisher and check it")
+    option("name", help="data set")
+    option("--url", help="a mirror of the publisher's files")
+    option = _command(actions, "import", _data_import, "copy a data set from a folder or archive and check it")
+    option("name", help="data set")
+    option("path", type=Path, help="folder or archive")
     for action in actions.choices.values():
         action.add_argument("--folder", type=Path, help="the data folder (SHARE_DATA, or the user's data folder)")
 
@@ -173,44 +159,30 @@ def _add_flower(commands: Commands) -> None:
     command = commands.add_parser("flower", help="train on several machines with Flower")
     actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
 
-    action = actions.add_parser("local", help="run an experiment with SuperLink and SuperNodes on this machine")
-    action.add_argument("file", help="a TOML file, or the name of a packaged experiment")
-    action.add_argument("--nodes", type=int, required=True, help="number of clients; each is a SuperNode")
-    _add_set(action)
-    action.add_argument("--out", type=Path, help="folder for the record (runs/NAME-flower)")
-    action.add_argument("--stage-seconds", type=float, default=60.0, help="time limit for one answer of a client (60)")
-    action.add_argument("--training-seconds", type=float, default=600.0, help="time limit for local training (600)")
-    action.set_defaults(run=_flower_local)
+    about = "run an experiment with SuperLink and SuperNodes on this machine"
+    option = _command(actions, "local", _flower_local, about)
+    option("file", help="a TOML file, or the name of a packaged experiment")
+    option("--nodes", type=int, required=True, help="number of clients; each is a SuperNode")
+    option("--set", **SET)
+    option("--out", type=Path, help="folder for the record (runs/NAME-flower)")
+    option("--stage-seconds", type=float, default=60.0, help="time limit for one answer of a client (60)")
+    option("--training-seconds", type=float, default=600.0, help="time limit for local training (600)")
 
-    action = actions.add_parser("new", help="write a complete example app to start from")
-    action.add_argument("folder", type=Path, metavar="DIR", help="folder for the app")
-    action.set_defaults(run=_flower_new)
+    option = _command(actions, "new", _flower_new, "write a complete example app to start from")
+    option("folder", type=Path, metavar="DIR", help="folder for the app")
 
-    action = actions.add_parser("identity", help="create the keys of a node and print its public key")
-    action.add_argument("folder", type=Path, metavar="NODE", help="folder of the node")
-    action.set_defaults(run=_flower_identity)
+    option = _command(actions, "identity", _flower_identity, "create the keys of a node and print its public key")
+    option("folder", type=Path, metavar="NODE", help="folder of the node")
 
-    action = actions.add_parser("enrol", help="write the training file that all members agree on")
-    action.add_argument("file", help="the experiment: a TOML file, or the name of a packaged one")
-    action.add_argument("members", type=Path, help="file with one line per member: NAME PUBLIC-KEY EXAMPLES")
-    action.add_argument("--seed", required=True, metavar="HEX", help="32 random bytes that no member chose alone")
-    _add_set(action)
-    action.add_argument("--out", type=Path, default=Path("training.toml"), help="the file to write")
-    action.set_defaults(run=_flower_enrol)
+    option = _command(actions, "enrol", _flower_enrol, "write the training file that all members agree on")
+    option("file", help="the experiment: a TOML file, or the name of a packaged one")
+    option("members", type=Path, help="file with one line per member: NAME PUBLIC-KEY EXAMPLES")
+    option("--seed", required=True, metavar="HEX", help="32 random bytes that no member chose alone")
+    option("--set", **SET)
+    option("--out", type=Path, default=Path("training.toml"), help="the file to write")
 
-    action = actions.add_parser("show", help="print a training file and its fingerprint, to compare")
-    action.add_argument("file", type=Path, help="the training file")
-    action.set_defaults(run=_flower_show)
-
-
-def _add_config(commands: Commands) -> None:
-    command = commands.add_parser("config", help="check a configuration, or describe all keys")
-    command.add_argument("file", nargs="?", help="check this file and print it with all defaults")
-    _add_set(command)
-    command.add_argument("--curve", help="one of the curves in the file")
-    command.add_argument("--describe", action="store_true", help="print each key with its type, default and meaning")
-    command.add_argument("--markdown", action="store_true", help="print the description as docs/configuration.md")
-    command.set_defaults(run=_config)
+    option = _command(actions, "show", _flower_show, "print a training file and its fingerprint, to compare")
+    option("file", type=Path, help="the training file")
 
 
 def _quickstart(options: argparse.Namespace) -> int:
@@ -243,10 +215,8 @@ def _train(options: argparse.Namespace) -> int:
     else:
         experiment = load(options.file, settings, options.curve)
         folder = Folder.create(options.out or Path("runs") / experiment.name, experiment)
-    try:
+    with folder:
         return _train_in(folder)
-    finally:
-        folder.close()
 
 
 def _train_in(folder: Folder) -> int:
@@ -264,7 +234,7 @@ def _train_in(folder: Folder) -> int:
     return 0
 
 
-def _report(options: argparse.Namespace) -> int:
+def _report(options: argparse.Namespace) -> None:
     from fl.reporting.report import read_reference, report
 
     if bool(options.reference) != bool(options.curve):
@@ -277,7 +247,6 @@ def _report(options: argparse.Namespace) -> int:
     print(out)
     if picture:
         print(picture)
-    return 0
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -292,33 +261,30 @@ def _plan(options: argparse.Namespace) -> int:
     return 0 if answer.recommended else FAILED
 
 
-def _data_list(options: argparse.Namespace) -> int:
+def _data_list(options: argparse.Namespace) -> None:
     from fl import data
 
     for entry in data.available(options.folder):
         print(f"{entry.name:<12} {'here' if entry.present else '-':<5} {entry.about}; {entry.terms}")
     print(f"folder: {data.data_folder(options.folder)}")
-    return 0
 
 
-def _data_fetch(options: argparse.Namespace) -> int:
+def _data_fetch(options: argparse.Namespace) -> None:
     from fl import data
     from fl.reporting.progress import download_display
 
     with download_display() as show:
         place = data.fetch(options.name, options.url, folder=options.folder, progress=show)
     print(place)
-    return 0
 
 
-def _data_import(options: argparse.Namespace) -> int:
+def _data_import(options: argparse.Namespace) -> None:
     from fl import data
 
     print(data.import_folder(options.name, options.path, folder=options.folder))
-    return 0
 
 
-def _flower_local(options: argparse.Namespace) -> int:
+def _flower_local(options: argparse.Namespace) -> None:
     from fl.config.checks import load
 
     experiment = load(options.file, [*options.set, f"clients={options.nodes}"])
@@ -333,26 +299,23 @@ def _flower_local(options: argparse.Namespace) -> int:
     run_here(experiment, out, settings=seconds, show=display())
     print(describe_summary(experiment, recorded(out).summary))
     print(f"record: {out}\nreport: share report {out}")
-    return 0
 
 
-def _flower_new(options: argparse.Namespace) -> int:
+def _flower_new(options: argparse.Namespace) -> None:
     from fl.flower.example import write_example
 
     for file in write_example(options.folder):
         print(file)
     print(f"next, read {options.folder / 'README.md'}")
-    return 0
 
 
-def _flower_identity(options: argparse.Namespace) -> int:
+def _flower_identity(options: argparse.Namespace) -> None:
     from fl.flower.node import make_node
 
     print(make_node(options.folder).hex())
-    return 0
 
 
-def _flower_enrol(options: argparse.Namespace) -> int:
+def _flower_enrol(options: argparse.Namespace) -> None:
     from fl.config.checks import load
     from fl.flower.agreement import agree, read_hex, read_members, write_agreement
 
@@ -363,10 +326,9 @@ def _flower_enrol(options: argparse.Namespace) -> int:
         raise ConfigError(f"{options.out} already exists; choose another --out for another training")
     options.out.write_text(write_agreement(agreement), "utf-8")
     print(f"{options.out}: {len(members)} members, fingerprint {agreement.training_id.hex()}")
-    return 0
 
 
-def _flower_show(options: argparse.Namespace) -> int:
+def _flower_show(options: argparse.Namespace) -> None:
     from fl.flower.agreement import read_agreement
 
     found = read_agreement(options.file)
@@ -389,10 +351,9 @@ def _flower_show(options: argparse.Namespace) -> int:
     )
     if privacy.audit != "enforce":
         print("WARNING: NO CLIENT IS PROTECTED: the exposure audit of this training only reports")
-    return 0
 
 
-def _config(options: argparse.Namespace) -> int:
+def _config(options: argparse.Namespace) -> None:
     if options.file:
         from fl.config.checks import load
         from fl.config.read import to_toml
@@ -405,4 +366,3 @@ def _config(options: argparse.Namespace) -> int:
     else:
         raise ConfigError("config: expected a file to check, or --describe to list all keys")
     sys.stdout.write(text)
-    return 0

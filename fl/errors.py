@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 
 class ShareError(Exception):
     """Base of the errors below. The message says what is wrong and what to do."""
 
-    exit_code: ClassVar[int] = 2
+    exit_code = 2
 
 
 class ConfigError(ShareError, ValueError):

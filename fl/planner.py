@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl.config import rules
 from fl.config.schema import Clusters, Experiment, Privacy
@@ -95,36 +96,25 @@ class Answer:
     """All candidates, best first, and the recommended one if any meets the requirements."""
 
     question: Question
-    candidates: tuple[Candidate, ...]
     recommended: Candidate | None
+    candidates: tuple[Candidate, ...]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "question": asdict(self.question),
-            "recommended": asdict(self.recommended) if self.recommended else None,
-            "candidates": [asdict(candidate) for candidate in self.candidates],
-        }
+        return asdict(self)
 
 
 def plan(question: Question) -> Answer:
     """Evaluate all candidates and recommend the best one that meets the requirements."""
-    found = [_evaluate(question, clusters) for clusters in _choices(question)]
-    found.sort(key=_rank)
+    found = sorted((_evaluate(question, clusters) for clusters in _choices(question)), key=_rank)
     best = found[0] if found and not found[0].ruled_out else None
-    return Answer(question, tuple(found), best)
+    return Answer(question, best, tuple(found))
 
 
 def _rank(candidate: Candidate) -> tuple[Any, ...]:
     """Requirements first, then robustness, leverage, more reclusterings, fewer clients left out."""
-    return (
-        bool(candidate.ruled_out),
-        candidate.clusters == 0,
-        not candidate.certain,
-        -round(candidate.holds, 2),
-        round(candidate.leverage, 2),
-        -candidate.groupings,
-        candidate.left_out,
-    )
+    met = (bool(candidate.ruled_out), candidate.clusters == 0)
+    robustness = (not candidate.certain, -round(candidate.holds, 2))
+    return (*met, *robustness, round(candidate.leverage, 2), -candidate.groupings, candidate.left_out)
 
 
 def _choices(question: Question) -> Iterator[Clusters]:
@@ -142,18 +132,12 @@ def _choices(question: Question) -> Iterator[Clusters]:
 
 def _evaluate(question: Question, clusters: Clusters) -> Candidate:
     """Evaluate one choice. Cheap checks come first: the exposure audit is expensive."""
-    candidate = Candidate(
-        schedule=clusters.schedule, size=clusters.size, groupings=clusters.groupings, atom=clusters.atom
-    )
-    if clusters.size < question.anonymity:
-        reason = f"clusters of {clusters.size} cannot hide a client among {question.anonymity}"
-        return replace(candidate, ruled_out=reason)
-    experiment = Experiment(
-        clients=question.clients,
-        byzantine=question.byzantine,
-        clusters=clusters,
-        privacy=Privacy(anonymity=question.anonymity, max_leverage=question.max_leverage),
-    )
+    size, groupings = clusters.size, clusters.groupings
+    candidate = Candidate(schedule=clusters.schedule, size=size, groupings=groupings, atom=clusters.atom)
+    if size < question.anonymity:
+        return replace(candidate, ruled_out=f"clusters of {size} cannot hide a client among {question.anonymity}")
+    privacy = Privacy(anonymity=question.anonymity, max_leverage=question.max_leverage)
+    experiment = Experiment(clients=question.clients, byzantine=question.byzantine, clusters=clusters, privacy=privacy)
     try:
         layout = secure.Layout.of(experiment)
     except ConfigError as error:
@@ -180,18 +164,13 @@ def _evaluate(question: Question, clusters: Clusters) -> Candidate:
 
 def _audited(question: Question, candidate: Candidate, experiment: Experiment, layout: secure.Layout) -> Candidate:
     """Evaluate a choice with the exposure audit and with simulated rounds."""
-    cell, schedule = layout.cells[0], layout.schedules[0]
-    policy, seed = secure.policy(experiment), question.seed
-    _, verdict = secure.preview(cell, schedule, policy, seed=seed, round=0, dropouts=())
+    cell, policy = layout.cells[0], secure.policy(experiment)
+    _, verdict = secure.preview(cell, layout.schedules[0], policy, seed=question.seed, round=0, dropouts=())
     candidate = replace(candidate, anonymity=verdict.anonymity.lower, leverage=verdict.mean_leverage)
     if verdict.closed:
         exposed = len(verdict.would_expose)
-        problem = (
-            f"would expose {exposed} of {cell} clients"
-            if exposed
-            else "would violate the required anonymity or leverage"
-        )
-        reason = f"{candidate.groupings} groupings of {candidate.size} {problem}"
+        problem = f"expose {exposed} of {cell} clients" if exposed else "violate the required anonymity or leverage"
+        reason = f"{candidate.groupings} groupings of {candidate.size} would {problem}"
         return replace(candidate, hides=False, ruled_out=reason)
     found = _robustness(replace(question, dropout=0.0), candidate, experiment, layout)
     if question.dropout and not _unmet(question, found):  # dropouts cannot improve it
@@ -207,12 +186,10 @@ def _robustness(question: Question, candidate: Candidate, experiment: Experiment
     cell, schedule, cells = layout.cells[0], layout.schedules[0], len(layout.cells)
     rounds = DROPOUT_ROUNDS if question.dropout else ROUNDS
     held = spoiled = opened = leverage = 0.0
-    anonymity, policy = candidate.anonymity, secure.policy(experiment)
+    anonymity, policy, seed = candidate.anonymity, secure.policy(experiment), question.seed
     for number in range(rounds):
-        dropouts = np.flatnonzero(rng.random(cell) < question.dropout).tolist() if question.dropout else []
-        groupings, verdict = secure.preview(
-            cell, schedule, policy, seed=question.seed, round=number, dropouts=tuple(dropouts)
-        )
+        dropouts = tuple(np.flatnonzero(rng.random(cell) < question.dropout).tolist()) if question.dropout else ()
+        groupings, verdict = secure.preview(cell, schedule, policy, seed=seed, round=number, dropouts=dropouts)
         opened += sum(map(len, groupings)) / (candidate.groupings * candidate.clusters / cells) / rounds
         leverage += verdict.mean_leverage / rounds
         if verdict.anonymity.upper is not None:
@@ -223,15 +200,9 @@ def _robustness(question: Question, candidate: Candidate, experiment: Experiment
     fewest = math.floor(candidate.clusters * opened)
     worst = question.byzantine <= rules.tolerated(question.rule, fewest)
     certain = worst and not (question.dropout and opened < 0.5) and held > 0.999
-    return replace(
-        candidate,
-        anonymity=anonymity,
-        leverage=leverage,
-        opened=opened,
-        spoiled=spoiled,
-        holds=1.0 if certain else held,
-        certain=certain,
-    )
+    holds = 1.0 if certain else held
+    candidate = replace(candidate, anonymity=anonymity, leverage=leverage, opened=opened)
+    return replace(candidate, spoiled=spoiled, holds=holds, certain=certain)
 
 
 def _exact_robustness(question: Question, candidate: Candidate) -> Candidate:
@@ -249,12 +220,7 @@ def _place_attackers(
     """(probability that all groupings hold, mean number of spoiled clusters per grouping)."""
     if not all(groupings):
         return 0.0, 0.0
-    masks = []
-    for grouping in groupings:
-        mask = np.zeros((len(grouping), cell), dtype=np.float32)
-        for i, members in enumerate(grouping):
-            mask[i, list(members)] = 1.0
-        masks.append(mask)
+    masks = [np.stack([_indicator(members, cell) for members in grouping]) for grouping in groupings]
     limits = [rules.tolerated(question.rule, len(mask) * cells) for mask in masks]
     fine, bad = 0, 0.0
     for _ in range(PLACEMENTS):
@@ -262,24 +228,25 @@ def _place_attackers(
         counts = [question.byzantine]
         if cells > 1:
             counts = rng.multivariate_hypergeometric([cell] * cells, question.byzantine).tolist()
-        places = []
-        for count in counts:
-            place = np.zeros(cell, dtype=np.float32)
-            place[rng.permutation(cell)[:count]] = 1.0
-            places.append(place)
+        places = [_indicator(rng.permutation(cell)[:count], cell) for count in counts]
         spoiled = [sum(int(np.count_nonzero(mask @ place)) for place in places) for mask in masks]
         fine += all(count <= limit for count, limit in zip(spoiled, limits, strict=True))
         bad += sum(spoiled) / len(spoiled)
     return fine / PLACEMENTS, bad / PLACEMENTS
 
 
+def _indicator(members: Sequence[int] | NDArray[np.int64], cell: int) -> NDArray[np.float32]:
+    """A vector with 1 for each of these clients of a cell, and 0 for the others."""
+    vector = np.zeros(cell, dtype=np.float32)
+    vector[np.asarray(members, dtype=np.int64)] = 1.0
+    return vector
+
+
 def _unmet(question: Question, candidate: Candidate) -> str:
     """The requirement that a candidate does not meet, or an empty text."""
     if candidate.completes < question.holds:
-        return (
-            f"{candidate.threshold} clients must stay until the end, which happens in "
-            f"{candidate.completes:.0%} of rounds"
-        )
+        often = f"{candidate.completes:.0%} of rounds"
+        return f"{candidate.threshold} clients must stay until the end, which happens in {often}"
     if candidate.holds < question.holds:
         return (
             f"{question.rule} withstands {candidate.withstands} of {candidate.clusters} clusters, attackers "
@@ -292,9 +259,7 @@ def _unmet(question: Question, candidate: Candidate) -> str:
 
 def _binomial_below(n: int, p: float, k: int) -> float:
     """P(X < k) for a binomial X."""
-    if p >= 1:
-        return 0.0 if k <= n else 1.0
-    return sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k)) if p > 0 else 1.0
+    return sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k)) if p < 1 else float(k > n)
 
 
 def as_text(answer: Answer) -> str:
@@ -352,15 +317,12 @@ def _examples(rejected: Sequence[Candidate]) -> list[Candidate]:
 def _justification(answer: Answer) -> str:
     best, question = answer.recommended, answer.question
     assert best is not None
-    holds = (
-        f"{question.rule} withstands the attackers even if each spoils a different cluster"
-        if best.certain
-        else f"{question.rule} holds in {best.holds:.0%} of rounds"
-    )
+    always = "withstands the attackers even if each spoils a different cluster"
+    often = f"holds in {best.holds:.0%} of rounds"
     return (
         "It has the lowest leverage among the most robust candidates: the sums of a round explain "
         f"{best.leverage:.0%} of an update, and any combination of them involves at least {best.anonymity} "
-        f"clients; {holds}."
+        f"clients; {question.rule} {always if best.certain else often}."
     )
 
 
@@ -398,38 +360,26 @@ def draw(answer: Answer, path: Path) -> None:
     axis = figure.subplots()
     axis.axhspan(question.holds, 1.02, xmin=0, color="#e8f6f0", zorder=0)
     axis.axhline(question.holds, color="#0d9268", linewidth=0.8, linestyle="--")
+    style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": "#5b6776"}
     for c in answer.candidates:
         if c.opened:
-            colour, fits = colours[c.schedule], not c.ruled_out
-            axis.scatter(
-                c.leverage,
-                c.holds,
-                s=40 + 25 * c.groupings,
-                c=colour if fits else "none",
-                edgecolors=colour,
-                alpha=0.85 if fits else 0.5,
-            )
+            colour = colours[c.schedule]
+            fill, alpha = ("none", 0.5) if c.ruled_out else (colour, 0.85)
+            axis.scatter(c.leverage, c.holds, s=40 + 25 * c.groupings, c=fill, edgecolors=colour, alpha=alpha)
         if c.holds > 0.02 and c is not best:
-            style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": "#5b6776"}
             axis.annotate(f"{c.size}/{c.groupings}", (c.leverage, c.holds), xytext=(7, 5), **style)
     for schedule, colour in colours.items():
         axis.scatter([], [], s=90, c=colour, label=schedule)
     if best:
-        axis.annotate(
-            f"recommended:\n{best.name}",
-            (best.leverage, best.holds),
-            xytext=(18, -46),
-            textcoords="offset points",
-            arrowprops={"arrowstyle": "->", "color": "#16202c"},
-            fontsize=9,
-            fontweight="bold",
-        )
+        style = {"textcoords": "offset points", "fontsize": 9, "fontweight": "bold"}
+        style["arrowprops"] = {"arrowstyle": "->", "color": "#16202c"}
+        axis.annotate(f"recommended:\n{best.name}", (best.leverage, best.holds), xytext=(18, -46), **style)
+    numbers = f"{question.clients} clients, {question.byzantine} Byzantine, {question.dropout:.0%} dropouts"
     axis.set(
         xlabel="leverage: fraction of an update that a round's sums explain (lower is more private)",
         ylabel=f"probability that {question.rule} holds in a round",
         ylim=(-0.03, 1.04),
-        title=f"{question.clients} clients, {question.byzantine} Byzantine, {question.dropout:.0%} dropouts; "
-        "points are m/R",
+        title=f"{numbers}; points are m/R",
     )
     axis.legend(loc="center right", fontsize=9, title="schedule (hollow: ruled out)")
     axis.spines[["top", "right"]].set_visible(False)

@@ -37,8 +37,7 @@ def load(path: Path | str, settings: Sequence[str] = (), curve: str | None = Non
     >>> load("digits", ["rounds=3"]).rounds
     3
     """
-    tables = with_curve(read_tables(path), path, curve)
-    return experiment(with_settings(tables, settings))
+    return experiment(with_settings(with_curve(read_tables(path), path, curve), settings))
 
 
 def check(experiment: Experiment) -> None:
@@ -66,11 +65,9 @@ def _check_clients(experiment: Experiment) -> None:
         key, value = ("name", attack.name) if attack.name != NO_ATTACK else ("protocol", attack.protocol)
         raise ConfigError(f"attack.{key}: {value!r} is set but byzantine = 0; set byzantine to the number of attackers")
     for i, absence in enumerate(experiment.dropout.schedule):
-        strange = [client for client in absence.clients if not 0 <= client < clients]
-        if strange:
-            raise ConfigError(
-                f"dropout.schedule[{i}].clients: expected clients from 0 to {clients - 1}, got {strange[0]}"
-            )
+        if strange := [client for client in absence.clients if not 0 <= client < clients]:
+            key = f"dropout.schedule[{i}].clients"
+            raise ConfigError(f"{key}: expected clients from 0 to {clients - 1}, got {strange[0]}")
     schedule = experiment.clusters.schedule
     if experiment.participation < 1 and experiment.method == "share" and schedule in ("fixed", "atoms"):
         raise ConfigError(
@@ -128,9 +125,7 @@ def _check_rule(experiment: Experiment, clusters: int) -> None:
         return
     rule = experiment.aggregation.rule
     if rules.needs_validation(rule) and experiment.data.validation == 0:
-        raise ConfigError(
-            f"data.validation: {rule} needs examples that the server keeps for validation; set it to 0.05, for example"
-        )
-    problem = rules.rule_problem(experiment, clusters)
-    if problem:
+        need = f"{rule} needs examples that the server keeps for validation"
+        raise ConfigError(f"data.validation: {need}; set it to 0.05, for example")
+    if problem := rules.rule_problem(experiment, clusters):
         raise ConfigError(problem)

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin
 
 from fl.config.schema import Experiment, Key, Section, is_section, keys
 
 NOT_SET = "not set"
+HEAD = """\
+# Configuration
+
+This page is generated from `fl/config/schema.py` by `share config --describe --markdown`.
+
+All keys are optional. To change a key on the command line, use its dotted name:
+`share train FILE.toml --set clusters.size=5`."""
 
 
 def sections(section: type[Section] = Experiment, path: str = "") -> Iterator[tuple[str, str, list[Key]]]:
@@ -23,10 +30,6 @@ def sections(section: type[Section] = Experiment, path: str = "") -> Iterator[tu
             yield from sections(inner, f"{path}.{key.name}{suffix}".removeprefix("."))
 
 
-def _name(path: str, key: Key) -> str:
-    return f"{path}.{key.name}".removeprefix(".")
-
-
 def _kind(kind: Any) -> str:
     if get_origin(kind) is tuple:
         inner = get_args(kind)[0]
@@ -36,13 +39,13 @@ def _kind(kind: Any) -> str:
     return {bool: "true/false", int: "integer", float: "number", str: "text"}[kind]
 
 
-def _default(key: Key) -> str:
-    return NOT_SET if key.default is None else json.dumps(key.default)
-
-
-def _about(key: Key) -> str:
-    choices = f"; one of {', '.join(f'`{choice}`' for choice in key.choices)}" if key.choices else ""
-    return key.about + choices + (", or your own as `module:function`" if key.or_path else "")
+def _rows(path: str, found: Sequence[Key]) -> Iterator[tuple[str, str, str, str]]:
+    """(dotted name, type, default, meaning) of each key. The default is empty if there is none."""
+    for key in found:
+        choices = f"; one of {', '.join(f'`{choice}`' for choice in key.choices)}" if key.choices else ""
+        meaning = key.about + choices + (", or your own as `module:function`" if key.or_path else "")
+        default = "" if key.default is None else json.dumps(key.default)
+        yield f"{path}.{key.name}".removeprefix("."), _kind(key.kind), default, meaning
 
 
 def describe() -> str:
@@ -50,27 +53,18 @@ def describe() -> str:
     lines: list[str] = []
     for path, about, found in sections():
         lines += ["", f"[{path}]  {about}" if path else about]
-        for key in found:
-            lines.append(f"  {_name(path, key)} ({_kind(key.kind)}; {_default(key)})")
-            lines.append(f"      {_about(key).replace('`', '')}")
+        for name, kind, default, meaning in _rows(path, found):
+            lines += [f"  {name} ({kind}; {default or NOT_SET})", f"      {meaning.replace('`', '')}"]
     return "\n".join(lines).strip() + "\n"
 
 
 def describe_markdown() -> str:
     """The reference as docs/configuration.md."""
-    lines = [
-        "# Configuration",
-        "",
-        "This page is generated from `fl/config/schema.py` by `share config --describe --markdown`.",
-        "",
-        "All keys are optional. To change a key on the command line, use its dotted name:",
-        "`share train FILE.toml --set clusters.size=5`.",
-    ]
+    lines = [HEAD]
     for path, about, found in sections():
         name = path.removesuffix("[]")
         title = "Top level" if not path else f"`[{name}]`" if name == path else f"`[[{name}]]`"
         lines += ["", f"## {title}", "", about, "", "| key | type | default | meaning |", "|---|---|---|---|"]
-        for key in found:
-            default = _default(key) if key.default is None else f"`{_default(key)}`"
-            lines.append(f"| `{_name(path, key)}` | {_kind(key.kind)} | {default} | {_about(key)} |")
+        for row, kind, default, meaning in _rows(path, found):
+            lines.append(f"| `{row}` | {kind} | {f'`{default}`' if default else NOT_SET} | {meaning} |")
     return "\n".join(lines) + "\n"

@@ -51,17 +51,13 @@ def write_tables(tables: Mapping[str, Any]) -> str:
 def read_tables(path: Path | str) -> dict[str, Any]:
     """The tables of a TOML file, or of the packaged experiment with that name."""
     file = Path(path)
-    if not file.exists() and file.parent == Path():
-        packaged = files("fl") / "experiments" / (file.name.removesuffix(".toml") + ".toml")
-        if packaged.is_file():
-            return tomllib.loads(packaged.read_text("utf-8"))
+    packaged = files("fl") / "experiments" / f"{file.name.removesuffix('.toml')}.toml"
+    use_packaged = not file.exists() and file.parent == Path() and packaged.is_file()
     try:
-        return tomllib.loads(file.read_text("utf-8"))
+        return tomllib.loads((packaged if use_packaged else file).read_text("utf-8"))
     except FileNotFoundError:
-        raise ConfigError(
-            f"there is no file {path} and no packaged experiment with that name"
-            f"{suggestion(file.stem, packaged_experiments())}"
-        ) from None
+        similar = suggestion(file.stem, packaged_experiments())
+        raise ConfigError(f"there is no file {path} and no packaged experiment with that name{similar}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:
@@ -130,16 +126,15 @@ def _explain(message: str, tables: Mapping[str, Any]) -> str:
     """An error of msgspec in our words: the dotted key, what was expected, what was given."""
     place = _PLACE.search(message)
     kind: Any = Experiment
-    key: Key | None = None
     value: Any = tables
+    key: Key | None = None
     path = ""
     for name, index in _STEP.findall(place["path"] if place else ""):
         if name:
             key = keys(kind)[name]
             kind, value = key.kind, value[name]
         elif index == "...":  # a table of options, where msgspec does not say which of them
-            options: Mapping[Any, Any] = value
-            name, value = next((n, v) for n, v in options.items() if type(v) not in _KINDS)
+            name, value = next((n, v) for n, v in value.items() if type(v) not in _KINDS)
             kind = None
         else:
             kind, value = get_args(kind)[0], value[int(index)]
@@ -168,28 +163,21 @@ def _expected(kind: Any, key: Key | None, value: Any) -> str:
     if kind is float and isinstance(value, float) and not math.isfinite(value):
         words = "a finite number"
     meta = key.limits if key else msgspec.Meta()
-    limits = [
-        f"{limit} {bound}"
-        for limit, bound in (("at least", meta.ge), ("more than", meta.gt), ("at most", meta.le))
-        if bound is not None
-    ]
+    bounds = (("at least", meta.ge), ("more than", meta.gt), ("at most", meta.le))
+    limits = [f"{limit} {bound}" for limit, bound in bounds if bound is not None]
     return f"{words}, {' and '.join(limits)}" if limits else words
 
 
 def _values(section: Section, path: str) -> Iterator[tuple[str, Key, Any]]:
     """(dotted name, key, value) of each value in a section and in the sections inside it."""
     for key in keys(type(section)).values():
-        value, full = getattr(section, key.name), f"{path}{key.name}"
-        if isinstance(value, Section):
-            yield from _values(value, f"{full}.")
-        elif isinstance(value, tuple):
-            for i, inner in enumerate(value):
-                if isinstance(inner, Section):
-                    yield from _values(inner, f"{full}[{i}].")
-                else:
-                    yield f"{full}[{i}]", key, inner
-        else:
-            yield full, key, value
+        value, name = getattr(section, key.name), f"{path}{key.name}"
+        several = isinstance(value, tuple)
+        for full, inner in [(f"{name}[{i}]", v) for i, v in enumerate(value)] if several else [(name, value)]:
+            if isinstance(inner, Section):
+                yield from _values(inner, f"{full}.")
+            else:
+                yield full, key, inner
 
 
 def _check_value(path: str, key: Key, value: Any) -> None:
@@ -198,8 +186,7 @@ def _check_value(path: str, key: Key, value: Any) -> None:
         raise ConfigError(_wrong(path, float, key, value))
     choices = key.choices
     if isinstance(value, str) and choices and value not in choices and not (key.or_path and ":" in value):
+        expected = ", ".join(choices) + (", or module:function" if key.or_path else "")
         close = difflib.get_close_matches(value, choices, n=1)
-        raise ConfigError(
-            f"{path}: expected one of {', '.join(choices)}{', or module:function' if key.or_path else ''}, "
-            f"got {value!r}{f' (did you mean {close[0]!r}?)' if close else ''}"
-        )
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        raise ConfigError(f"{path}: expected one of {expected}, got {value!r}{hint}")

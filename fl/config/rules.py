@@ -81,9 +81,8 @@ def rule_problem(experiment: Experiment, clusters: int) -> str:
     rule = robust.AGGREGATORS[aggregation.rule]
     most = tolerated(aggregation.rule, rows)
     if most < 0:
-        return (
-            f"clusters.size: {rows} clusters are too few for {aggregation.rule} ({rule.needs}); make smaller clusters"
-        )
+        few = f"{rows} clusters are too few for {aggregation.rule} ({rule.needs})"
+        return f"clusters.size: {few}; make smaller clusters"
     f = assumed_bad(experiment, clusters)
     if f > most:
         key = "fraction" if aggregation.fraction is not None else "f"

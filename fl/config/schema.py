@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
+from itertools import chain
 from types import UnionType
 from typing import Annotated, Any, Final, NamedTuple, Self, Union, get_args, get_origin
 
 import msgspec
 from msgspec import Meta, field
 
+from robust import AGGREGATORS, ATTACKS, PRE_AGGREGATORS
 from secagg import Stage
 from secagg.exposure import ENFORCE, REPORT_EVEN_IF_EXPOSED, SCHEDULES
 
@@ -31,28 +32,9 @@ LABEL_FLIP: Final = "label-flip"
 NO_ATTACK: Final = "none"
 
 Option = bool | int | float | str
-Choices = tuple[str, ...] | Callable[[], tuple[str, ...]]
 
 
-def _rules() -> tuple[str, ...]:
-    from robust import AGGREGATORS
-
-    return (*AGGREGATORS, WEIGHTED_MEAN)
-
-
-def _attacks() -> tuple[str, ...]:
-    from robust import ATTACKS
-
-    return (NO_ATTACK, LABEL_FLIP, *ATTACKS)
-
-
-def _pre_aggregators() -> tuple[str, ...]:
-    from robust import PRE_AGGREGATORS
-
-    return tuple(PRE_AGGREGATORS)
-
-
-def _one_of(choices: Choices, *, or_path: bool = False) -> Meta:
+def _one_of(*choices: Collection[str], or_path: bool = False) -> Meta:
     """Allow only these texts. `or_path` also allows `module:function`."""
     return Meta(extra={"choices": choices, "or_path": or_path})
 
@@ -67,10 +49,7 @@ Options = Mapping[str, Option]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table of the configuration file.
-
-    The docstring of each section has a line `key: meaning` for each of its keys.
-    """
+    """A table of the configuration file. The text in the annotation of a key is its meaning."""
 
     def replace(self, **changes: Any) -> Self:
         """A copy with other values for some keys. The values are not checked."""
@@ -78,194 +57,148 @@ class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Data(Section, frozen=True):
-    """The data set, and how it is divided among the clients.
+    """The data set, and how it is divided among the clients."""
 
-    name: data set partition: how examples are divided among clients shards_per_client: for `shards`, the largest number
-    of labels that a client holds alpha: for `dirichlet`, a small value gives each client few labels validation:
-    fraction of the training set that the server keeps for validation roles: for shakespeare, number of roles to read;
-    by default the number of clients examples: number of training examples to use, drawn at random; by default all
-    test_examples: number of test examples to use, drawn at random; by default all
-    """
-
-    name: Annotated[str, _one_of(DATA_SETS, or_path=True)] = "digits"
-    partition: Annotated[str, _one_of(PARTITIONS)] = "iid"
-    shards_per_client: Positive = 2
-    alpha: PositiveFloat = 0.5
-    validation: UpToHalf = 0.0
-    roles: Positive | None = None
-    examples: Positive | None = None
-    test_examples: Positive | None = None
+    name: Annotated[str, _one_of(DATA_SETS, or_path=True), "data set"] = "digits"
+    partition: Annotated[str, _one_of(PARTITIONS), "how examples are divided among clients"] = "iid"
+    shards_per_client: Annotated[Positive, "for `shards`, the largest number of labels that a client holds"] = 2
+    alpha: Annotated[PositiveFloat, "for `dirichlet`, a small value gives each client few labels"] = 0.5
+    validation: Annotated[UpToHalf, "fraction of the training set that the server keeps for validation"] = 0.0
+    roles: Annotated[Positive | None, "for shakespeare, number of roles to read; by default one per client"] = None
+    examples: Annotated[Positive | None, "number of training examples to use, drawn at random; by default all"] = None
+    test_examples: Annotated[Positive | None, "number of test examples to use, drawn at random; by default all"] = None
 
 
 class Local(Section, frozen=True):
-    """Local training: what each client does in a round (ClientOptimize in Algorithm 1).
+    """Local training: what each client does in a round (ClientOptimize in Algorithm 1)."""
 
-    epochs: K, passes over the client's examples batch_size: examples in a minibatch lr: learning rate of the client
-    momentum: momentum of SGD; starts at zero in each round weight_decay: weight decay of SGD drop_last: skip the last
-    minibatch of an epoch if it is not full
-    """
-
-    epochs: Positive = 2
-    batch_size: Positive = 64
-    lr: PositiveFloat = 0.01
-    momentum: Annotated[float, Meta(ge=0, le=0.999)] = 0.9
-    weight_decay: Annotated[float, Meta(ge=0)] = 1e-4
-    drop_last: bool = False
+    epochs: Annotated[Positive, "K, passes over the client's examples"] = 2
+    batch_size: Annotated[Positive, "examples in a minibatch"] = 64
+    lr: Annotated[PositiveFloat, "learning rate of the client"] = 0.01
+    momentum: Annotated[float, Meta(ge=0, le=0.999), "momentum of SGD; starts at zero in each round"] = 0.9
+    weight_decay: Annotated[float, Meta(ge=0), "weight decay of SGD"] = 1e-4
+    drop_last: Annotated[bool, "skip the last minibatch of an epoch if it is not full"] = False
 
 
 class Clusters(Section, frozen=True):
-    """Clusters: the groups of clients whose updates are summed.
+    """Clusters: the groups of clients whose updates are summed."""
 
-    size: m, clients in a cluster; for 1, set `method = "no-share"` groupings: R, reclusterings of the same updates in
-    each round schedule: how clusters are drawn (docs/exposure.md) atom: for `atoms`, clients that always stay together
-    cell: largest number of clients in one secure aggregation; more clients are split into cells
-    """
-
-    size: Positive = 3
-    groupings: Positive = 1
-    schedule: Annotated[str, _one_of(SCHEDULES)] = "random"
-    atom: Natural = 0
-    cell: AtLeastTwo = 300
+    size: Annotated[Positive, 'm, clients in a cluster; for 1, set `method = "no-share"`'] = 3
+    groupings: Annotated[Positive, "R, reclusterings of the same updates in each round"] = 1
+    schedule: Annotated[str, _one_of(SCHEDULES), "how clusters are drawn (docs/exposure.md)"] = "random"
+    atom: Annotated[Natural, "for `atoms`, clients that always stay together"] = 0
+    cell: Annotated[AtLeastTwo, "most clients in one secure aggregation; more are split into cells"] = 300
 
 
 class Privacy(Section, frozen=True):
-    """What the server may learn.
+    """What the server may learn."""
 
-    audit: `enforce` opens only sums that expose no client; the other value reproduces published experiments
-        and protects no client
-    anonymity: T, each combination of opened sums involves at least T clients
-    max_leverage: largest fraction of a client's update that the opened sums may explain
-    min_survivors: smallest number of clients in an opened sum
-    threshold: t, clients per cell that must take part to open a sum; by default the smallest safe value
-    colluders: clients per cell that may collude with a malicious server; by default a third of the cell
-    clip: each coordinate is clipped to [-clip, clip] before encoding
-    weight_ratio: largest ratio between the weights n_i of two clients
-    expose_every_client: accept that `no-share` shows the update of each client to the server
-    """
-
-    audit: Annotated[str, _one_of(AUDITS)] = ENFORCE
-    anonymity: AtLeastTwo = 3
-    max_leverage: Fraction = 0.8
-    min_survivors: AtLeastTwo = 2
-    threshold: AtLeastTwo | None = None
-    colluders: Natural | None = None
-    clip: PositiveFloat = 8.0
-    weight_ratio: Annotated[float, Meta(ge=1)] = 10.0
-    expose_every_client: bool = False
+    audit: Annotated[
+        str,
+        _one_of(AUDITS),
+        "`enforce` opens only sums that expose no client; the other value reproduces published experiments "
+        "and protects no client",
+    ] = ENFORCE
+    anonymity: Annotated[AtLeastTwo, "T, each combination of opened sums involves at least T clients"] = 3
+    max_leverage: Annotated[Fraction, "largest fraction of a client's update that the opened sums may explain"] = 0.8
+    min_survivors: Annotated[AtLeastTwo, "smallest number of clients in an opened sum"] = 2
+    threshold: Annotated[
+        AtLeastTwo | None, "t, clients per cell that must take part to open a sum; by default the smallest safe value"
+    ] = None
+    colluders: Annotated[
+        Natural | None, "clients per cell that may collude with a malicious server; by default a third of the cell"
+    ] = None
+    clip: Annotated[PositiveFloat, "each coordinate is clipped to [-clip, clip] before encoding"] = 8.0
+    weight_ratio: Annotated[float, Meta(ge=1), "largest ratio between the weights n_i of two clients"] = 10.0
+    expose_every_client: Annotated[bool, "accept that `no-share` shows the update of each client to the server"] = False
 
 
 class Aggregation(Section, frozen=True):
-    """How the server combines the cluster means into one update.
+    """How the server combines the cluster means into one update."""
 
-    rule: aggregator of `robust`, or `weighted-mean`: weighted by examples, which equals FedAvg for any
-        clusters (Lemma 1)
-    f: Byzantine clusters to tolerate in each grouping; by default as many as the rule tolerates
-    fraction: `f` as a fraction of the opened clusters, rounded down
-    options: other parameters of the rule, by their names in `robust`
-    before: pre-aggregators to apply first, in this order
-    before_options: parameters of the pre-aggregators, by their names in `robust`
-    validation_batch: n_s, validation examples, drawn again for each grouping (Zeno, Zeno++)
-    """
-
-    rule: Annotated[str, _one_of(_rules)] = "median"
-    f: Natural | None = None
-    fraction: UpToHalf | None = None
-    options: Options = field(default_factory=dict)
-    before: Annotated[tuple[str, ...], _one_of(_pre_aggregators)] = ()
-    before_options: Options = field(default_factory=dict)
-    validation_batch: Positive = 128
+    rule: Annotated[
+        str,
+        _one_of(AGGREGATORS, (WEIGHTED_MEAN,)),
+        "aggregator of `robust`, or `weighted-mean`: weighted by examples, which equals FedAvg "
+        "for any clusters (Lemma 1)",
+    ] = "median"
+    f: Annotated[Natural | None, "Byzantine clusters to tolerate in each grouping; by default the rule's maximum"] = (
+        None
+    )
+    fraction: Annotated[UpToHalf | None, "`f` as a fraction of the opened clusters, rounded down"] = None
+    options: Annotated[Options, "other parameters of the rule, by their names in `robust`"] = {}
+    before: Annotated[tuple[str, ...], _one_of(PRE_AGGREGATORS), "pre-aggregators to apply first, in this order"] = ()
+    before_options: Annotated[Options, "parameters of the pre-aggregators, by their names in `robust`"] = {}
+    validation_batch: Annotated[Positive, "n_s, validation examples, drawn for each grouping (Zeno, Zeno++)"] = 128
 
 
 class Attack(Section, frozen=True):
-    """What the Byzantine clients do. The seed determines which clients are Byzantine.
+    """What the Byzantine clients do. The seed determines which clients are Byzantine."""
 
-    name: attack of `robust` on the updates, or `label-flip` in the data options: parameters of the attack, by their
-    names in `robust` start: first round in which updates are attacked protocol: additional misbehaviour in the
-    cryptographic protocol
-    """
-
-    name: Annotated[str, _one_of(_attacks)] = NO_ATTACK
-    options: Options = field(default_factory=dict)
-    start: Positive = 1
-    protocol: Annotated[str, _one_of(MISBEHAVIOURS)] = "none"
+    name: Annotated[
+        str, _one_of((NO_ATTACK, LABEL_FLIP), ATTACKS), "attack of `robust` on updates, or `label-flip` in the data"
+    ] = NO_ATTACK
+    options: Annotated[Options, "parameters of the attack, by their names in `robust`"] = {}
+    start: Annotated[Positive, "first round in which updates are attacked"] = 1
+    protocol: Annotated[str, _one_of(MISBEHAVIOURS), "additional misbehaviour in the cryptographic protocol"] = "none"
 
 
 class Absence(Section, frozen=True):
-    """One entry of `dropout.schedule`.
+    """One entry of `dropout.schedule`."""
 
-    round: the round clients: clients that drop out stage: first message that they do not send
-    """
-
-    round: Positive = 1
-    clients: tuple[int, ...] = ()
-    stage: Annotated[str, _one_of(STAGES)] = "inputs"
+    round: Annotated[Positive, "the round"] = 1
+    clients: Annotated[tuple[int, ...], "clients that drop out"] = ()
+    stage: Annotated[str, _one_of(STAGES), "first message that they do not send"] = "inputs"
 
 
 class Dropout(Section, frozen=True):
-    """Clients that stop answering.
+    """Clients that stop answering."""
 
-    rate: probability per client and round stage: first message that a dropout does not send; `any` draws a stage at
-    random schedule: given clients in given rounds, as [[dropout.schedule]] tables
-    """
-
-    rate: Annotated[float, Meta(ge=0, le=0.99)] = 0.0
-    stage: Annotated[str, _one_of((*STAGES, "any"))] = "inputs"
-    schedule: tuple[Absence, ...] = ()
+    rate: Annotated[float, Meta(ge=0, le=0.99), "probability per client and round"] = 0.0
+    stage: Annotated[
+        str, _one_of(STAGES, ("any",)), "first message that a dropout does not send; `any` draws a stage at random"
+    ] = "inputs"
+    schedule: Annotated[tuple[Absence, ...], "given clients in given rounds, as [[dropout.schedule]] tables"] = ()
 
 
 class Stop(Section, frozen=True):
-    """When to stop before the last round. By default never.
+    """When to stop before the last round. By default never."""
 
-    accuracy: stop when the test accuracy reaches this value
-    patience: stop after this many rounds without a lower test loss
-    """
-
-    accuracy: Fraction | None = None
-    patience: Positive | None = None
+    accuracy: Annotated[Fraction | None, "stop when the test accuracy reaches this value"] = None
+    patience: Annotated[Positive | None, "stop after this many rounds without a lower test loss"] = None
 
 
 class Machine(Section, frozen=True):
-    """Where the training runs. On a CPU, these keys do not change the result.
+    """Where the training runs. On a CPU, these keys do not change the result."""
 
-    device: torch device workers: training processes; 0 trains in the main process; by default the number of cores
-    checkpoint_every: rounds between two checkpoints evaluate_every: rounds between two evaluations of the model
-    """
-
-    device: Annotated[str, _one_of(("cpu", "cuda", "auto"))] = "cpu"
-    workers: Natural | None = None
-    checkpoint_every: Positive = 1
-    evaluate_every: Positive = 1
+    device: Annotated[str, _one_of(("cpu", "cuda", "auto")), "torch device"] = "cpu"
+    workers: Annotated[Natural | None, "training processes; 0: the main process alone; by default one per core"] = None
+    checkpoint_every: Annotated[Positive, "rounds between two checkpoints"] = 1
+    evaluate_every: Annotated[Positive, "rounds between two evaluations of the model"] = 1
 
 
 class Experiment(Section, frozen=True):
     """One training run.
 
-    name: name of this run in reports
-    seed: seed of the data, the model, clusters, attackers and dropouts
-    method: `share` aggregates cluster sums; `fedavg` opens one sum of all clients and has no defence;
-        `no-share` applies the rule to the update of each client
-    secure: use cryptography; `false` computes the same model, bit for bit, without it
-    rounds: T, rounds of training
-    clients: n, number of clients
-    byzantine: q, number of Byzantine clients
-    participation: fraction of the clients that is drawn for each round
-    model: network
-    server_lr: eta, learning rate of the server
-
     >>> Experiment(clients=40, participation=0.5).per_round
     20
     """
 
-    name: str = "share"
-    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] = 0
-    method: Annotated[str, _one_of(METHODS)] = "share"
-    secure: bool = True
-    rounds: Positive = 20
-    clients: Annotated[int, Meta(ge=2, le=65535)] = 30
-    byzantine: Natural = 0
-    participation: Fraction = 1.0
-    model: Annotated[str, _one_of(MODELS, or_path=True)] = "small-cnn"
-    server_lr: PositiveFloat = 1.0
+    name: Annotated[str, "name of this run in reports"] = "share"
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1), "seed of the data, the model, clusters, attackers and dropouts"] = 0
+    method: Annotated[
+        str,
+        _one_of(METHODS),
+        "`share` aggregates cluster sums; `fedavg` opens one sum of all clients and has no defence; "
+        "`no-share` applies the rule to the update of each client",
+    ] = "share"
+    secure: Annotated[bool, "use cryptography; `false` computes the same model, bit for bit, without it"] = True
+    rounds: Annotated[Positive, "T, rounds of training"] = 20
+    clients: Annotated[int, Meta(ge=2, le=65535), "n, number of clients"] = 30
+    byzantine: Annotated[Natural, "q, number of Byzantine clients"] = 0
+    participation: Annotated[Fraction, "fraction of the clients that is drawn for each round"] = 1.0
+    model: Annotated[str, _one_of(MODELS, or_path=True), "network"] = "small-cnn"
+    server_lr: Annotated[PositiveFloat, "eta, learning rate of the server"] = 1.0
     data: Data = field(default_factory=Data)
     local: Local = field(default_factory=Local)
     clusters: Clusters = field(default_factory=Clusters)
@@ -320,8 +253,7 @@ class Key(NamedTuple):
     @property
     def choices(self) -> tuple[str, ...]:
         """The texts that this key can have. They are looked up late, because `robust` can be extended."""
-        choices: Choices = (self.limits.extra or {}).get("choices", ())
-        return choices() if callable(choices) else choices
+        return tuple(chain(*(self.limits.extra or {}).get("choices", ())))
 
     @property
     def or_path(self) -> bool:
@@ -331,17 +263,16 @@ class Key(NamedTuple):
 @cache
 def keys(section: type[Section]) -> dict[str, Key]:
     """The keys of a section by name."""
-    about = dict(re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", section.__doc__ or "", re.MULTILINE))
     found = {}
     for info in msgspec.structs.fields(section):
-        kind, limits = info.type, Meta()
-        if get_origin(kind) in (Union, UnionType):
-            kind = next(inner for inner in get_args(kind) if inner is not type(None))
-        if get_origin(kind) is Annotated:
-            kind, limits = get_args(kind)
+        kind, notes = info.type, []
+        while get_origin(kind) in (Annotated, Union, UnionType):
+            kind, *more = get_args(kind)
+            notes += more
+        limits = next((note for note in notes if isinstance(note, Meta)), Meta())
+        about = next((note for note in notes if isinstance(note, str)), "")
         default = {} if info.default is msgspec.NODEFAULT else info.default
-        meaning = " ".join(about.get(info.name, "").split())
-        found[info.name] = Key(info.name, kind, limits, default, meaning)
+        found[info.name] = Key(info.name, kind, limits, default, about)
     return found
 
 

@@ -6,31 +6,16 @@ import importlib
 from pathlib import Path
 
 from fl.config.schema import DATA_SETS, PARTITIONS
-from fl.data import cifar10, digits, mnist, shakespeare
+from fl.data import shakespeare
 from fl.data.examples import DataSet, Examples, Federated, Index, Scaling, from_clients
 from fl.data.folder import Availability, available, data_folder, fetch, import_folder, read
+from fl.data.images import load_digits, parse_cifar10, parse_mnist
 from fl.data.partition import federate, flip_labels
 from fl.errors import DataError
 
-__all__ = [
-    "DATA_SETS",
-    "PARTITIONS",
-    "Availability",
-    "DataError",
-    "DataSet",
-    "Examples",
-    "Federated",
-    "Index",
-    "Scaling",
-    "available",
-    "data_folder",
-    "federate",
-    "fetch",
-    "flip_labels",
-    "from_clients",
-    "import_folder",
-    "load",
-]
+__all__ = ["Availability", "DataError", "DataSet", "Examples", "Federated", "Index", "Scaling"]
+__all__ += ["available", "data_folder", "federate", "fetch", "flip_labels", "from_clients", "import_folder", "load"]
+__all__ += ["DATA_SETS", "PARTITIONS"]
 
 
 def load(name: str, *, folder: Path | str | None = None, roles: int | None = None) -> DataSet:
@@ -41,11 +26,11 @@ def load(name: str, *, folder: Path | str | None = None, roles: int | None = Non
     if roles is not None and name != "shakespeare":
         raise ValueError(f"only shakespeare has roles, {name} has none")
     if name == "digits":
-        return digits.load()
+        return load_digits()
     if name == "mnist":
-        return mnist.parse(read(name, folder))
+        return parse_mnist(read(name, folder))
     if name == "cifar10":
-        return cifar10.parse(read(name, folder))
+        return parse_cifar10(read(name, folder))
     if name == "shakespeare":
         return shakespeare.parse(read(name, folder), roles=roles)
     module, colon, function = name.partition(":")

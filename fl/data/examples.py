@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -41,9 +42,8 @@ class Scaling:
 @lru_cache(maxsize=16)
 def _channels(scaling: Scaling, axes: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Mean and std as tensors that broadcast over images. Cached, because copying to a GPU blocks."""
-    shape = (len(scaling.mean),) + (1,) * axes
-    mean = torch.tensor(scaling.mean, dtype=torch.float32, device=device).reshape(shape)
-    std = torch.tensor(scaling.std, dtype=torch.float32, device=device).reshape(shape)
+    both = torch.tensor((scaling.mean, scaling.std), dtype=torch.float32, device=device)
+    mean, std = both.reshape(2, -1, *(1,) * axes)
     return mean, std
 
 
@@ -175,6 +175,9 @@ def from_clients(
     if len({(c.shape, c.inputs.dtype, c.scaling) for c in clients}) > 1:
         raise ValueError("the inputs of all clients must have one shape, type and scaling")
     train = Examples(torch.cat([c.inputs for c in clients]), torch.cat([c.labels for c in clients]), clients[0].scaling)
-    ends = np.cumsum([len(c) for c in clients])
-    rows = tuple(np.arange(end - len(c), end, dtype=np.int64) for c, end in zip(clients, ends, strict=True))
-    return Federated(train, rows, test, classes, validation)
+    return Federated(train, tuple(consecutive([len(c) for c in clients])), test, classes, validation)
+
+
+def consecutive(sizes: Sequence[int]) -> list[Index]:
+    """The rows 0, 1, 2, ... cut into consecutive parts of these sizes."""
+    return [np.arange(start, end, dtype=np.int64) for start, end in pairwise(np.cumsum([0, *sizes]))]

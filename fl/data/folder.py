@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from fl.data import cifar10, mnist, shakespeare
+from fl.data import shakespeare
+from fl.data.images import CIFAR10_FILES, MNIST_FILES
 from fl.errors import DataError
 
 Progress = Callable[[str, int, int | None], None]
@@ -45,7 +46,6 @@ class Source:
     `aliases` are other names of the same file in archives.
     """
 
-    name: str
     about: str
     terms: str
     folder: str
@@ -63,45 +63,39 @@ class Source:
         return base if base in self.files else self.aliases.get(base)
 
 
-SOURCES: Final[dict[str, Source]] = {
-    source.name: source
-    for source in (
-        Source(
-            name="mnist",
-            about="70,000 handwritten digits, 28x28 (LeCun, Cortes, Burges)",
-            terms="see the publisher's page",
-            folder="mnist",
-            files=mnist.FILES,
-            largest=47_040_016,
-            url="https://ossci-datasets.s3.amazonaws.com/mnist/",
-            downloads=tuple(f"{name}.gz" for name in mnist.FILES),
-            largest_download=16 << 20,
-        ),
-        Source(
-            name="cifar10",
-            about="60,000 colour images of ten things, 32x32 (Krizhevsky 2009), binary version",
-            terms="cite Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images",
-            folder="cifar-10-batches-bin",
-            files=cifar10.FILES,
-            largest=30_730_000,
-            url="https://www.cs.toronto.edu/~kriz/",
-            downloads=("cifar-10-binary.tar.gz",),
-            largest_download=256 << 20,
-        ),
-        Source(
-            name="shakespeare",
-            about="the plays, one role per client (Project Gutenberg's edition of 1994, as LEAF uses it)",
-            terms="personal, non-commercial copies only",
-            folder="shakespeare",
-            files=shakespeare.FILES,
-            largest=8 << 20,
-            url="https://www.gutenberg.org/files/100/old/",
-            downloads=("1994-01-100.zip",),
-            largest_download=8 << 20,
-            aliases={"100.txt": "pg100.txt"},
-            fingerprint=shakespeare.fingerprint,
-        ),
-    )
+SOURCES: Final = {
+    "mnist": Source(
+        about="70,000 handwritten digits, 28x28 (LeCun, Cortes, Burges)",
+        terms="see the publisher's page",
+        folder="mnist",
+        files=MNIST_FILES,
+        largest=47_040_016,
+        url="https://ossci-datasets.s3.amazonaws.com/mnist/",
+        downloads=tuple(f"{name}.gz" for name in MNIST_FILES),
+        largest_download=16 << 20,
+    ),
+    "cifar10": Source(
+        about="60,000 colour images of ten things, 32x32 (Krizhevsky 2009), binary version",
+        terms="cite Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images",
+        folder="cifar-10-batches-bin",
+        files=CIFAR10_FILES,
+        largest=30_730_000,
+        url="https://www.cs.toronto.edu/~kriz/",
+        downloads=("cifar-10-binary.tar.gz",),
+        largest_download=256 << 20,
+    ),
+    "shakespeare": Source(
+        about="the plays, one role per client (Project Gutenberg's edition of 1994, as LEAF uses it)",
+        terms="personal, non-commercial copies only",
+        folder="shakespeare",
+        files=shakespeare.FILES,
+        largest=8 << 20,
+        url="https://www.gutenberg.org/files/100/old/",
+        downloads=("1994-01-100.zip",),
+        largest_download=8 << 20,
+        aliases={"100.txt": "pg100.txt"},
+        fingerprint=shakespeare.fingerprint,
+    ),
 }
 
 
@@ -134,19 +128,12 @@ def data_folder(folder: Path | str | None = None) -> Path:
 def available(folder: Path | str | None = None) -> list[Availability]:
     """All data sets that can be loaded by name, and whether their files exist. Loading checks the files."""
     place = data_folder(folder)
-    found = [
-        Availability(
-            "digits",
-            "1,797 handwritten digits, 8x8 (Alpaydin and Kaynak 1998), part of this package",
-            "CC BY 4.0",
-            present=True,
-            path=None,
-        )
-    ]
-    for source in SOURCES.values():
+    about = "1,797 handwritten digits, 8x8 (Alpaydin and Kaynak 1998), part of this package"
+    found = [Availability("digits", about, "CC BY 4.0", present=True, path=None)]
+    for name, source in SOURCES.items():
         here = place / source.folder
-        present = all((here / name).is_file() for name in source.files)
-        found.append(Availability(source.name, source.about, source.terms, present, here if present else None))
+        present = all((here / file).is_file() for file in source.files)
+        found.append(Availability(name, source.about, source.terms, present, here if present else None))
     return found
 
 
@@ -190,11 +177,9 @@ def fetch(
     place = data_folder(folder)
     place.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetching-", dir=place) as temporary:
-        received = []
-        for download in source.downloads:
-            file = Path(temporary) / download
-            _download(f"{base.rstrip('/')}/{download}", file, source.largest_download, progress)
-            received.append(file)
+        received = [Path(temporary) / download for download in source.downloads]
+        for file in received:
+            _download(f"{base.rstrip('/')}/{file.name}", file, source.largest_download, progress)
         return _install(source, iter(received), place, base)
 
 
@@ -235,11 +220,8 @@ def _install(source: Source, offers: Iterator[Path], place: Path, origin: str) -
 
 def _unpack(source: Source, offer: Path) -> Iterator[tuple[str, bytes]]:
     """(file of the data set, content) for each such file at this path."""
-    if file := source.target(offer.name):
-        with offer.open("rb") as stream:
-            yield file, _read_all(stream, source.largest, offer)
-    elif offer.name.endswith(".gz") and (file := source.target(offer.name.removesuffix(".gz"))):
-        with gzip.open(offer) as stream:
+    if file := source.target(offer.name.removesuffix(".gz")):
+        with gzip.open(offer) if offer.name.endswith(".gz") else offer.open("rb") as stream:
             yield file, _read_all(stream, source.largest, offer)
     elif offer.name in source.downloads and offer.name.endswith(".tar.gz"):
         with tarfile.open(offer, "r:gz") as archive:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import torch
@@ -142,12 +141,6 @@ def flip_labels(data: Federated, clients: Iterable[int]) -> Federated:
         rows = torch.from_numpy(data.clients[client])
         labels[rows] = data.classes - 1 - labels[rows]
     return replace(data, train=replace(data.train, labels=labels))
-
-
-def consecutive(sizes: Sequence[int]) -> list[Index]:
-    """The rows 0, 1, 2, ... cut into consecutive parts of these sizes."""
-    ends = np.cumsum([0, *sizes])
-    return [np.arange(start, end, dtype=np.int64) for start, end in pairwise(ends)]
 
 
 def _generator(step: str, seed: int) -> np.random.Generator:

@@ -26,9 +26,9 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
 
-from fl.data.examples import DataSet, Examples, Index
-from fl.data.partition import consecutive
+from fl.data.examples import DataSet, Examples, consecutive
 
 CONTEXT = 80
 VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -51,21 +51,15 @@ def parse(contents: Mapping[str, bytes], *, roles: int | None = None, train_frac
     spoken = list(role_texts(contents["pg100.txt"]).items())[:roles]
     if roles is not None and len(spoken) < roles:
         raise ValueError(f"expected at most the {len(spoken)} roles of the text, got {roles}")
-    train: list[np.ndarray[tuple[int, int], np.dtype[np.uint8]]] = []
-    test: list[np.ndarray[tuple[int, int], np.dtype[np.uint8]]] = []
+    train, test = [], []
     for _, text in spoken:
         windows = sliding_window_view(encode(text), CONTEXT + 1)
         cut = max(1, int(train_fraction * len(windows)))
         train.append(windows[:cut])
         test.append(windows[cut + CONTEXT - 1 :])
-    rows: list[Index] = consecutive([len(part) for part in train])
-    return DataSet(
-        "shakespeare",
-        _examples(train),
-        _examples(test),
-        classes=len(VOCABULARY),
-        roles=tuple((name, part) for (name, _), part in zip(spoken, rows, strict=True)),
-    )
+    rows = consecutive([len(part) for part in train])
+    named = tuple((name, part) for (name, _), part in zip(spoken, rows, strict=True))
+    return DataSet("shakespeare", _examples(train), _examples(test), len(VOCABULARY), named)
 
 
 def role_texts(content: bytes) -> dict[str, str]:
@@ -120,21 +114,16 @@ def fingerprint(content: bytes) -> str:
     return digest.hexdigest()
 
 
-def encode(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def encode(text: str) -> NDArray[np.uint8]:
     """Characters as their numbers in VOCABULARY."""
-    table = np.full(256, 255, dtype=np.uint8)
+    if unknown := set(text) - set(VOCABULARY):
+        raise ValueError(f"character {min(unknown, key=text.index)!r} is not in the vocabulary")
+    table = np.zeros(256, dtype=np.uint8)
     table[np.frombuffer(VOCABULARY.encode("ascii"), dtype=np.uint8)] = np.arange(len(VOCABULARY))
-    try:
-        codes = table[np.frombuffer(text.encode("ascii"), dtype=np.uint8)]
-    except UnicodeEncodeError as error:
-        raise ValueError(f"character {text[error.start]!r} is not in the vocabulary") from None
-    if codes.max(initial=0) == 255:
-        raise ValueError(f"character {text[int(np.argmax(codes))]!r} is not in the vocabulary")
-    return codes
+    return table[np.frombuffer(text.encode("ascii"), dtype=np.uint8)]
 
 
-def _examples(windows: list[np.ndarray[tuple[int, int], np.dtype[np.uint8]]]) -> Examples:
+def _examples(windows: list[NDArray[np.uint8]]) -> Examples:
     table = np.concatenate(windows)
-    return Examples(
-        torch.from_numpy(np.ascontiguousarray(table[:, :CONTEXT])), torch.from_numpy(table[:, CONTEXT].astype(np.int64))
-    )
+    inputs, labels = np.ascontiguousarray(table[:, :CONTEXT]), table[:, CONTEXT].astype(np.int64)
+    return Examples(torch.from_numpy(inputs), torch.from_numpy(labels))

@@ -22,8 +22,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 def test_names_in_the_configuration_are_those_of_the_code() -> None:
     assert set(schema.MODELS) == set(MODELS)
-    assert set(schema._rules()) == {*robust.AGGREGATORS, "weighted-mean"}
-    assert set(schema._attacks()) == {*robust.ATTACKS, "none", "label-flip"}
+    assert set(schema.keys(schema.Aggregation)["rule"].choices) == {*robust.AGGREGATORS, "weighted-mean"}
+    assert set(schema.keys(schema.Attack)["name"].choices) == {*robust.ATTACKS, "none", "label-flip"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fl.data import cifar10, mnist, shakespeare
+from fl.data import images, shakespeare
 
 
 def idx(array: np.ndarray, kind: int = 8) -> bytes:
@@ -21,7 +21,7 @@ def idx(array: np.ndarray, kind: int = 8) -> bytes:
 
 def test_idx_files_give_back_what_was_written():
     array = np.arange(24).reshape(2, 3, 4)
-    assert np.array_equal(mnist.read_idx(idx(array)), array)
+    assert np.array_equal(images.read_idx(idx(array)), array)
 
 
 @pytest.mark.parametrize(
@@ -38,21 +38,21 @@ def test_idx_files_give_back_what_was_written():
 )
 def test_inconsistent_idx_files_are_rejected(content: bytes, message: str):
     with pytest.raises(ValueError, match=message):
-        mnist.read_idx(content)
+        images.read_idx(content)
 
 
 def test_mnist_images_have_one_channel():
-    images, labels = np.arange(2 * 28 * 28).reshape(2, 28, 28) % 256, np.array([7, 3])
-    data = mnist.parse(
+    pixels, labels = np.arange(2 * 28 * 28).reshape(2, 28, 28) % 256, np.array([7, 3])
+    data = images.parse_mnist(
         {
-            "train-images-idx3-ubyte": idx(images),
+            "train-images-idx3-ubyte": idx(pixels),
             "train-labels-idx1-ubyte": idx(labels),
-            "t10k-images-idx3-ubyte": idx(images[:1]),
+            "t10k-images-idx3-ubyte": idx(pixels[:1]),
             "t10k-labels-idx1-ubyte": idx(labels[:1]),
         }
     )
     assert data.train.shape == (1, 28, 28)
-    assert np.array_equal(data.train.inputs[:, 0].numpy(), images)
+    assert np.array_equal(data.train.inputs[:, 0].numpy(), pixels)
     assert data.train.labels.tolist() == [7, 3]
     assert len(data.test) == 1
 
@@ -62,7 +62,7 @@ def test_cifar_records_are_label_then_red_green_blue_rows():
     content = b"".join(
         bytes([label]) + image.astype(np.uint8).tobytes() for label, image in zip([9, 2], pixels, strict=True)
     )
-    examples = cifar10.read_records(content)
+    examples = images.read_records(content)
     assert np.array_equal(examples.inputs.numpy(), pixels)
     assert examples.labels.tolist() == [9, 2]
     assert examples.inputs[1, 2, 0, 5] == pixels[1, 2, 0, 5]  # image 1, blue, first row, sixth pixel
@@ -72,15 +72,15 @@ def test_cifar_batches_are_joined_in_order():
     def batch(label: int) -> bytes:
         return bytes([label]) + bytes(3072)
 
-    contents = {name: batch(number) for number, name in enumerate(cifar10.FILES)}
-    data = cifar10.parse(contents)
+    contents = {name: batch(number) for number, name in enumerate(images.CIFAR10_FILES)}
+    data = images.parse_cifar10(contents)
     assert data.train.labels.tolist() == [0, 1, 2, 3, 4]
     assert data.test.labels.tolist() == [5]
 
 
 def test_a_cut_record_is_refused():
     with pytest.raises(ValueError, match="multiple of 3073 bytes"):
-        cifar10.read_records(bytes(3072))
+        images.read_records(bytes(3072))
 
 
 PLAYS = """\ufeffThe Project Gutenberg EBook

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl.data import DataSet, Examples, federate, flip_labels, load
-from fl.data.partition import by_role, consecutive, dirichlet, hold_out, iid, shards
+from fl.data.examples import consecutive
+from fl.data.partition import by_role, dirichlet, hold_out, iid, shards
 
 Deal = Callable[[np.ndarray, np.ndarray, int, int], tuple[np.ndarray, ...]]
 
