@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 
 def warm_up() -> None:
@@ -25,14 +25,8 @@ def warm_up() -> None:
     from secagg.kernels import jit
     from secagg.simulation.secure_sum import secure_sum
 
-    said: list[str] = []
-
-    def say_once(name: str) -> None:
-        if not said:
-            print("secagg: compiling numeric loops for this machine, once", file=sys.stderr, flush=True)
-        said.append(name)
-
-    with nullcontext() if jit.announced() else jit.announce(say_once):
+    notice = notice_once("secagg: compiling numeric loops for this machine, once")
+    with nullcontext() if jit.announced() else jit.announce(notice):
         jit.load()
         prg.backend()
         hashing.has_kernel()
@@ -56,8 +50,7 @@ def load_compiler() -> None:
     load()
 
 
-@contextmanager
-def announce_compilation(on_compile: Callable[[str], None]) -> Iterator[None]:
+def announce_compilation(on_compile: Callable[[str], None]) -> AbstractContextManager[None]:
     """Inside this context, call `on_compile` with a function's name each time one must be compiled.
 
     >>> import secagg
@@ -66,5 +59,15 @@ def announce_compilation(on_compile: Callable[[str], None]) -> Iterator[None]:
     """
     from secagg.kernels.jit import announce  # imports numba
 
-    with announce(on_compile):
-        yield
+    return announce(on_compile)
+
+
+def notice_once(text: str) -> Callable[[str], None]:
+    """For `announce_compilation`: print this text on standard error at the first compilation only."""
+    unsaid = [text]
+
+    def notice(_name: str) -> None:
+        if unsaid:
+            print(unsaid.pop(), file=sys.stderr, flush=True)
+
+    return notice

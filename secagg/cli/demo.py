@@ -76,44 +76,33 @@ def demonstrate(options: Namespace) -> Demo:
     order = sorted(plan.ids, key=lambda v: shake_256(b"drop %d %d" % (options.seed, v)).digest(8))
     drop = dict.fromkeys(order[: options.drop], DROP_STAGES[options.drop_at])
     vectors = {v: _vector(options.seed, v, length) for v in plan.ids}
-    cost, progress = Cost(), _Progress(sys.stderr.isatty() and not options.json)
-    with announce_compilation(progress.compiling):
+    cost, live = Cost(), sys.stderr.isatty() and not options.json
+
+    def show(text: str) -> None:
+        if live:
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    def on_stage(stage: Stage) -> None:
+        show(f"stage {stage.value}: {stage.name.lower()} ...")
+
+    with announce_compilation(lambda name: print(f"compiling {name} (only once on this machine)", file=sys.stderr)):
         prg.backend()
         start = time.perf_counter()
-        result = run(plan, vectors, identities, drop=drop, processes=cores(), cost=cost, on_stage=progress.stage)
+        result = run(plan, vectors, identities, drop=drop, processes=cores(), cost=cost, on_stage=on_stage)
         seconds = time.perf_counter() - start
-    progress.clear()
+    show("")
     expected = clear(plan, vectors, drop=drop)
     exact = set(result.groups) == set(expected.groups) and all(
         np.array_equal(opened.total, expected.groups[row].total) for row, opened in result.groups.items()
     )
-    truth = np.zeros(length)
-    for v in result.survivors:
-        truth += vectors[v]
-    error = float(np.max(np.abs(result.sum() - truth)))
-    return Demo(result, cost, seconds, exact, error)
+    truth = sum((vectors[v] for v in result.survivors), np.zeros(length))
+    return Demo(result, cost, seconds, exact, float(np.max(np.abs(result.sum() - truth))))
 
 
 def _vector(seed: int, client: int, length: int) -> npt.NDArray[np.float32]:
     """Numbers in [-1, 1), the same for the same seed everywhere."""
     key = shake_256(b"vector %d %d" % (seed, client)).digest(prg.MASK_KEY_BYTES)
     return (prg.mask(key, length).view(np.int32) * 2.0**-31).astype(np.float32)
-
-
-class _Progress:
-    def __init__(self, live: bool) -> None:
-        self._live = live
-
-    def stage(self, stage: Stage) -> None:
-        if self._live:
-            print(f"\r\x1b[Kstage {stage.value}: {stage.name.lower()} ...", end="", file=sys.stderr, flush=True)
-
-    def compiling(self, name: str) -> None:
-        print(f"compiling {name} (only once on this machine)", file=sys.stderr)
-
-    def clear(self) -> None:
-        if self._live:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def stages(demo: Demo) -> list[dict[str, Any]]:
@@ -165,10 +154,9 @@ def as_text(demo: Demo) -> str:
             f"{row['stage']:<14}{row['client_seconds'] * 1e3:>9.1f} ms{row['server_seconds'] * 1e3:>9.1f} ms"
             f"{_bytes(row['bytes_up_per_client']):>12}{_bytes(row['bytes_down_per_client']):>12}  {dropped}"
         )
-    verdict = "exact" if demo.exact else "WRONG"
     lines += [
         "",
-        f"The server learned the sum of {len(survivors)} vectors. The sum is {verdict} "
+        f"The server learned the sum of {len(survivors)} vectors. The sum is {'exact' if demo.exact else 'WRONG'} "
         f"(fixed-point rounding: at most {demo.error:.1e}). Everything took {demo.seconds:.2f} s.",
     ]
     return "\n".join(lines)

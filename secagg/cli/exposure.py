@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from secagg.compilation import announce_compilation
+from secagg.compilation import announce_compilation, notice_once
 from secagg.errors import UsageError
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
 from secagg.exposure.schedules import SCHEDULES, Schedule, keep_whole_atoms, shuffled
@@ -51,25 +50,13 @@ def run(options: Namespace) -> int:
         options.clients, hashlib.sha256(options.seed.encode()).digest(), options.round, options.drop,
         options.colluders, policy,
     )  # fmt: skip
-    with announce_compilation(_CompilationNotice()):
+    with announce_compilation(notice_once("compiling for this machine (only once) ...")):
         if options.plot is not None:
             _plot(case, schedule, options.plot)
             return 0
         everything, allowed = case.audit(schedule, enforce=False), case.audit(schedule)
-        answer = _as_json if options.json else _text
-        print(answer(case, schedule, everything, allowed))
+        print((_as_json if options.json else _text)(case, schedule, everything, allowed))
     return 0
-
-
-class _CompilationNotice:
-    """Says once, on standard error, why the first audit on a machine takes long."""
-
-    said = False
-
-    def __call__(self, name: str) -> None:
-        if not self.said:
-            print("compiling for this machine (only once) ...", file=sys.stderr)
-            self.said = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +104,7 @@ class Case:
     def groupings_opened_whole(self, schedule: Schedule) -> int:
         """How many groupings, counted from the first, the policy opens without closing a group."""
         for groupings in range(1, schedule.groupings + 1):
-            shorter = Schedule(name=schedule.name, size=schedule.size, groupings=groupings, atom=schedule.atom)
-            if self.audit(shorter).closed:
+            if self.audit(replace(schedule, groupings=groupings)).closed:
                 return groupings - 1
         return schedule.groupings
 
@@ -146,8 +132,8 @@ def _text(case: Case, schedule: Schedule, everything: Verdict, allowed: Verdict)
     lines += [f"  {count} group{'s' if count > 1 else ''} closed: {why}" for why, count in reasons.items()]
     if allowed.closed:
         whole = case.groupings_opened_whole(schedule)
-        lines += ["", f"The first {whole} of these groupings could be opened completely." if whole else
-                  "None of these groupings could be opened completely."]  # fmt: skip
+        which = f"The first {whole}" if whole else "None"
+        lines += ["", f"{which} of these groupings could be opened completely."]
     return "\n".join(lines)
 
 
@@ -161,7 +147,7 @@ def _headline(verdict: Verdict) -> str:
 
 def _kind(reason: str) -> str:
     """A reason without its details, for counting."""
-    if "survive" in reason or "survivor" in reason:
+    if "survivor" in reason:
         return "too few survivors"
     if "leverage" in reason:
         return "a client's leverage would exceed the limit"
@@ -186,9 +172,7 @@ def _as_json(case: Case, schedule: Schedule, everything: Verdict, allowed: Verdi
         {
             "clients": case.clients,
             "schedule": schedule.name,
-            "size": schedule.size,
-            "groupings": schedule.groupings,
-            "atom": schedule.atom,
+            **{key: getattr(schedule, key) for key in ("size", "groupings", "atom")},
             "dropped": case.dropped,
             "colluders": case.colluders,
             "policy": {key: getattr(case.policy, key) for key in ("anonymity", "max_leverage", "min_survivors")},
@@ -207,9 +191,7 @@ def _schedules(case: Case, asked: Schedule) -> Iterator[tuple[str, list[Schedule
         fitting = []
         for groupings in range(1, max(asked.groupings, 2) + 1):
             try:
-                schedule = Schedule(
-                    name=name, size=asked.size, groupings=groupings, atom=atom if name == "atoms" else 0
-                )
+                schedule = replace(asked, name=name, groupings=groupings, atom=atom if name == "atoms" else 0)
                 schedule.check(case.clients)
             except UsageError:
                 break

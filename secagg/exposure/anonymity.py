@@ -5,7 +5,7 @@ columns of a null-space basis are independent (MacWilliams and Sloane 1977, ch. 
 as parity check): no zero column for T = 2 (nobody is exposed), no two parallel for T = 3, no three in a plane
 for T = 4. `dependent` decides this on the random null vectors of `RowSpace`. It is cheap up to T = 4 and its
 cost grows with n^(T-2) beyond. So a larger T is decided only within a budget, proved by the schedule or, for
-two groupings, found as a minimum cut (`secagg.exposure.mincut`).
+two groupings, found as a minimum cut (`by_minimum_cut`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from math import comb, lcm
 
 import numpy as np
 
-from secagg.exposure import mincut
 from secagg.exposure.rowspace import RowSpace
 from secagg.kernels import montgomery
+from secagg.kernels.jit import kernel
 from secagg.kernels.montgomery import Index, Words
 from secagg.types import ClientId, Group, GroupId, Grouping
 
@@ -62,7 +62,7 @@ def bounds(space: RowSpace, rows: Mapping[GroupId, Sequence[int]]) -> tuple[int,
 
 
 def _component_bounds(space: RowSpace, columns: Index, rows: Mapping[GroupId, Sequence[int]]) -> tuple[int, int]:
-    exact = mincut.anonymity(rows, columns.tolist())
+    exact = by_minimum_cut(rows, columns.tolist())
     if exact is not None:
         return exact, exact
     upper = min(space.lightest(columns), *map(len, rows.values()))
@@ -143,3 +143,63 @@ def transversal_bound(groupings: Sequence[Grouping], columns: Sequence[Group], m
         if [set(group) for group in grouping] != lines:
             return 0
     return max(0, transversal_guarantee(m, c, len(groupings)) - missing)
+
+
+@kernel
+def minimum_cut(edges: Index) -> int:
+    """The weight of the lightest cut of a connected multigraph, given as a symmetric matrix (overwritten)."""
+    vertices = edges.shape[0]
+    merged = np.zeros(vertices, np.bool_)
+    lightest = np.int64(2**62)
+    for phase in range(vertices - 1):
+        seen = np.zeros(vertices, np.bool_)
+        pull = np.zeros(vertices, np.int64)
+        last, before = -1, -1
+        for _ in range(vertices - phase):
+            pick = -1
+            for v in range(vertices):
+                if not merged[v] and not seen[v] and (pick < 0 or pull[v] > pull[pick]):
+                    pick = v
+            before, last = last, pick
+            seen[pick] = True
+            for v in range(vertices):
+                pull[v] += edges[pick, v]
+        cut = np.int64(0)
+        for v in range(vertices):
+            if v != last:
+                cut += edges[last, v]
+        lightest = min(lightest, cut)
+        for v in range(vertices):
+            edges[before, v] += edges[last, v]
+            edges[v, before] = edges[before, v]
+            edges[last, v] = 0
+            edges[v, last] = 0
+        edges[before, before] = 0
+        merged[last] = True
+    return int(lightest)
+
+
+def by_minimum_cut(rows: Mapping[GroupId, Sequence[int]], columns: Collection[int]) -> int | None:
+    """T for connected rows of at most two groupings over these columns; None for more groupings.
+
+    Draw a vertex for every opened group and an edge for every client, from its group in one grouping to its group in
+    the other. An edge of a client whose group is closed ends at a common ground vertex. A combination gives client (u,
+    v) the coefficient f(u) + g(v). With the sign of g changed, this is a difference of potentials with the ground at 0.
+    So the combinations that the server can learn are the cut space of the graph, and the one with the fewest clients is
+    a minimum cut (Stoer and Wagner 1997). A client is exposed exactly if its edge is a bridge. Without dropouts there
+    is no bridge, because a regular bipartite graph has none.
+    """
+    sides = sorted({g for g, _ in rows})
+    if len(sides) > 2 or not rows:
+        return None
+    place = [dict[int, int](), dict[int, int]()]
+    for vertex, (row, members) in enumerate(sorted(rows.items()), start=1):
+        place[sides.index(row[0])] |= dict.fromkeys(members, vertex)
+    ends = [(place[0].get(column, 0), place[1].get(column, 0)) for column in columns]
+    grounded = any(0 in end for end in ends)
+    edges = np.zeros((len(rows) + 1, len(rows) + 1), np.int64)
+    for u, v in ends:
+        edges[u, v] += 1
+        edges[v, u] += 1
+    np.fill_diagonal(edges, 0)
+    return minimum_cut(edges if grounded else np.ascontiguousarray(edges[1:, 1:]))

@@ -12,7 +12,7 @@ fewer rows span less. `docs/exposure.md` has the theory.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
@@ -54,10 +54,9 @@ class Policy:
     def __post_init__(self) -> None:
         if self.mode not in (ENFORCE, REPORT_EVEN_IF_EXPOSED):
             raise UsageError(f"mode must be {ENFORCE!r} or {REPORT_EVEN_IF_EXPOSED!r}, not {self.mode!r}")
-        if type(self.min_survivors) is not int or self.min_survivors < 2:
-            raise UsageError(f"min_survivors must be an int of at least 2, not {self.min_survivors!r}")
-        if type(self.anonymity) is not int or self.anonymity < 2:
-            raise UsageError(f"anonymity must be an int of at least 2, not {self.anonymity!r}")
+        for name, value in (("min_survivors", self.min_survivors), ("anonymity", self.anonymity)):
+            if type(value) is not int or value < 2:
+                raise UsageError(f"{name} must be an int of at least 2, not {value!r}")
         if not 0.0 < self.max_leverage <= 1.0:
             raise UsageError(f"max_leverage must be above 0 and at most 1, not {self.max_leverage!r}")
 
@@ -168,7 +167,26 @@ def audit(
     if not policy.enforced:
         opened = [row for row in rows.members if rows.alive[row]]
         closed = {row: "it has no survivors" for row in rows.members if not rows.alive[row]}
-    return _describe(rows, policy, limits.proven, opened, closed, objections)
+    space, exposed, leverage = _span(rows, opened)
+    newly_exposed = _newly_exposed(rows)
+    anonymity = _anonymity(rows, policy, space, opened, limits.proven)
+    return Verdict(
+        policy=policy,
+        opened=frozenset(opened),
+        closed=MappingProxyType(closed),
+        objections=MappingProxyType(objections),
+        exposed=exposed,
+        would_expose=frozenset(client for _, clients in newly_exposed for client in clients),
+        clients=len(rows.clients),
+        rank=space.rank,
+        leverage=leverage,
+        anonymity=anonymity,
+        sentences=(
+            *([] if policy.enforced else ["REPORT ONLY: every group sum is opened, whatever it exposes"]),
+            f"{len(opened)} of {len(rows.members)} group sums are opened; {anonymity}",
+            *_sentences(policy, exposed, newly_exposed, objections),
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,32 +228,6 @@ def _proven(rows: Incidence, atoms: Sequence[Group], columns: Sequence[Group]) -
     if atoms:
         return {row: atom_bound(members, atoms, rows.missing) for row, members in rows.members.items()}
     return {}
-
-
-def _describe(
-    rows: Incidence,
-    policy: Policy,
-    proven: Mapping[GroupId, int],
-    opened: Sequence[GroupId],
-    closed: Mapping[GroupId, str],
-    objections: Mapping[GroupId, str],
-) -> Verdict:
-    space, exposed, leverage = _span(rows, opened)
-    newly_exposed = _newly_exposed(rows)
-    anonymity = _anonymity(rows, policy, space, opened, proven)
-    return Verdict(
-        policy=policy,
-        opened=frozenset(opened),
-        closed=MappingProxyType(dict(closed)),
-        objections=MappingProxyType(dict(objections)),
-        exposed=exposed,
-        would_expose=frozenset(client for _, clients in newly_exposed for client in clients),
-        clients=len(rows.clients),
-        rank=space.rank,
-        leverage=leverage,
-        anonymity=anonymity,
-        sentences=_sentences(policy, len(rows.members), len(opened), exposed, newly_exposed, objections, anonymity),
-    )
 
 
 def _span(rows: Incidence, opened: Sequence[GroupId]) -> tuple[RowSpace, frozenset[ClientId], Mapping[ClientId, float]]:
@@ -290,21 +282,15 @@ def _anonymity(
 
 def _sentences(
     policy: Policy,
-    total: int,
-    opened: int,
     exposed: Collection[ClientId],
     newly_exposed: Sequence[tuple[int, Collection[ClientId]]],
     objections: Mapping[GroupId, str],
-    anonymity: Anonymity,
-) -> tuple[str, ...]:
+) -> Iterator[str]:
     from secagg.exposure.selection import names
 
-    lines = [f"{opened} of {total} group sums are opened; {anonymity}"]
-    if not policy.enforced:
-        lines.insert(0, "REPORT ONLY: every group sum is opened, whatever it exposes")
     if exposed:
-        lines.append(f"the server learns the updates of {names(exposed)} exactly")
-    lines += [f"opening grouping {g} would expose {names(clients)}" for g, clients in newly_exposed]
-    kept = "stays closed" if policy.enforced else "should stay closed"
-    lines += [f"group {k} of grouping {g} {kept}: {why}" for (g, k), why in objections.items()]
-    return tuple(lines)
+        yield f"the server learns the updates of {names(exposed)} exactly"
+    for g, clients in newly_exposed:
+        yield f"opening grouping {g} would expose {names(clients)}"
+    for (g, k), why in objections.items():
+        yield f"group {k} of grouping {g} {'stays' if policy.enforced else 'should stay'} closed: {why}"

@@ -53,8 +53,7 @@ class Incidence:
         self.clients = tuple(sorted({client for row in self.members.values() for client in row}))
         column = {client: index for index, client in enumerate(self.clients)}
         self.index = {row: tuple(column[client] for client in members) for row, members in self.members.items()}
-        self.missing = {client for grouping in groupings for group in grouping for client in group}
-        self.missing -= set(self.clients)
+        self.missing = {v for grouping in groupings for group in grouping for v in group}.difference(self.clients)
         self.weights = _weights(self.clients, weights)
         self.key = digest(groupings, alive, frozenset(colluders), plan_hash)
 

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from secagg.exposure import mincut
-from secagg.exposure.anonymity import DECISION_DEPTH, decidable, dependent
+from secagg.exposure.anonymity import DECISION_DEPTH, by_minimum_cut, decidable, dependent
 from secagg.exposure.incidence import Incidence
 from secagg.exposure.leverage import Leverage
 from secagg.exposure.rowspace import RowSpace
@@ -159,7 +158,7 @@ class Pass:
         inside = np.flatnonzero(component == label)
         if not decidable(len(inside), need):
             rows = {row: self.rows.index[row] for row in kept if component[self.rows.index[row][0]] == label}
-            exact = mincut.anonymity(rows, inside.tolist())
+            exact = by_minimum_cut(rows, inside.tolist())
             if exact is None:
                 return f"anonymity {need} among {len(inside)} clients is not proven and too expensive to compute"
             few = f"{exact} clients" if exact < need else ""

@@ -24,7 +24,9 @@ import numpy.typing as npt
 
 from secagg.crypto import hashing
 from secagg.errors import SecAggError, UsageError
+from secagg.exposure import Verdict
 from secagg.protocol import wire
+from secagg.protocol.cache import NoCache
 from secagg.protocol.client import Client
 from secagg.protocol.messages import MaskedInput, ToClient, ToServer
 from secagg.protocol.plan import Plan
@@ -87,6 +89,28 @@ class Scenario:
             return None
         tamper = self.tamper.get(client.me)
         return tamper(stage, reply) if tamper else reply
+
+
+class SharedCache(NoCache):
+    """Remembers the last plan and the last verdict, so that clients of one process do not compute them n times.
+
+    Both depend on public data alone. A real client does not need this.
+    """
+
+    def __init__(self) -> None:
+        self._plan: tuple[bytes, Plan] | None = None
+        self._verdict: tuple[tuple[bytes, tuple[ClientId, ...]], Verdict] | None = None
+
+    def plan(self, data: bytes) -> Plan:
+        if self._plan is None or self._plan[0] != data:
+            self._plan = (data, super().plan(data))
+        return self._plan[1]
+
+    def verdict(self, plan: Plan, survivors: tuple[ClientId, ...]) -> Verdict:
+        key = (plan.hash, survivors)
+        if self._verdict is None or self._verdict[0] != key:
+            self._verdict = (key, super().verdict(plan, survivors))
+        return self._verdict[1]
 
 
 class InProcessClients:
@@ -269,7 +293,10 @@ def _serve(scenario: Scenario, pipe: Connection, vectors: Callable[[int], Ring32
         pipe.send_bytes(_ANSWER.pack(kind, client, slot, count, seconds) + body)
 
 
-def start_clients(scenario: Scenario, processes: int) -> ForkedClients | InProcessClients:
+Clients = ForkedClients | InProcessClients
+
+
+def start_clients(scenario: Scenario, processes: int) -> Clients:
     """Clients in forked processes, or in this one if `processes` is 1 or the system cannot fork."""
     if processes > 1 and hasattr(os, "fork"):
         return ForkedClients(scenario, processes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import numpy as np
@@ -22,8 +22,7 @@ from secagg.protocol.messages import ToClient
 from secagg.protocol.plan import Member, Plan
 from secagg.protocol.result import Dropout, GroupSum, Result, Stage
 from secagg.protocol.server import Server
-from secagg.simulation.cache import SharedCache
-from secagg.simulation.clients import ForkedClients, InProcessClients, Inputs, Scenario, Tamper, start_clients
+from secagg.simulation.clients import Clients, Inputs, Requests, Scenario, SharedCache, Tamper, start_clients
 from secagg.simulation.cost import Cost
 from secagg.simulation.misbehaviour import Misbehaviour
 from secagg.types import ClientId, Entropy, GroupId, Ring32
@@ -83,17 +82,23 @@ def run(
     array([3, 3])
     """
     misbehave = misbehave or {}
-    _check_on_roster(plan, {*(drop or {}), *(tamper or {}), *misbehave})
+    unknown = {*(drop or {}), *(tamper or {}), *misbehave}.difference(plan.ids)
+    if unknown:
+        raise UsageError(f"client {min(unknown)} is not on the roster")
     drop = _earlier(drop, {v: Stage.INPUTS for v, kind in misbehave.items() if kind is Misbehaviour.SILENCE})
-    tamper = {v: partial(kind.reply, plan=plan, identity=identities[v]) for v, kind in misbehave.items()} | dict(
-        tamper or {}
-    )
+    replies = {v: partial(kind.reply, plan=plan, identity=identities[v]) for v, kind in misbehave.items()}
     if processes > 1 and isinstance(journal, MemoryJournal):
         raise UsageError("a MemoryJournal cannot be shared between processes; use a FileJournal")
     cost = cost if cost is not None else Cost()
     cost.clients += len(plan.roster)
-    make = _client_factory(plan, identities, journal, entropy, threads=1 if processes > 1 else None)
-    clients = start_clients(Scenario(plan, make, inputs, tamper), processes)
+    cache, floors, records = SharedCache(), Floors.for_plan(plan), journal or MemoryJournal()
+    threads = 1 if processes > 1 else None
+
+    def make(v: ClientId) -> Client:
+        draw = entropy(v) if entropy else os.urandom
+        return Client(v, identities[v], floors, plan.round, records, entropy=draw, cache=cache, threads=threads)
+
+    clients = start_clients(Scenario(plan, make, inputs, {**replies, **(tamper or {})}), processes)
     server = Server(plan)
     outbox: Outbox = dict.fromkeys(plan.ids)
     try:
@@ -108,7 +113,7 @@ def run(
 
 def _run_stage(
     server: Server,
-    clients: ForkedClients | InProcessClients,
+    clients: Clients,
     outbox: Outbox,
     drop: Drop,
     cost: Cost,
@@ -116,8 +121,15 @@ def _run_stage(
 ) -> Outbox:
     """Deliver the server's messages and the answers of the clients that are present; close the stage."""
     stage = server.stage
-    present = (v for v in outbox if drop.get(v, Stage.DONE) > stage)
-    for answer in clients.answers(stage, _requests(outbox, present, stage, cost)):
+
+    def requests() -> Requests:
+        for client in outbox:
+            if drop.get(client, Stage.DONE) > stage:
+                with cost.serving(stage, time.thread_time):
+                    message = outbox[client]  # made now: one message in memory at a time
+                yield client, message
+
+    for answer in clients.answers(stage, requests()):
         cost.answered(stage, answer.seconds, up=answer.sent, down=answer.received)
         if answer.reply is not None:
             with cost.serving(stage, time.thread_time):
@@ -155,25 +167,16 @@ def clear(
                 totals[group] += encoded
             elif group in verdict.opened:
                 totals[group] = encoded.copy()
-    broken = {
-        v
-        for v, kind in misbehave.items()
-        if kind is Misbehaviour.BROKEN_BOXES and drop.get(v, Stage.DONE) > Stage.SHARES
-    }
-    lost = {
-        group: "a client in it dealt no usable shares"
-        for group in sorted(verdict.opened)
-        if broken.intersection(plan.group(group))
-    }
+    dealers = {v for v, kind in misbehave.items() if kind is Misbehaviour.BROKEN_BOXES}
+    broken = {v for v in dealers if drop.get(v, Stage.DONE) > Stage.SHARES}
+    opened = sorted(verdict.opened)
+    lost = {g: "a client in it dealt no usable shares" for g in opened if broken.intersection(plan.group(g))}
     present = frozenset(alive)
+    members = {g: tuple(v for v in plan.group(g) if v in present) for g in opened}
     return Result(
         plan=plan,
         survivors=tuple(alive),
-        groups={
-            group: GroupSum(totals[group], tuple(v for v in plan.group(group) if v in present))
-            for group in sorted(verdict.opened)
-            if group not in lost
-        },
+        groups={g: GroupSum(totals[g], members[g]) for g in opened if g not in lost},
         closed=verdict.closed,
         lost=lost,
         dropouts=dropouts,
@@ -196,29 +199,6 @@ def _clear_survivors(plan: Plan, drop: Drop) -> tuple[list[ClientId], dict[Clien
     return alive, dropouts
 
 
-def _client_factory(
-    plan: Plan,
-    identities: Mapping[ClientId, Identity],
-    journal: Journal | None,
-    entropy: Callable[[ClientId], Entropy] | None,
-    threads: int | None,
-) -> Callable[[ClientId], Client]:
-    """How a simulated client is made: all share one cache and, unless the caller gives one, one journal."""
-    cache, floors, records = SharedCache(), Floors.for_plan(plan), journal or MemoryJournal()
-
-    def make(v: ClientId) -> Client:
-        draw = entropy(v) if entropy else os.urandom
-        return Client(v, identities[v], floors, plan.round, records, entropy=draw, cache=cache, threads=threads)
-
-    return make
-
-
-def _check_on_roster(plan: Plan, clients: Collection[ClientId]) -> None:
-    unknown = set(clients).difference(plan.ids)
-    if unknown:
-        raise UsageError(f"client {min(unknown)} is not on the roster")
-
-
 def _earlier(drop: Drop | None, other: Drop) -> dict[ClientId, Stage]:
     """Both mappings together; a client in both stops at the earlier stage, and DONE is no dropout."""
     both = dict(drop or {})
@@ -226,13 +206,3 @@ def _earlier(drop: Drop | None, other: Drop) -> dict[ClientId, Stage]:
         if stage < Stage.DONE:
             both[client] = min(stage, both.get(client, Stage.DONE))
     return both
-
-
-def _requests(
-    outbox: Outbox, receivers: Iterator[ClientId], stage: Stage, cost: Cost
-) -> Iterator[tuple[ClientId, ToClient | None]]:
-    """What the server sends, made one message at a time."""
-    for client in receivers:
-        with cost.serving(stage, time.thread_time):
-            message = outbox[client]
-        yield client, message

@@ -17,6 +17,7 @@ from secagg.protocol.result import Result, Stage
 from secagg.simulation.run import make_identities, make_roster, run
 
 Array = npt.NDArray[Any]
+Limits = Mapping[str, int | None]  # threshold and colluders
 Value = npt.ArrayLike | Mapping[str, npt.ArrayLike]
 
 
@@ -99,12 +100,7 @@ def _array(value: npt.ArrayLike) -> Array:
 
 
 def _run_flat(
-    flat: Sequence[Array],
-    exact: bool,
-    anonymity: int,
-    drop: Mapping[int, Stage],
-    clip: float | None,
-    limits: Mapping[str, int | None],
+    flat: Sequence[Array], exact: bool, anonymity: int, drop: Mapping[int, Stage], clip: float | None, limits: Limits
 ) -> Result:
     largest = max(float(np.max(np.abs(vector.astype(np.float64)))) for vector in flat)
     if not math.isfinite(largest):

@@ -36,7 +36,7 @@ from secagg.protocol.client import Client
 from secagg.protocol.client_state import State
 from secagg.protocol.messages import ToClient, ToServer, Unmasking
 from secagg.protocol.wire import encode
-from secagg.simulation.cache import SharedCache
+from secagg.simulation.clients import SharedCache
 from secagg.simulation.run import make_roster
 from tests.secagg.drbg import Drbg
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.exposure import anonymity, mincut
+from secagg.exposure import anonymity
 from secagg.exposure.anonymity import atom_bound, bounds, decidable, dependent, transversal_bound, transversal_guarantee
 from secagg.exposure.rowspace import Field, RowSpace
 from secagg.exposure.schedules import Schedule
@@ -65,12 +65,12 @@ def test_dependent_columns_exist_exactly_if_a_smaller_combination_is_known(case,
 def test_anonymity_of_two_groupings_is_the_edge_connectivity_of_their_graph(case):
     _, rows = case
     for columns, part in anonymity._components(rows):
-        assert mincut.anonymity(part, sorted(columns)) == rational.lightest(part.values(), sorted(columns))
+        assert anonymity.by_minimum_cut(part, sorted(columns)) == rational.lightest(part.values(), sorted(columns))
 
 
 def test_three_groupings_have_no_graph():
     rows = {(g, 0): (0, 1, 2) for g in range(3)}
-    assert mincut.anonymity(rows, (0, 1, 2)) is None
+    assert anonymity.by_minimum_cut(rows, (0, 1, 2)) is None
 
 
 def test_without_dropouts_two_equal_groupings_expose_nobody():

@@ -127,7 +127,7 @@ def test_warm_up_loads_every_kernel_that_a_run_can_use() -> None:
 import secagg, sys
 secagg.warm_up()
 from numba.core.dispatcher import Dispatcher
-for name in ("kernels.field257", "kernels.montgomery", "kernels.sha", "exposure.leverage", "exposure.mincut"):
+for name in ("kernels.field257", "kernels.montgomery", "kernels.sha", "exposure.leverage", "exposure.anonymity"):
     for function in vars(sys.modules["secagg." + name]).values():
         if isinstance(function, Dispatcher) and not function.signatures:
             print(function.py_func.__name__, end=" ")

@@ -1,7 +1,7 @@
 """Whole runs: what all clients and the server cost, stage by stage, with and without dropouts.
 
 Every client runs in full and checks every signature, share and proof. Clients of one process share only public work
-that is the same for all: the decoded plan, common messages and the audit of the survivors (`secagg.simulation.cache`).
+that is the same for all: the decoded plan, common messages and the audit of the survivors (`SharedCache`).
 """
 
 from __future__ import annotations
