@@ -26,6 +26,7 @@ from fl.config.schema import Clusters, Experiment, Privacy
 from fl.errors import ConfigError
 from fl.secure import layout as secure
 from robust import AGGREGATORS, tolerance
+from secagg.protocol import default_colluders, default_threshold
 
 DROPOUT_ROUNDS = 8  # simulated rounds per candidate if clients drop out
 ROUNDS = 3  # simulated rounds per candidate otherwise
@@ -143,7 +144,7 @@ def _evaluate(question: Question, clusters: Clusters) -> Candidate:
     except ConfigError as error:
         return replace(candidate, ruled_out=str(error).removeprefix("clusters: "))
     cell = layout.cells[0]
-    _, threshold = secure.thresholds(cell)
+    threshold = default_threshold(cell, default_colluders(cell))
     candidate = replace(
         candidate,
         clusters=layout.clusters,

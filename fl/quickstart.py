@@ -17,9 +17,8 @@ from fl.reporting.measures import describe_bytes
 from fl.reporting.progress import display
 from fl.reporting.records import Folder
 from fl.reporting.report import report
-from fl.training.compilation import announce_compilation
 from fl.training.interrupt import Stopped
-from fl.training.loop import Trained, run
+from fl.training.loop import Trained, announce_compilation, run
 
 NAMES = ("SHARE", "FedAvg")
 INTRODUCTION = """\

@@ -29,7 +29,7 @@ from fl.flower.network import Network, Request, Response
 from fl.reporting.progress import LineProgress, Progress
 from fl.reporting.records import Folder, write
 from fl.secure.layout import Cell
-from fl.secure.results import CellResult
+from fl.secure.population import CellResult
 from fl.training.randomness import attackers, context
 from secagg import Dropout, Server, Stage, TooFewSurvivors, UsageError, encode
 from secagg.protocol import Outbox
@@ -267,15 +267,15 @@ class Engine:
         run.server = Server.restore(data)
 
     def _outcome(self, run: CellRun) -> CellResult:
-        cohort, cost = self.agreement.cohort, run.cost
-        cost.clients = len(run.cell.clients)
+        run.cost.clients = len(run.cell.clients)
+        outcome = partial(CellResult, cell=run.cell, weights=self.agreement.cohort.weights, cost=run.cost)
         if run.failed:
             why = run.failed + (" (a resumed run)" if run.resumed else "")
-            return cohort.failed(run.cell, run.dropouts, why, cost)
-        outcome = cohort.succeeded(run.cell, run.server.result(), cost)
-        for client in outcome.dropouts.keys() & run.dropouts.keys():
-            outcome.dropouts[client] = run.dropouts[client]  # the same stage, with the reason
-        return outcome
+            return outcome(dropouts=dict(run.dropouts), failed=why)
+        result = run.server.result()
+        # A client in both has the same stage in both, and run.dropouts has the reason.
+        dropouts = {client: run.dropouts.get(client, dropout) for client, dropout in result.dropouts.items()}
+        return outcome(dropouts=dropouts, result=result)
 
 
 # --- the app ------------------------------------------------------------------------------------------------

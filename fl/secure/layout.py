@@ -15,7 +15,7 @@ from functools import lru_cache
 from fl.config.schema import Experiment, Privacy
 from fl.errors import ConfigError
 from secagg import Plan, Policy, Schedule, UsageError, Verdict
-from secagg.protocol import GroupId, Member, default_colluders, default_threshold
+from secagg.protocol import GroupId, Member
 
 MAX_LEFT_OUT_PERCENT = 10  # a cell or cluster of another size wastes fewer clients
 
@@ -107,12 +107,6 @@ def _fits(schedule: Schedule, clusters: int) -> bool:
         return False
 
 
-def thresholds(n: int) -> tuple[int, int]:
-    """The default number of colluders and the default threshold in a cell of n clients."""
-    colluders = default_colluders(n)
-    return colluders, default_threshold(n, colluders)
-
-
 def training_seed(seed: int) -> bytes:
     """The public randomness of a simulated training. Real trainings take it from commit and reveal."""
     return hashlib.sha256(b"fl/training-seed/v1:%d" % seed).digest()
@@ -134,9 +128,6 @@ def policy(experiment: Experiment) -> Policy:
     )
 
 
-# --- what a layout would reveal -----------------------------------------------------------------------------
-
-
 def check_exposure(experiment: Experiment, layout: Layout) -> None:
     """Raise ConfigError for clusters that the audit would keep closed even if nobody dropped out."""
     if experiment.method == "no-share":
@@ -156,8 +147,7 @@ def check_exposure(experiment: Experiment, layout: Layout) -> None:
     verdict = plan.audit(range(size)) if enforced else None
     if verdict is None or not verdict.closed:
         return
-    opened = len(verdict.opened)
-    exposed = len(verdict.would_expose)
+    opened, exposed = len(verdict.opened), len(verdict.would_expose)
     leak = f"expose {exposed} of {size} clients" if exposed else f"break anonymity {privacy.anonymity} or max_leverage"
     raise ConfigError(
         f"clusters.groupings: {schedule.groupings} {schedule.name} groupings in clusters of {schedule.size} "
@@ -168,11 +158,10 @@ def check_exposure(experiment: Experiment, layout: Layout) -> None:
 
 def _alternatives(experiment: Experiment, size: int, schedule: Schedule) -> str:
     """What to write instead: the most groupings that are safe, with this schedule and with others."""
-    rules, offers = policy(experiment), []
+    offers = []
     for name in dict.fromkeys((schedule.name, "transversal")):
         other = replace(schedule, name=name, atom=0, groupings=1)
-        most = safe_groupings(size, other, rules, seed=experiment.seed)
-        if most:
+        if most := _safe_groupings(size, other, policy(experiment), experiment.seed):
             offers.append(f"schedule = {name!r} allows groupings = {most}")
     atom = max(2, experiment.privacy.anonymity)
     if size >= 4 * atom:
@@ -181,19 +170,17 @@ def _alternatives(experiment: Experiment, size: int, schedule: Schedule) -> str:
     return "; ".join(offers)
 
 
-def safe_groupings(n: int, schedule: Schedule, rules: Policy, *, seed: int, most: int = 10) -> int:
-    """The largest number of groupings, up to `most`, of which the audit opens every sum; 0 if none."""
-    safe = 0
-    for groupings in range(1, most + 1):
+def _safe_groupings(n: int, schedule: Schedule, rules: Policy, seed: int) -> int:
+    """The largest number of groupings, up to 10, of which the audit opens every sum; 0 if none."""
+    for groupings in range(1, 11):
+        wider = replace(schedule, groupings=groupings)
         try:
-            wider = replace(schedule, groupings=groupings)
             wider.check(n)
             if preview(n, wider, rules, seed=seed, round=0, dropouts=())[1].closed:
-                break
+                return groupings - 1
         except UsageError:
-            break
-        safe = groupings
-    return safe
+            return groupings - 1
+    return 10
 
 
 @lru_cache(maxsize=4)  # the planner asks again for what it has just seen

@@ -1,4 +1,4 @@
-"""Who takes part in a training, who is summed with whom in each round, and how one cell is run.
+"""Who takes part in a training, who is summed with whom in each round, and what the run of one cell gives.
 
 Samples, cells, clusters and the clients that are left out are drawn by `secagg` from the training seed and the round.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +18,103 @@ import secagg
 from fl.config.schema import Experiment
 from fl.errors import ConfigError
 from fl.secure.layout import Cell, Layout, placeholder_roster, policy, training_seed
-from fl.secure.results import CellResult, UnprotectedResult
 from secagg import Dropout, Identity, Member, Plan, Result, Stage, TooFewSurvivors, UsageError, Verdict
 from secagg.crypto import FixedPoint
 from secagg.exposure import Anonymity, shuffled
-from secagg.protocol import GroupSum
+from secagg.protocol import GroupId, GroupSum
 from secagg.simulation import Cost, Misbehaviour, clear, cores, make_identities, make_roster, run
 
 Vector = NDArray[np.float32]
 NO_ANSWER = "it did not answer in time"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UnprotectedResult:
+    """What a `Result` is without secure aggregation: the server sees every encoded update."""
+
+    survivors: tuple[int, ...]
+    groups: Mapping[GroupId, GroupSum]
+    verdict: Verdict
+    encoding: FixedPoint
+    closed: Mapping[GroupId, str] = field(default_factory=dict)
+    lost: Mapping[GroupId, str] = field(default_factory=dict)
+    blamed: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True, kw_only=True)
+class CellResult:
+    """What the server has after a cell's run: a result, or the reason why there is none.
+
+    `weights` has the weight of every client of the cohort, by its number.
+    """
+
+    cell: Cell
+    weights: Sequence[int]
+    dropouts: dict[int, Dropout]
+    cost: Cost
+    result: Result | UnprotectedResult | None = None
+    failed: str = ""
+
+    def clusters(self) -> dict[GroupId, tuple[int, ...]]:
+        """The survivors of every cluster of the cell. Without SHARE only survivors have a cluster."""
+        survivors = set(self.result.survivors) if self.result else set()
+        return {
+            row: tuple(client for client in clients if client in survivors)
+            for row, clients in self.cell.clusters().items()
+            if self.cell.plan or row[1] in survivors
+        }
+
+    def state(self, cluster: GroupId) -> tuple[str, str]:
+        """`opened`, `closed` or `lost`, and the reason if the cluster's sum was not opened."""
+        if self.result is None:
+            return "lost", "too few clients answered"
+        for state, reasons in (("lost", self.result.lost), ("closed", self.result.closed)):
+            if cluster in reasons:
+                return state, reasons[cluster]
+        return "opened", ""
+
+    def opened(self, grouping: int) -> list[GroupId]:
+        """The clusters of one grouping whose sums were opened."""
+        return sorted(row for row in self.result.groups if row[0] == grouping) if self.result else []
+
+    def mean(self, cluster: GroupId, out: Vector | None = None) -> Vector:
+        """The weighted mean of a cluster's updates: g_j of Algorithm 1."""
+        assert self.result is not None
+        group = self.result.groups[cluster]
+        divisor = self._weight(group.members) / self._mean_weight
+        return self._encoding.decode(group.total, divisor=divisor, out=out)
+
+    def total(self, grouping: int) -> tuple[NDArray[np.float64], int]:
+        """The sum of a grouping's opened clusters, added as integers, and their weight (Lemma 1).
+
+        Any two groupings of the same survivors give the same integers, and therefore the same floats.
+        """
+        assert self.result is not None
+        sums = [self.result.groups[row] for row in self.opened(grouping)]
+        whole = sum(part.total.view(np.int32).astype(np.int64) for part in sums)
+        weight = sum(self._weight(part.members) for part in sums)
+        return np.asarray(whole, dtype=np.float64) * (self._mean_weight / self._encoding.scale), weight
+
+    def forget(self, grouping: int) -> None:
+        """Free the sums of a grouping that was aggregated: at the paper's size all of them are 1.7 GB."""
+        if self.result is not None:
+            kept = {row: part for row, part in self.result.groups.items() if row[0] != grouping}
+            self.result = replace(self.result, groups=kept)
+
+    def _weight(self, clients: Iterable[int]) -> int:
+        return sum(self.weights[client] for client in clients)
+
+    @property
+    def _mean_weight(self) -> float:
+        """The mean n_i of the cell: updates were multiplied by n_i over this before they were encoded."""
+        return self._weight(self.cell.clients) / len(self.cell.clients)
+
+    @property
+    def _encoding(self) -> FixedPoint:
+        assert self.result is not None
+        encoding = self.result.encoding if isinstance(self.result, UnprotectedResult) else self.result.plan.encoding
+        assert isinstance(encoding, FixedPoint)
+        return encoding
 
 
 class Cohort:
@@ -85,20 +175,6 @@ class Cohort:
         except UsageError as error:
             raise ConfigError(f"privacy: {error}") from None
 
-    def succeeded(self, cell: Cell, result: Result, cost: Cost) -> CellResult:
-        """The outcome of a run that has a result."""
-        return CellResult(
-            cell=cell, weights=self._weights_in(cell), dropouts=dict(result.dropouts), cost=cost, result=result
-        )
-
-    def failed(self, cell: Cell, dropouts: Mapping[int, Dropout], reason: str, cost: Cost) -> CellResult:
-        """The outcome of a run that opened nothing."""
-        weights = self._weights_in(cell)
-        return CellResult(cell=cell, weights=weights, dropouts=dict(dropouts), cost=cost, failed=reason)
-
-    def _weights_in(self, cell: Cell) -> dict[int, int]:
-        return {client: self.weights[client] for client in cell.clients}
-
 
 class Population(Cohort):
     """A cohort whose clients are all simulated in this process, so it holds every key."""
@@ -131,10 +207,14 @@ class Population(Cohort):
         inside = set(cell.clients)
         drop = {client: stage for client, stage in drop.items() if client in inside}
         misbehave = {client: kind for client, kind in misbehave.items() if client in inside}
-        plan, cost = cell.plan, Cost()
+        dropouts = {client: Dropout(stage, NO_ANSWER) for client, stage in drop.items()}
+        cost = Cost(clients=0 if self.secure else len(inside))  # a secure run counts its clients itself
+        outcome = partial(CellResult, cell=cell, weights=self.weights, cost=cost)
+        plan = cell.plan
         if plan is None:
-            cost.clients = len(cell.clients)
-            return self._unprotected(cell, inputs, drop, misbehave, cost)
+            dropouts |= {c: Dropout(Stage.INPUTS, f"it misbehaved: {kind.value}") for c, kind in misbehave.items()}
+            survivors = tuple(client for client in cell.clients if client not in dropouts)
+            return outcome(dropouts=dropouts, result=self._unprotected(survivors, inputs))
         zeros = np.zeros(plan.length, dtype=np.float32)
         inputs = {**dict.fromkeys(inside.difference(cell.clustered), zeros), **inputs}
         try:
@@ -150,54 +230,31 @@ class Population(Cohort):
                     on_answer=on_answer,
                 )
             else:
-                cost.clients = len(cell.clients)
                 result = clear(plan, inputs, drop=drop, misbehave=misbehave)
         except TooFewSurvivors as error:
-            dropouts = {client: Dropout(stage, NO_ANSWER) for client, stage in drop.items()}
             silent = (c for c, kind in misbehave.items() if kind is Misbehaviour.SILENCE)
             dropouts = dict.fromkeys(silent, Dropout(Stage.INPUTS, NO_ANSWER)) | dropouts
-            return self.failed(cell, dropouts, str(error), cost)
-        return self.succeeded(cell, result, cost)
+            return outcome(dropouts=dropouts, failed=str(error))
+        return outcome(dropouts=dict(result.dropouts), result=result)
 
-    def _unprotected(
-        self,
-        cell: Cell,
-        inputs: Mapping[int, Vector],
-        drop: Mapping[int, Stage],
-        misbehave: Mapping[int, Misbehaviour],
-        cost: Cost,
-    ) -> CellResult:
+    def _unprotected(self, survivors: tuple[int, ...], inputs: Mapping[int, Vector]) -> UnprotectedResult:
         """The baseline without SHARE: the server sees every encoded update, and nothing is protected."""
         encoding = FixedPoint(clients=1, clip=self.experiment.privacy.clip)
-        dropouts = {client: Dropout(stage, NO_ANSWER) for client, stage in drop.items()}
-        for client, kind in misbehave.items():
-            dropouts[client] = Dropout(Stage.INPUTS, f"it misbehaved: {kind.value}")
-        survivors = tuple(client for client in cell.clients if client not in dropouts)
-        result = UnprotectedResult(
-            survivors=survivors,
-            groups={(0, c): GroupSum(encoding.encode(inputs[c])[0], (c,)) for c in survivors},
-            verdict=_everything_exposed(survivors, self.experiment),
-            encoding=encoding,
+        verdict = Verdict(
+            policy=policy(self.experiment),
+            opened=frozenset((0, client) for client in survivors),
+            closed={},
+            objections={},
+            exposed=frozenset(survivors),
+            would_expose=frozenset(survivors),
+            clients=len(survivors),
+            rank=len(survivors),
+            leverage=dict.fromkeys(survivors, 1.0),
+            anonymity=Anonymity(1, 1, "every update is visible"),
+            sentences=("NO SECURE AGGREGATION: the server learns every client's update exactly",),
         )
-        weights = self._weights_in(cell)
-        return CellResult(cell=cell, weights=weights, dropouts=dropouts, cost=cost, result=result)
-
-
-def _everything_exposed(survivors: tuple[int, ...], experiment: Experiment) -> Verdict:
-    """What the audit would say where the server sees every update."""
-    return Verdict(
-        policy=policy(experiment),
-        opened=frozenset((0, client) for client in survivors),
-        closed={},
-        objections={},
-        exposed=frozenset(survivors),
-        would_expose=frozenset(survivors),
-        clients=len(survivors),
-        rank=len(survivors),
-        leverage=dict.fromkeys(survivors, 1.0),
-        anonymity=Anonymity(1, 1, "every update is visible"),
-        sentences=("NO SECURE AGGREGATION: the server learns every client's update exactly",),
-    )
+        groups = {(0, c): GroupSum(encoding.encode(inputs[c])[0], (c,)) for c in survivors}
+        return UnprotectedResult(survivors=survivors, groups=groups, verdict=verdict, encoding=encoding)
 
 
 def _worth_forking(plan: Plan) -> bool:

@@ -12,11 +12,10 @@ from numpy.typing import NDArray
 import robust
 from fl.config.rules import assumed_bad, filled, needs_validation
 from fl.config.schema import Experiment
+from fl.training.models import Matrix, Vector
 from fl.training.workers import Trainer
 from secagg.protocol import GroupId
 
-Vector = NDArray[np.float32]
-Matrix = NDArray[np.float32]
 ClusterId = tuple[int, GroupId]  # the number of a cell, and of a cluster in it
 SAMPLED_COORDINATES: Final = 512  # to estimate how much of a cluster a coordinate-wise rule uses
 
@@ -101,10 +100,3 @@ def _kept(found: robust.Aggregate, means: Matrix, f: int) -> tuple[float, ...]:
     nearest = np.argsort(np.argsort(distance, axis=0, kind="stable"), axis=0, kind="stable") < count - f
     fair = (count - f) / count
     return tuple(float(min(1.0, share / fair)) for share in nearest.mean(axis=1))
-
-
-def attacked(experiment: Experiment, updates: Matrix, bad: NDArray[np.bool_], random: np.random.Generator) -> Matrix:
-    """What the Byzantine clients of a cell send instead of their own honest updates."""
-    attack = robust.ATTACKS[experiment.attack.name]
-    made = attack(updates[~bad], int(bad.sum()), own=updates[bad], rng=random, **experiment.attack.options)
-    return np.asarray(made, dtype=np.float32)

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from fl.data.examples import Examples, Federated, Index
 from fl.errors import TrainingError
-from fl.training.models import Factory, Matrix, Vector, build, dimension, flatten, parameters, split, unflatten
+from fl.training.models import Factory, Matrix, Vector, build, flatten, join, parameters, split, unflatten
 
 EVALUATION_BATCH = 200
 """Examples in one forward pass of an evaluation. Fixed, because the sum of the losses rounds by batch."""
@@ -97,7 +97,32 @@ def minibatches(rows: Index, local: LocalTraining, generator: np.random.Generato
             yield order[step * local.batch_size : (step + 1) * local.batch_size]
 
 
-class Learner:
+class TrainerBase:
+    """What a Learner and a Pool share: the task, its initial vector, and use in a `with` statement."""
+
+    def __init__(self, task: Task, module: nn.Module) -> None:
+        self.task = task
+        self._initial = flatten(module)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what the trainer has started."""
+
+    @property
+    def dimension(self) -> int:
+        return len(self._initial)
+
+    def initial(self) -> Vector:
+        """x^0: the parameters that the task's seed gives."""
+        return self._initial.copy()
+
+
+class Learner(TrainerBase):
     """The model and data of one process: trains clients, and measures vectors.
 
     `together` is how many clients are trained at once with stacked weights (torch.func), which pays on a GPU.
@@ -109,40 +134,24 @@ class Learner:
     """
 
     def __init__(self, task: Task, *, device: torch.device | str = "cpu", together: int | None = None) -> None:
-        self.task = task
-        self.device = torch.device(device)
         self._module = task.build()
-        self._initial = flatten(self._module)
+        super().__init__(task, self._module)
+        self.device = torch.device(device)
         self._module.to(self.device)
         kernels = [p for p in parameters(self._module) if p.dim() == 4 and self.device.type == "cpu"]
         for p in kernels:
             p.data = p.data.contiguous(memory_format=torch.channels_last)
         self._channels_last = bool(kernels)
-        self._parameters: list[Tensor] = list(parameters(self._module))
+        self._parameters: list[Tensor] = [*parameters(self._module)]
         self._momenta = [torch.zeros_like(p) for p in self._parameters]
         self._buffers = {name: buffer.cpu().clone() for name, buffer in self._module.named_buffers()}
-        data = task.data
-        self._train = data.train.to(self.device)
-        self._parts = {"test": data.test.to(self.device)}
-        if data.validation is not None:
-            self._parts["validation"] = data.validation.to(self.device)
+        self._train = task.data.train.to(self.device)
+        held = {"test": task.data.test, "validation": task.data.validation}
+        self._parts = {name: examples.to(self.device) for name, examples in held.items() if examples is not None}
         self.together = together or (1 if self.device.type == "cpu" else 16)
         self.not_together = "" if self.together == 1 else self._stacking_problem()
         if self.not_together:
             self.together = 1
-
-    def __enter__(self) -> Learner:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Does nothing; a Pool has workers to end, and both are used in the same way."""
-
-    @property
-    def dimension(self) -> int:
-        return dimension(self._module)
 
     @property
     def at_once(self) -> int:
@@ -152,12 +161,7 @@ class Learner:
     @property
     def machine(self) -> dict[str, Any]:
         """What trains, for the record of a run."""
-        together = self.not_together or self.together
-        return {"workers": 0, "device": str(self.device), "together": together}
-
-    def initial(self) -> Vector:
-        """x^0: the parameters that the task's seed gives."""
-        return self._initial.copy()
+        return {"workers": 0, "device": str(self.device), "together": self.not_together or self.together}
 
     def train(self, start: Vector, clients: Sequence[int], *, round_index: int, out: Matrix | None = None) -> Matrix:
         """x_{i,K} - x^t of each client, as rows in the order of `clients`."""
@@ -187,16 +191,16 @@ class Learner:
 
     def evaluate(self, vector: Vector, part: str = "test") -> Score:
         """Accuracy and mean loss of a vector on the `test` or `validation` examples."""
-        return total_score(self.batch_scores(vector, part, 0, batch_count(len(self._part(part)))))
+        return total_score(self.batch_scores(vector, part))
 
-    def batch_scores(self, vector: Vector, part: str, first: int, last: int) -> list[tuple[float, int, int]]:
+    def batch_scores(
+        self, vector: Vector, part: str, first: int = 0, last: int | None = None
+    ) -> list[tuple[float, int, int]]:
         """The sum of losses, number right and number of examples of each batch from first to last - 1."""
         examples = self._part(part)
         scores = []
         with self._measuring(vector), torch.no_grad():
-            for batch in range(first, last):
-                end = min((batch + 1) * EVALUATION_BATCH, len(examples))
-                index = torch.arange(batch * EVALUATION_BATCH, end, device=self.device)
+            for index in self._batches(None, len(examples))[first:last]:
                 logits, labels = self._forward(examples, index)
                 loss = cross_entropy(logits, labels, reduction="sum")
                 right = (logits.argmax(dim=1) == labels).sum()
@@ -210,30 +214,27 @@ class Learner:
         Def. 2): with `at` = x the vectors are such updates, and no matrix of candidate models is needed.
         """
         examples = self._part("validation")
-        index = self._index(rows, len(examples))
+        batches = self._batches(rows, len(examples))
         found = np.empty(len(vectors))
         for i, vector in enumerate(vectors):
             with self._measuring(vector if at is None else at + vector), torch.no_grad():
                 total = 0.0
-                for some in _batches(index):
+                for some in batches:
                     logits, labels = self._forward(examples, some)
                     total += cross_entropy(logits, labels, reduction="sum").item()
-            found[i] = total / len(index)
+            found[i] = total / sum(map(len, batches))
         return found
 
     def gradient(self, vector: Vector, rows: Index | None = None) -> Vector:
         """The gradient of f_s at a vector, for Zeno++ (Algorithm 2 of SHARE), over the same examples."""
         examples = self._part("validation")
-        index = self._index(rows, len(examples))
-        found = np.zeros(self.dimension, dtype=np.float32)
+        batches = self._batches(rows, len(examples))
+        count = sum(map(len, batches))
         with self._measuring(vector):
-            for some in _batches(index):
+            for some in batches:
                 logits, labels = self._forward(examples, some)
-                torch.autograd.backward(cross_entropy(logits, labels, reduction="sum") / len(index))
-            with torch.no_grad():
-                views = split(torch.from_numpy(found), self._module)
-                for part, gradient in zip(views, self._gradients(), strict=True):
-                    part.copy_(gradient)
+                torch.autograd.backward(cross_entropy(logits, labels, reduction="sum") / count)
+            found: Vector = join(self._gradients()).cpu().numpy()
         return found
 
     def _train_one(self, start: Tensor, client: int, round_index: int, out: Tensor) -> None:
@@ -258,11 +259,7 @@ class Learner:
                 maximize=False,
                 is_first_step=step == 0,
             )
-        with torch.no_grad():
-            after = torch.empty_like(start)
-            for part, parameter in zip(split(after, self._module), self._parameters, strict=True):
-                part.copy_(parameter)
-            out.copy_(after.sub_(start))
+        out.copy_(join(self._parameters).sub_(start))
 
     def _train_together(self, start: Tensor, clients: Sequence[int], round_index: int, out: Tensor) -> None:
         """Train clients stacked along a new first axis. Short minibatches are padded, with weight zero."""
@@ -346,11 +343,12 @@ class Learner:
             raise ValueError(f"this task has no {part} examples, only {', '.join(self._parts)}")
         return self._parts[part]
 
-    def _index(self, rows: Index | None, count: int) -> Tensor:
+    def _batches(self, rows: Index | None, count: int) -> tuple[Tensor, ...]:
+        """These rows, or all `count` of them, in batches of an evaluation."""
         index = torch.arange(count) if rows is None else torch.from_numpy(np.asarray(rows, dtype=np.int64))
         if len(index) == 0:
             raise ValueError("a loss needs at least one example")
-        return index.to(self.device)
+        return index.to(self.device).split(EVALUATION_BATCH)
 
     @contextmanager
     def _measuring(self, vector: Vector) -> Iterator[None]:
@@ -371,10 +369,6 @@ class Learner:
                     f"buffer {name} changed in training, but only parameters are part of an update; use a "
                     "model that keeps no running statistics"
                 )
-
-
-def _batches(index: Tensor) -> list[Tensor]:
-    return [index[first : first + EVALUATION_BATCH] for first in range(0, len(index), EVALUATION_BATCH)]
 
 
 def batch_count(examples: int) -> int:

@@ -6,7 +6,8 @@ import copy
 import resource
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+import robust
+import secagg
 from fl.config.checks import experiment
 from fl.config.rules import attack_warning
 from fl.config.schema import LABEL_FLIP, Experiment, to_tables
@@ -27,16 +30,13 @@ from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, now, versions
 from fl.secure.layout import Layout
 from fl.secure.population import Population
-from fl.training.compilation import announce_compilation
 from fl.training.interrupt import Interrupt, Stopped
 from fl.training.learner import LocalTraining, Task
-from fl.training.models import Factory, split, unflatten
+from fl.training.models import Factory, Vector, unflatten
 from fl.training.randomness import attackers
 from fl.training.round import Played, Setting, play
 from fl.training.workers import open_trainer
 from secagg.simulation import cores
-
-Vector = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,9 +64,7 @@ class Trained:
     @property
     def model(self) -> nn.Module:
         """The trained model, ready for use."""
-        module = self.task.build()
-        unflatten(self.x, module)
-        return module.eval()
+        return _module(self.task, self.x).eval()
 
 
 def prepare(experiment: Experiment) -> Federated:
@@ -139,6 +137,24 @@ def run(
         return train_rounds(setting, task, folder, partial(play, setting, population))
 
 
+@contextmanager
+def announce_compilation(notice: Callable[[str], None]) -> Iterator[None]:
+    """Give notice once if kernels of `secagg` or `robust` are compiled here: a first run would seem to hang."""
+    compiled: list[str] = []
+
+    def once(name: str) -> None:
+        if not compiled:
+            notice("compiling kernels for this machine; they are kept for the next time")
+        compiled.append(name)
+
+    robust.on_compile(once)
+    try:
+        with secagg.announce_compilation(once):
+            yield
+    finally:
+        robust.on_compile(None)
+
+
 def _check_machine(experiment: Experiment) -> None:
     device, cuda = experiment.machine.device, torch.cuda.is_available()
     if device == "cuda" and not cuda:
@@ -174,8 +190,8 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
             folder.describe(_info(setting, x))
     else:
         x, last, history = checkpoint.x, checkpoint.last, list(checkpoint.history)
-    show.begin(experiment.name, experiment.rounds, len(history))
     done = len(history)
+    show.begin(experiment.name, experiment.rounds, done)
     reason = stop_reason(experiment, history)
     try:
         while done < experiment.rounds and not reason:
@@ -246,13 +262,15 @@ def _info(setting: Setting, x: Vector) -> dict[str, Any]:
 
 def _parameters(task: Task, x: Vector) -> dict[str, NDArray[Any]]:
     """The trained vector as named parameters, as `load_state_dict` takes them."""
+    trained = ((name, p) for name, p in _module(task, x).named_parameters() if p.requires_grad)
+    return {name: np.ascontiguousarray(p.detach().numpy()) for name, p in trained}
+
+
+def _module(task: Task, x: Vector) -> nn.Module:
     module = task.build()
-    names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-    parts = split(torch.from_numpy(x), module)
-    return {name: np.ascontiguousarray(part.numpy()) for name, part in zip(names, parts, strict=True)}
+    unflatten(x, module)
+    return module
 
-
-# --- from Python --------------------------------------------------------------------------------------------
 
 Pair = tuple[Any, Any]
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Callable
-from itertools import pairwise
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Final
 
 import numpy as np
@@ -107,14 +107,13 @@ def resolve(model: str | Factory) -> Factory:
     module, colon, name = model.partition(":")
     if not colon or not module or not name:
         raise ValueError(f"unknown model {model!r}: one of {', '.join(MODELS)}, or module:function")
-    found: object = importlib.import_module(module)
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"model {model!r}: {module} has no {name}")
-        found = getattr(found, part)
-    if not callable(found):
+    imported = importlib.import_module(module)
+    try:
+        factory: Factory = attrgetter(name)(imported)
+    except AttributeError:
+        raise ValueError(f"model {model!r}: {module} has no {name}") from None
+    if not callable(factory):
         raise ValueError(f"model {model!r} is not a function of (shape, classes)")
-    factory: Factory = found
     return factory
 
 
@@ -177,22 +176,21 @@ def dimension(module: nn.Module) -> int:
 
 def split(vector: Tensor, module: nn.Module) -> list[Tensor]:
     """Views of the flat vector (or of a stack of vectors, along the last axis) in the parameters' shapes."""
-    trained = parameters(module)
-    ends = np.cumsum([0] + [p.numel() for p in trained]).tolist()
-    if vector.shape[-1] != ends[-1]:
-        raise ValueError(f"got a vector of {vector.shape[-1]} values for a model of {ends[-1]} parameters")
-    return [
-        vector[..., start:end].reshape(*vector.shape[:-1], *p.shape)
-        for p, (start, end) in zip(trained, pairwise(ends), strict=True)
-    ]
+    trained, count = parameters(module), dimension(module)
+    if vector.shape[-1] != count:
+        raise ValueError(f"got a vector of {vector.shape[-1]} values for a model of {count} parameters")
+    parts = vector.split([p.numel() for p in trained], dim=-1)
+    return [part.reshape(*vector.shape[:-1], *p.shape) for part, p in zip(parts, trained, strict=True)]
+
+
+def join(tensors: Iterable[Tensor]) -> Tensor:
+    """The flat vector of tensors in the parameters' shapes (a copy), whatever their layout in memory."""
+    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
 
 
 def flatten(module: nn.Module) -> Vector:
     """The parameters as one float32 vector (a copy)."""
-    vector = np.empty(dimension(module), dtype=np.float32)
-    with torch.no_grad():
-        for part, parameter in zip(split(torch.from_numpy(vector), module), parameters(module), strict=True):
-            part.copy_(parameter)
+    vector: Vector = join(parameters(module)).cpu().numpy()
     return vector
 
 

@@ -17,23 +17,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+import robust
 from fl.config.rules import averages_by_weight
 from fl.config.schema import LABEL_FLIP, NO_ATTACK, Experiment
 from fl.reporting.progress import Progress
 from fl.secure.layout import Cell
-from fl.secure.population import Cohort, Population
-from fl.secure.results import CellResult
+from fl.secure.population import CellResult, Cohort, Population
 from fl.training import aggregation
 from fl.training.interrupt import Interrupt
+from fl.training.models import Matrix, Vector
 from fl.training.randomness import absences, context, generator
 from fl.training.workers import Trainer
 from secagg import Stage, Verdict
 from secagg.simulation import Cost, Misbehaviour
-
-Vector = NDArray[np.float32]
-Matrix = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +98,6 @@ def conclude(setting: Setting, t: int, x: Vector, last: Vector, results: Sequenc
     return Played(after, update, record)
 
 
-# --- the steps ----------------------------------------------------------------------------------------------
-
-
 def train(setting: Setting, t: int, x: Vector, clients: Sequence[int]) -> Matrix:
     """x_{i,K} - x^t of every client, a few clients at a time so that the user sees progress and can stop."""
     trainer = setting.trainer
@@ -118,13 +112,13 @@ def train(setting: Setting, t: int, x: Vector, clients: Sequence[int]) -> Matrix
 
 def attack(setting: Setting, t: int, clients: Sequence[int], updates: Matrix) -> None:
     """Replace what the Byzantine clients of a cell send. They know each other and every honest update."""
-    experiment = setting.experiment
-    if experiment.attack.name in (NO_ATTACK, LABEL_FLIP) or t + 1 < experiment.attack.start:
-        return
+    chosen = setting.experiment.attack
     bad = np.array([client in setting.byzantine for client in clients], dtype=bool)
-    if bad.any():
-        random = generator(experiment.seed, t, "attack")
-        updates[bad] = aggregation.attacked(experiment, updates, bad, random)
+    if chosen.name in (NO_ATTACK, LABEL_FLIP) or t + 1 < chosen.start or not bad.any():
+        return
+    random = generator(setting.experiment.seed, t, "attack")
+    send = robust.ATTACKS[chosen.name]
+    updates[bad] = send(updates[~bad], int(bad.sum()), own=updates[bad], rng=random, **chosen.options)
 
 
 def aggregate_securely(
@@ -181,9 +175,6 @@ def evaluate(setting: Setting, t: int, x: Vector) -> dict[str, float | None]:
     setting.show.phase("testing", 0, 1)
     score = setting.trainer.evaluate(x)
     return {"accuracy": score.accuracy, "loss": score.loss if math.isfinite(score.loss) else None}
-
-
-# --- the record ---------------------------------------------------------------------------------------------
 
 
 class Clock:

@@ -36,9 +36,9 @@ from numpy.typing import NDArray
 
 from fl.data.examples import Index
 from fl.errors import TrainingError, WorkerError
-from fl.training.learner import Learner, Score, Task, batch_count, check_clients, total_score
-from fl.training.models import Matrix, Vector, dimension, flatten, import_path
-from fl.training.shared import Message, Shared, pack, receive, send
+from fl.training.learner import Learner, Score, Task, TrainerBase, batch_count, check_clients, total_score
+from fl.training.models import Matrix, Vector, dimension, import_path
+from fl.training.worker import Message, Shared, pack, receive, send
 from secagg.simulation import cores
 
 ENVIRONMENT: Final = {
@@ -72,7 +72,7 @@ def open_trainer(task: Task, *, device: str = "cpu", workers: int | None = None)
     return Pool(task, workers) if workers else Learner(task)
 
 
-class Pool:
+class Pool(TrainerBase):
     """The interface of `Learner`, with the work spread over processes.
 
     Workers start when they are first used, and again after an error or an interrupt ended them. Use a pool
@@ -89,26 +89,15 @@ class Pool:
             )
         if not hasattr(socket, "send_fds"):
             raise ValueError("this system cannot share open files between processes; use workers=0")
-        self.task = task
+        super().__init__(task, task.build())
         self.count = workers
-        self._initial = flatten(task.build())
         self._data, self._setup = pack(task)
         self._workers: list[_Worker] = []
         self._finalizer = weakref.finalize(self, _end_all, self._workers, os.getpid())
 
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def close(self) -> None:
         """End the workers."""
         _end_all(self._workers, os.getpid())
-
-    @property
-    def dimension(self) -> int:
-        return len(self._initial)
 
     @property
     def at_once(self) -> int:
@@ -119,9 +108,6 @@ class Pool:
     def machine(self) -> dict[str, Any]:
         """What trains, for the record of a run."""
         return {"workers": self.count, "device": "cpu", "together": 1}
-
-    def initial(self) -> Vector:
-        return self._initial.copy()
 
     def train(self, start: Vector, clients: Sequence[int], *, round_index: int, out: Matrix | None = None) -> Matrix:
         """As `Learner.train`. Without `out` the rows are in shared memory."""
@@ -172,8 +158,7 @@ class Pool:
         """As `Learner.gradient`, by one worker: a gradient split over several would round differently."""
         x, out = self._share(vector[None]), Shared(1, self.dimension)
         self._run([_Request({"do": "gradient", "index": _as_list(rows)}, (x, out), what="validating")])
-        found: Vector = out.matrix[0]
-        return found
+        return np.asarray(out.matrix[0])
 
     def _share(self, matrix: Matrix) -> Shared:
         if matrix.dtype != np.float32 or matrix.ndim != 2:

@@ -15,8 +15,7 @@ from fl.config.checks import experiment
 from fl.config.schema import STAGES
 from fl.errors import ConfigError
 from fl.secure.layout import Layout
-from fl.secure.population import Population, capped_weights
-from fl.secure.results import CellResult
+from fl.secure.population import CellResult, Population, capped_weights
 from fl.training.randomness import stage_named
 from secagg import Stage
 from secagg.crypto.fixedpoint import FixedPoint
