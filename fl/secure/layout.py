@@ -1,8 +1,8 @@
 """How the clients of a round are divided into cells and clusters, and what the opened sums would reveal.
 
-A cell is at most a few hundred clients. Each cell is one run of secure aggregation with its own roster and
-threshold, and the cluster sums of all cells go to one robust aggregation. The cost therefore grows with the
-number of clients and not with its square, and only one cell's updates need to be in memory.
+A cell is at most a few hundred clients. It is one run of secure aggregation with its own roster and threshold, and
+the cluster sums of all cells go to one robust aggregation. The cost therefore grows with the number of clients and
+not with its square, and only one cell's updates need to be in memory.
 """
 
 from __future__ import annotations
@@ -119,13 +119,9 @@ def placeholder_roster(clients: Collection[int]) -> tuple[Member, ...]:
 
 def policy(experiment: Experiment) -> Policy:
     """The exposure policy of an experiment."""
-    privacy = experiment.privacy
-    return Policy(
-        min_survivors=privacy.min_survivors,
-        anonymity=privacy.anonymity,
-        max_leverage=privacy.max_leverage,
-        mode="enforce" if privacy.audit == "enforce" else "report-even-if-exposed",
-    )
+    p = experiment.privacy
+    rules = Policy(min_survivors=p.min_survivors, anonymity=p.anonymity, max_leverage=p.max_leverage)
+    return rules if p.audit == "enforce" else replace(rules, mode="report-even-if-exposed")
 
 
 def check_exposure(experiment: Experiment, layout: Layout) -> None:

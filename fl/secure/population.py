@@ -132,9 +132,8 @@ class Cohort:
 
     def drawn(self, round: int) -> list[int]:
         """The clients drawn for a round."""
-        experiment = self.experiment
-        order = shuffled(range(experiment.clients), self.seed, round, b"fl/sample")
-        return sorted(order[: experiment.per_round])
+        order = shuffled(range(self.experiment.clients), self.seed, round, b"fl/sample")
+        return sorted(order[: self.experiment.per_round])
 
     def cells(self, round: int, length: int, context: bytes) -> list[Cell]:
         """The clients drawn for a round, divided into cells, each with its plan."""
@@ -147,11 +146,10 @@ class Cohort:
         for index, size in enumerate(self.layout.cells):
             clients = tuple(sorted(drawn[start : start + size]))
             start += size
-            if experiment.method == "no-share":
-                cells.append(Cell(index, clients, clients, None))
-                continue
-            plan = self._plan(index, clients, round, length, context)
-            cells.append(Cell(index, clients, tuple(c for c in clients if plan.groups_of[c]), plan))
+            unprotected = experiment.method == "no-share"
+            plan = None if unprotected else self._plan(index, clients, round, length, context)
+            clustered = tuple(c for c in clients if plan is None or plan.groups_of[c])
+            cells.append(Cell(index, clients, clustered, plan))
         return cells
 
     def _plan(self, index: int, clients: tuple[int, ...], round: int, length: int, context: bytes) -> Plan:

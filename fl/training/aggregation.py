@@ -24,8 +24,8 @@ SAMPLED_COORDINATES: Final = 512  # to estimate how much of a cluster a coordina
 class Decision:
     """What one grouping gave: an update, or the reason for none.
 
-    `kept` says how much of each cluster was used: 1 if it was chosen or got its fair share, 0 if it was
-    rejected, in between for rules that weigh or work by coordinate. It is empty where nothing is filtered.
+    `kept` says how much of each cluster was used: 1 if it was chosen or got its fair share, 0 if it was rejected, in
+    between for rules that weigh or work by coordinate. It is empty where nothing is filtered.
     """
 
     update: Vector | None
@@ -90,8 +90,7 @@ def _kept(found: robust.Aggregate, means: Matrix, f: int) -> tuple[float, ...]:
     """How much of each cluster was used."""
     count = len(means)
     if found.accepted is not None:
-        chosen = set(found.accepted)
-        return tuple(1.0 if row in chosen else 0.0 for row in range(count))
+        return tuple(float(row in found.accepted) for row in range(count))
     if found.weights is not None:
         fair = 1.0 / count
         return tuple(float(min(1.0, weight / fair)) for weight in found.weights)

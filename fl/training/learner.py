@@ -1,9 +1,8 @@
 """Local training of a client (Algorithm 1 of SHARE, lines "Client"), and what a server measures of a model.
 
-Everything is a function of (seed, round, client) and of flat float32 vectors. The result does not depend on
-which process trains a client, in which order, or together with which others. On a CPU it is the same to the
-last bit if one torch thread computes it, because sums split over threads round differently. `Learner`
-therefore uses one torch thread, and several processes give parallelism (`fl.training.workers`).
+Everything is a function of (seed, round, client) and of flat float32 vectors, whichever process trains a client, in
+whatever order. On a CPU the result has the same bits only if one torch thread computes it, because sums split over
+threads round differently. `Learner` uses one thread; processes give parallelism (`fl.training.workers`).
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -25,17 +25,15 @@ from fl.data.examples import Examples, Federated, Index
 from fl.errors import TrainingError
 from fl.training.models import Factory, Matrix, Vector, build, flatten, join, parameters, split, unflatten
 
-EVALUATION_BATCH = 200
-"""Examples in one forward pass of an evaluation. Fixed, because the sum of the losses rounds by batch."""
+EVALUATION_BATCH = 200  # examples in one forward pass; fixed, because the sum of the losses rounds by batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTraining:
     """ClientOptimize of Algorithm 1: minibatch SGD over the client's own examples.
 
-    `epochs` is K counted in passes over the data, as in the paper's experiments. Momentum starts from zero
-    every round. The last minibatch of an epoch holds what is left, even a single example (in the paper, 833
-    examples are 13 minibatches of 64 and one of 1). `drop_last` leaves it out, unless it is the only one.
+    `epochs` is K counted in passes over the data, as in the paper. Momentum starts from zero every round. The last
+    minibatch of an epoch holds what is left, even a single example; `drop_last` skips it, unless it is the only one.
     """
 
     epochs: int = 2
@@ -125,12 +123,11 @@ class TrainerBase:
 class Learner(TrainerBase):
     """The model and data of one process: trains clients, and measures vectors.
 
-    `together` is how many clients are trained at once with stacked weights (torch.func), which pays on a GPU.
-    1 trains one client after the other, which is faster on a CPU and is the default there. Both give the same
-    updates except for rounding: within 1e-5 of an update's largest coordinate where the model is smooth.
-    Where rounding decides which of two equal values a max pool takes, the gradient of one example changes,
-    and one client in a few dozen differs by about a per cent. Models that torch cannot stack (LSTM, dropout,
-    batch norm) are trained one client after the other, and `not_together` says why.
+    `together` is how many clients are trained at once with stacked weights (torch.func), which pays on a GPU. 1 trains
+    one client after the other, the default on a CPU, where it is faster. Both give the same updates except for
+    rounding: within 1e-5 of an update's largest coordinate where the model is smooth. Where rounding decides which of
+    two equal values a max pool takes, one client in a few dozen differs by about a per cent. Models that torch cannot
+    stack (LSTM, dropout, batch norm) are trained one client after the other, and `not_together` says why.
     """
 
     def __init__(self, task: Task, *, device: torch.device | str = "cpu", together: int | None = None) -> None:
@@ -168,9 +165,8 @@ class Learner(TrainerBase):
         check_clients(clients, len(self.task.data.clients))
         updates = _rows(out, len(clients), self.dimension)
         flat = _tensor(start).to(self.device)
-        devices = [self.device] if self.device.type == "cuda" else []
+        devices, done = [self.device] if self.device.type == "cuda" else [], 0
         with _one_thread(self.device), torch.random.fork_rng(devices=devices):
-            done = 0
             while done < len(clients):
                 some = clients[done : done + self.together]
                 rows = torch.from_numpy(updates[done : done + len(some)])
@@ -243,22 +239,13 @@ class Learner(TrainerBase):
         torch.manual_seed(torch_seed)
         self._start_from(start)
         self._module.train()
+        # What torch.optim.SGD(fused=True) runs. Its class imports the compiler: 1.6 s per process.
+        rates: dict[str, Any] = {"lr": local.lr, "momentum": local.momentum, "weight_decay": local.weight_decay}
+        sgd = partial(torch._fused_sgd_, **rates, dampening=0.0, nesterov=False, maximize=False)
         for step, rows in enumerate(minibatches(self.task.data.clients[client], local, generator)):
             logits, labels = self._forward(self._train, torch.from_numpy(rows).to(self.device))
             torch.autograd.backward(cross_entropy(logits, labels))
-            # What torch.optim.SGD(fused=True) runs. Its class imports the compiler: 1.6 s per process.
-            torch._fused_sgd_(
-                self._parameters,
-                self._gradients(),
-                self._momenta,
-                weight_decay=local.weight_decay,
-                momentum=local.momentum,
-                lr=local.lr,
-                dampening=0.0,
-                nesterov=False,
-                maximize=False,
-                is_first_step=step == 0,
-            )
+            sgd(self._parameters, self._gradients(), self._momenta, is_first_step=step == 0)
         out.copy_(join(self._parameters).sub_(start))
 
     def _train_together(self, start: Tensor, clients: Sequence[int], round_index: int, out: Tensor) -> None:
@@ -270,7 +257,8 @@ class Learner(TrainerBase):
             plans.append(list(minibatches(self.task.data.clients[client], local, generator)))
         self._module.train()
         names = [name for name, p in self._module.named_parameters() if p.requires_grad]
-        stacked = [part.expand(count, *part.shape).clone() for part in split(start, self._module)]
+        before = split(start, self._module)
+        stacked = [part.expand(count, *part.shape).clone() for part in before]
         momenta = [torch.zeros_like(p) for p in stacked]
         for step in range(max(map(len, plans))):
             batches = [plan[step] if step < len(plan) else plan[0][:0] for plan in plans]
@@ -293,7 +281,6 @@ class Learner(TrainerBase):
                 new = momentum.mul(local.momentum).add_(gradients[name]).add_(p, alpha=local.weight_decay)
                 torch.where(moving, new, momentum, out=momentum)
                 torch.where(moving, p.sub(momentum, alpha=local.lr), p, out=p)
-        before = split(start, self._module)
         for part, p, old in zip(split(out, self._module), stacked, before, strict=True):
             part.copy_(p.sub_(old))
 
@@ -313,10 +300,9 @@ class Learner(TrainerBase):
             return "batch norm mixes the examples of a minibatch with the padding of stacked minibatches"
         if any(isinstance(part, nn.RNNBase) for part in self._module.modules()):
             return "torch cannot stack recurrent layers"
-        two = torch.zeros(2, dtype=torch.int64, device=self.device)
-        inputs, labels = self._train.batch(two)
-        named = [(name, p) for name, p in self._module.named_parameters() if p.requires_grad]
-        stacked = {name: p.detach().expand(2, *p.shape) for name, p in named}
+        inputs, labels = self._train.batch(torch.zeros(2, dtype=torch.int64, device=self.device))
+        named = self._module.named_parameters()
+        stacked = {name: p.detach().expand(2, *p.shape) for name, p in named if p.requires_grad}
         try:
             self._module.train()
             self._stacked_gradients(stacked, inputs[:, None], labels[:, None], torch.ones(2, 1, device=self.device))
@@ -348,7 +334,7 @@ class Learner(TrainerBase):
         index = torch.arange(count) if rows is None else torch.from_numpy(np.asarray(rows, dtype=np.int64))
         if len(index) == 0:
             raise ValueError("a loss needs at least one example")
-        return index.to(self.device).split(EVALUATION_BATCH)
+        return torch.split(index.to(self.device), EVALUATION_BATCH)
 
     @contextmanager
     def _measuring(self, vector: Vector) -> Iterator[None]:

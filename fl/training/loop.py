@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import math
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -43,8 +44,7 @@ from secagg.simulation import cores
 class Trained:
     """A finished training: the model's vector, a record per round, the summary, and the folder of records.
 
-    >>> settings = {"rounds": 1, "model": "linear", "secure": False, "machine": {"workers": 0}}
-    >>> trained = run(experiment(settings))
+    >>> trained = run(experiment({"rounds": 1, "model": "linear", "secure": False, "machine": {"workers": 0}}))
     >>> len(trained.history), trained.summary["exposed"]
     (1, [])
     """
@@ -74,9 +74,8 @@ def prepare(experiment: Experiment) -> Federated:
     if settings.name == "shakespeare" and roles is None and settings.partition == "role":
         roles = experiment.clients
     try:
-        data = shortened(load(settings.name, roles=roles), experiment)
         return federate(
-            data,
+            shortened(load(settings.name, roles=roles), experiment),
             clients=experiment.clients,
             seed=experiment.seed,
             partition=settings.partition,
@@ -111,8 +110,8 @@ def run(
 ) -> Trained:
     """Train as the experiment says. With a folder, rounds are recorded, and an earlier run is resumed.
 
-    >>> settings = {"rounds": 1, "model": "linear", "secure": False, "machine": {"workers": 0}}
-    >>> run(experiment(settings)).model(torch.zeros(1, 1, 8, 8)).shape
+    >>> trained = run(experiment({"rounds": 1, "model": "linear", "secure": False, "machine": {"workers": 0}}))
+    >>> trained.model(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 10])
     """
     show = show or Progress()
@@ -123,9 +122,8 @@ def run(
     if experiment.attack.name == LABEL_FLIP:
         federated = flip_labels(federated, byzantine)
     _check_machine(experiment)
-    local = LocalTraining(**to_tables(experiment.local))
+    local, machine = LocalTraining(**to_tables(experiment.local)), experiment.machine
     task = Task(model or experiment.model, federated, local, experiment.seed)
-    machine = experiment.machine
     try:
         trainer = open_trainer(task, device=machine.device, workers=machine.workers)
     except (ValueError, ImportError, RuntimeError) as error:
@@ -226,16 +224,15 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
 
 def stop_reason(experiment: Experiment, history: Sequence[Mapping[str, Any]]) -> str:
     """Why training stops before its last round (Algorithm 1, line 6); empty while it continues."""
-    measured = [(record["round"], record) for record in history if record["accuracy"] is not None]
+    measured = [record for record in history if record["accuracy"] is not None]
     if not measured:
         return ""
-    number, latest = measured[-1]
-    stop = experiment.stop
+    latest, stop = measured[-1], experiment.stop
     if stop.accuracy is not None and latest["accuracy"] >= stop.accuracy:
         return f"accuracy {latest['accuracy']:.4f} reached the goal of {stop.accuracy}"
     if stop.patience is not None:
-        best = min(measured, key=lambda entry: float("inf") if entry[1]["loss"] is None else entry[1]["loss"])[0]
-        if number - best >= stop.patience:
+        best = min(measured, key=lambda record: math.inf if record["loss"] is None else record["loss"])["round"]
+        if latest["round"] - best >= stop.patience:
             return f"no lower loss since round {best}"
     return ""
 
@@ -289,14 +286,10 @@ def train(
 ) -> Trained:
     """Train your own model on your own data with SHARE.
 
-    `model` is a torch module, a function of (input shape, classes), or a name of `models`. Each client's
-    data and the test data are pairs (inputs, labels) of tensors or arrays. `settings` are the keys of
-    docs/configuration.md, with tables as dictionaries:
-
-        fl.train(net, clients, test, rounds=20, clusters={"size": 3}, aggregation={"rule": "krum", "f": 2})
-
-    `validation` is what the server keeps for rules that need it. `out` is the folder in which the run is
-    recorded; `resume=True` resumes the run in that folder.
+    `model` is a torch module, a function of (input shape, classes), or a name of `models`. Each client's data, the test
+    data and `validation` (what the server keeps for rules that need it) are pairs (inputs, labels) of tensors or
+    arrays. `settings` are the keys of docs/configuration.md, with tables as dictionaries. `out` is the folder in which
+    the run is recorded; `resume=True` resumes the run in that folder.
 
     >>> clients = [(torch.randn(8, 2), torch.arange(8) % 2) for _ in range(12)]
     >>> train("linear", clients, test=clients[0], rounds=1, clusters={"size": 4}).summary["exposed"]
@@ -310,20 +303,15 @@ def train(
         data = from_clients(parts, tested, count, held)
     except ValueError as error:
         raise ConfigError(f"clients: {error}") from None
-    if held is not None:
-        share = len(held) / (len(held) + len(data.train))
-        settings["data"] = {"validation": min(0.5, share), **settings.get("data", {})}
-    named = {"name": "python:data", **settings.pop("data", {})}
+    share = {} if held is None else {"validation": min(0.5, len(held) / (len(held) + len(data.train)))}
+    named = {"name": "python:data", **share, **settings.pop("data", {})}
     called = model if isinstance(model, str) else f"python:{getattr(model, '__name__', type(model).__name__)}"
     chosen = experiment({"clients": len(parts), "model": called, "data": named, **settings})
-    folder = None
+    opened: AbstractContextManager[Folder | None] = nullcontext()
     if out is not None:
-        folder = Folder.resume(out) if resume else Folder.create(out, chosen)
-    try:
+        opened = Folder.resume(out) if resume else Folder.create(out, chosen)
+    with opened as folder:
         return run(chosen, data=data, model=_factory(model), folder=folder, show=show)
-    finally:
-        if folder:
-            folder.close()
 
 
 def _factory(model: str | Factory | nn.Module) -> str | Factory:

@@ -1,8 +1,7 @@
 """Models, and the flat float32 vector that the rest of the toolkit sees instead of them.
 
-The vector holds the parameters in the order of `named_parameters()` (the order in which the module's
-constructor assigns its parts), each row by row in its logical shape, whatever its layout in memory. A
-parameter that is used twice appears once. A parameter that does not require a gradient is not in the vector.
+The vector holds the parameters that require a gradient, in the order of `named_parameters()` (in which the module's
+constructor assigns its parts), each once and row by row in its logical shape, whatever its layout in memory.
 
 Your own model is a function of the input shape and the number of classes, named by its import path:
 
@@ -39,8 +38,8 @@ def linear(shape: tuple[int, ...], classes: int) -> nn.Module:
 def cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
     """The paper's network for CIFAR-10: two 5x5 convolutions and 512 hidden units; d = 2,156,490.
 
-    SHARE, Appendix D. The activation comes after the pooling: max and ReLU commute, so the function and its
-    gradient are the same as in the paper's order, with a quarter of the activations.
+    SHARE, Appendix D. Pooling comes before the activation: max and ReLU commute, so the function and its gradient are
+    those of the paper's order, with a quarter of the activations.
     """
     return _convolutional(shape, classes, filters=(32, 64), kernel=5, hidden=512)
 
@@ -51,7 +50,7 @@ def small_cnn(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 def _convolutional(
-    shape: tuple[int, ...], classes: int, *, filters: tuple[int, int], kernel: int, hidden: int
+    shape: tuple[int, ...], classes: int, filters: tuple[int, int], kernel: int, hidden: int
 ) -> nn.Module:
     if len(shape) != 3 or min(shape[1:]) < 4:
         raise ValueError(f"this model needs images (channels, height, width) of at least 4x4, got {shape}")
@@ -118,10 +117,7 @@ def resolve(model: str | Factory) -> Factory:
 
 
 def import_path(model: str | Factory) -> str | None:
-    """A string that names the model in another process; None if there is none.
-
-    A lambda, a nested function, or a function of the running script cannot be imported elsewhere.
-    """
+    """A string that names the model in another process; None for a lambda, a nested function, or one of a script."""
     if isinstance(model, str):
         return model
     for name, factory in MODELS.items():
@@ -140,9 +136,8 @@ def import_path(model: str | Factory) -> str | None:
 def build(model: str | Factory, shape: tuple[int, ...], classes: int, *, seed: int) -> nn.Module:
     """The model with its initial parameters, which depend on `seed` alone. torch's own state does not change.
 
-    Raises ValueError for a model that is not one float32 vector that only training changes: other types,
-    nothing to train, and layers that keep running statistics (batch norm). A robust rule cannot weigh
-    statistics, and a variance below zero breaks the model: use GroupNorm, or track_running_stats=False.
+    Raises ValueError for a model that is not one float32 vector that only training changes: other types, nothing to
+    train, and running statistics (batch norm), which a robust rule cannot weigh: a variance below zero breaks a model.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -179,7 +174,7 @@ def split(vector: Tensor, module: nn.Module) -> list[Tensor]:
     trained, count = parameters(module), dimension(module)
     if vector.shape[-1] != count:
         raise ValueError(f"got a vector of {vector.shape[-1]} values for a model of {count} parameters")
-    parts = vector.split([p.numel() for p in trained], dim=-1)
+    parts = torch.split(vector, [p.numel() for p in trained], dim=-1)
     return [part.reshape(*vector.shape[:-1], *p.shape) for part, p in zip(parts, trained, strict=True)]
 
 
@@ -196,7 +191,6 @@ def flatten(module: nn.Module) -> Vector:
 
 def unflatten(vector: Vector | Tensor, module: nn.Module) -> None:
     """Set the parameters from a vector."""
-    flat = torch.from_numpy(vector) if isinstance(vector, np.ndarray) else vector
     with torch.no_grad():
-        for part, parameter in zip(split(flat, module), parameters(module), strict=True):
+        for part, parameter in zip(split(torch.as_tensor(vector), module), parameters(module), strict=True):
             parameter.copy_(part)

@@ -1,8 +1,7 @@
 """One round of SHARE, from top to bottom (Algorithm 1; with the rule `zeno++` it is Algorithm 2).
 
-`play` is the whole round of a simulation, in the order in which things happen. `conclude` is the part of it
-that the server does once the sums are open, wherever the clients are. Everything random is drawn from the
-seed and the round, so a round that is played again gives the same bits.
+`play` is the whole round of a simulation, in the order in which things happen. `conclude` is the part that the server
+does once the sums are open. Everything random comes from the seed and the round, so a repeated round has the same bits.
 """
 
 from __future__ import annotations
@@ -79,8 +78,7 @@ def play(setting: Setting, population: Population, t: int, x: Vector, last: Vect
 def conclude(setting: Setting, t: int, x: Vector, last: Vector, results: Sequence[CellResult], clock: Clock) -> Played:
     """What the server does once the sums are open: aggregate, step, evaluate, and describe the round."""
     with clock("aggregation"):
-        groupings = range(setting.cohort.layout.groupings)
-        parts = [combine(setting, t, r, x, last, results) for r in groupings]
+        parts = [combine(setting, t, r, x, last, results) for r in range(setting.cohort.layout.groupings)]
     given = [part.update for part in parts if part.update is not None]
     if given:
         update = (sum(given[1:], start=given[0].astype(np.float64)) / len(given)).astype(np.float32)
@@ -88,7 +86,7 @@ def conclude(setting: Setting, t: int, x: Vector, last: Vector, results: Sequenc
         skipped = ""
     else:
         update, after = np.zeros_like(x), x
-        reasons = [result.failed for result in results] + [part.skipped for part in parts]
+        reasons = [*(result.failed for result in results), *(part.skipped for part in parts)]
         reason = next(filter(None, reasons), "no sum was opened")
         skipped = f"round skipped, the model stays as it was: {reason}"
     record = {"round": t + 1, "skipped": skipped, **describe(setting, results, parts, update)}
@@ -133,8 +131,7 @@ def aggregate_securely(
 
     def on_answer(stage: Stage, client: int) -> None:
         answered[stage] += 1
-        phase = f"secure aggregation{which}: {stage.name.lower()}"
-        setting.show.phase(phase, answered[stage], len(cell.clients))
+        setting.show.phase(f"secure aggregation{which}: {stage.name.lower()}", answered[stage], len(cell.clients))
 
     return population.aggregate(
         cell, updates, drop=drop, misbehave={client: Misbehaviour(protocol) for client in cheats}, on_answer=on_answer
@@ -203,15 +200,8 @@ def describe(
     cost = Cost()
     for result in results:
         cost.add(result.cost)
-    kept = {
-        cluster: share for part in parts if part.kept for cluster, share in zip(part.clusters, part.kept, strict=True)
-    }
-    blamed = {
-        str(client): reason
-        for result in results
-        if result.result is not None
-        for client, reason in sorted(result.result.blamed.items())
-    }
+    kept = {c: share for part in parts if part.kept for c, share in zip(part.clusters, part.kept, strict=True)}
+    finished = [result.result for result in results if result.result is not None]
     return {
         "clusters": [entry for result in results for entry in _describe_clusters(result, setting.byzantine, kept)],
         "groupings": [{"opened": len(part.clusters), "f": part.f, "skipped": part.skipped} for part in parts],
@@ -220,9 +210,9 @@ def describe(
             for result in results
             for client, dropout in sorted(result.dropouts.items())
         ],
-        "blamed": blamed,
+        "blamed": {str(client): reason for run in finished for client, reason in sorted(run.blamed.items())},
         "failed_cells": {str(result.cell.index): result.failed for result in results if result.failed},
-        "exposure": _describe_exposure([r.result.verdict for r in results if r.result is not None]),
+        "exposure": _describe_exposure([run.verdict for run in finished]),
         "cryptography": cost.as_dict(),
         "update_norm": float(np.linalg.norm(update.astype(np.float64))),
     }

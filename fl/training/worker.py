@@ -72,16 +72,14 @@ def receive(channel: socket.socket) -> tuple[Message | None, list[int]]:
         header += channel.recv(4 - len(header))
     if not header:
         return None, []
-    (missing,) = struct.unpack(">I", header)
-    parts = []
-    while missing:
-        part = channel.recv(min(missing, 1 << 20))
+    (size,) = struct.unpack(">I", header)
+    content = bytearray()
+    while len(content) < size:
+        part = channel.recv(min(size - len(content), 1 << 20))
         if not part:
             return None, list(files)
-        parts.append(part)
-        missing -= len(part)
-    message: Message = json.loads(b"".join(parts))
-    return message, list(files)
+        content += part
+    return json.loads(content), list(files)
 
 
 def _write(arrays: Sequence[NDArray[Any]]) -> tuple[Shared, list[tuple[str, tuple[int, ...], int]]]:
@@ -198,8 +196,7 @@ def _answer(learner: Learner, message: Message, shared: list[Shared]) -> Message
                 learner.train(start[0], [client], round_index=message["round"], out=rows[row : row + 1])
             return {}
         case "scores":
-            scores = learner.batch_scores(start[0], message["part"], message["first"], message["last"])
-            return {"scores": scores}
+            return {"scores": learner.batch_scores(start[0], message["part"], message["first"], message["last"])}
         case "losses":
             at = shared[1].matrix[0] if len(shared) > 1 else None
             row = message["row"]

@@ -1,18 +1,16 @@
 """Several processes that train the clients of a round, with one torch thread each.
 
-Two processes of one thread train the paper's network faster than one process of two. The result has the same
-bits for any number of processes, because one thread trains each client as a function of (seed, round,
-client). How they work together:
+Two processes of one thread train the paper's network faster than one process of two. The result has the same bits
+for any number of processes (`fl.training.learner`). How they work together:
 
-- A worker is a fresh interpreter, not a fork: threads of OpenMP and numba do not survive a fork, and a child
-  that `multiprocessing` spawns imports the user's script again. Requests are JSON over a socket pair; nothing
-  is pickled. The model is named by its import path.
-- Data, the model's vector and the updates are in anonymous shared memory, passed as open files. Nothing has a
-  name in the file system, so nothing is left behind.
-- A worker ends when its parent does, even by `kill -9`: one of its threads watches the socket. It is in a
-  process group of its own, so Ctrl-C at the terminal reaches only the parent, which ends the worker.
-- glibc's malloc is set to keep freed memory: a training step allocates the same tens of megabytes again and
-  again, and giving them back costs a tenth of the speed.
+- A worker is a fresh interpreter, not a fork: threads of OpenMP and numba do not survive a fork, and a child that
+  `multiprocessing` spawns imports the user's script again. Requests are JSON over a socket pair; nothing is pickled.
+- Data, the model's vector and the updates are in anonymous shared memory, passed as open files. Nothing has a name in
+  the file system, so nothing is left behind.
+- A worker ends when its parent does, even by `kill -9`: one of its threads watches the socket. It is in a process
+  group of its own, so Ctrl-C at the terminal reaches only the parent, which ends the worker.
+- glibc's malloc keeps freed memory: each training step allocates the same tens of megabytes, and giving them back
+  costs a tenth of the speed.
 """
 
 from __future__ import annotations
@@ -49,15 +47,14 @@ ENVIRONMENT: Final = {
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
 PROGRAM: Final = "import sys; from fl.training.worker import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
-WORTH_WORKERS: Final = 1e9
-"""Parameters times examples of a round, above which starting workers (seconds) pays."""
+WORTH_WORKERS: Final = 1e9  # parameters times examples of a round, above which starting workers (seconds) pays
 
 
 def open_trainer(task: Task, *, device: str = "cpu", workers: int | None = None) -> Trainer:
     """The best trainer for a task: workers on a CPU, one process on a GPU or where the work is small.
 
-    `device` is "cpu", "cuda" (or any torch device) or "auto". `workers` is a number, 0 for none, or None to
-    decide here. The result does not depend on it.
+    `device` is a torch device or "auto". `workers` is a number, 0 for none, or None to decide here. The result does
+    not depend on it.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -75,8 +72,7 @@ def open_trainer(task: Task, *, device: str = "cpu", workers: int | None = None)
 class Pool(TrainerBase):
     """The interface of `Learner`, with the work spread over processes.
 
-    Workers start when they are first used, and again after an error or an interrupt ended them. Use a pool
-    in a `with` statement, or call `close`.
+    Workers start when they are first used, and again after an error or an interrupt ended them.
     """
 
     def __init__(self, task: Task, workers: int) -> None:
@@ -148,8 +144,9 @@ class Pool(TrainerBase):
         """As `Learner.losses`; each vector is a request of its own."""
         shared = self._share(vectors)
         base = () if at is None else (self._share(at[None]),)
+        index = None if rows is None else np.asarray(rows).tolist()
         requests = [
-            _Request({"do": "losses", "row": row, "index": _as_list(rows)}, (shared, *base), what="validating")
+            _Request({"do": "losses", "row": row, "index": index}, (shared, *base), what="validating")
             for row in range(len(vectors))
         ]
         return np.array([reply["loss"] for reply in self._run(requests)])
@@ -157,7 +154,8 @@ class Pool(TrainerBase):
     def gradient(self, vector: Vector, rows: Index | None = None) -> Vector:
         """As `Learner.gradient`, by one worker: a gradient split over several would round differently."""
         x, out = self._share(vector[None]), Shared(1, self.dimension)
-        self._run([_Request({"do": "gradient", "index": _as_list(rows)}, (x, out), what="validating")])
+        index = None if rows is None else np.asarray(rows).tolist()
+        self._run([_Request({"do": "gradient", "index": index}, (x, out), what="validating")])
         return np.asarray(out.matrix[0])
 
     def _share(self, matrix: Matrix) -> Shared:
@@ -188,15 +186,14 @@ class Pool(TrainerBase):
         if not self._workers:
             self._workers.extend(_Worker() for _ in range(self.count))
             for worker in self._workers:
-                worker.send(_Request(self._setup, (self._data,), what="starting"), None)
+                worker.send(None, _Request(self._setup, (self._data,), what="starting"))
         waiting = deque(enumerate(requests))
         replies: list[Message] = [{}] * len(requests)
         with selectors.DefaultSelector() as selector:
             for worker in self._workers:
                 selector.register(worker.socket, selectors.EVENT_READ, worker)
                 if worker.request is None and waiting:
-                    number, request = waiting.popleft()
-                    worker.send(request, number)
+                    worker.send(*waiting.popleft())
             missing = len(requests)
             while missing:
                 for key, _ in selector.select():
@@ -206,8 +203,7 @@ class Pool(TrainerBase):
                         replies[finished] = reply
                         missing -= 1
                     if waiting:
-                        number, request = waiting.popleft()
-                        ready.send(request, number)
+                        ready.send(*waiting.popleft())
         return replies
 
 
@@ -235,7 +231,7 @@ class _Worker:
         self.request: _Request | None = None
         self._number: int | None = None
 
-    def send(self, request: _Request, number: int | None) -> None:
+    def send(self, number: int | None, request: _Request) -> None:
         self.request, self._number = request, number
         message = {**request.message, "shapes": [(s.rows, s.columns) for s in request.shared]}
         try:
@@ -276,10 +272,6 @@ def _end_all(workers: list[_Worker], owner: int) -> None:
     if os.getpid() == owner:  # not in a fork that inherited the list
         while workers:
             workers.pop().end()
-
-
-def _as_list(rows: Index | None) -> list[int] | None:
-    return None if rows is None else [int(row) for row in rows]
 
 
 Trainer = Learner | Pool
