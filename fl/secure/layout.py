@@ -140,8 +140,7 @@ def check_exposure(experiment: Experiment, layout: Layout) -> None:
         plan = _sample_plan(size, schedule, policy(experiment), experiment.seed, 0, privacy)
     except UsageError as error:
         raise ConfigError(f"privacy: {error}") from None
-    verdict = plan.audit(range(size)) if enforced else None
-    if verdict is None or not verdict.closed:
+    if not enforced or not (verdict := plan.audit(range(size))).closed:
         return
     opened, exposed = len(verdict.opened), len(verdict.would_expose)
     leak = f"expose {exposed} of {size} clients" if exposed else f"break anonymity {privacy.anonymity} or max_leverage"

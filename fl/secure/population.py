@@ -213,6 +213,8 @@ class Population(Cohort):
             dropouts |= {c: Dropout(Stage.INPUTS, f"it misbehaved: {kind.value}") for c, kind in misbehave.items()}
             survivors = tuple(client for client in cell.clients if client not in dropouts)
             return outcome(dropouts=dropouts, result=self._unprotected(survivors, inputs))
+        # Few clients with short vectors are done before processes could be started.
+        worth_forking = len(inside) >= 24 or len(inside) * plan.length * plan.schedule.groupings >= 10**7
         zeros = np.zeros(plan.length, dtype=np.float32)
         inputs = {**dict.fromkeys(inside.difference(cell.clustered), zeros), **inputs}
         try:
@@ -223,7 +225,7 @@ class Population(Cohort):
                     {client: self._identities[client] for client in cell.clients},
                     drop=drop,
                     misbehave=misbehave,
-                    processes=self.processes if _worth_forking(plan) else 1,
+                    processes=self.processes if worth_forking else 1,
                     cost=cost,
                     on_answer=on_answer,
                 )
@@ -255,21 +257,16 @@ class Population(Cohort):
         return UnprotectedResult(survivors=survivors, groups=groups, verdict=verdict, encoding=encoding)
 
 
-def _worth_forking(plan: Plan) -> bool:
-    """Few clients with short vectors are done before processes could be started."""
-    return len(plan.roster) >= 24 or len(plan.roster) * plan.length * plan.schedule.groupings >= 10**7
-
-
 def capped_weights(sizes: Sequence[int], ratio: float) -> tuple[int, ...]:
     """The numbers of examples n_i as weights, none more than `ratio` times another.
 
-    Where they differ by more, those too far from the median are moved to median / sqrt(ratio) or
-    median * sqrt(ratio): a client that claims a million examples, or one, changes nobody else's weight.
+    Where they differ by more, those too far from the median are moved to median / sqrt(ratio) or median * sqrt(ratio):
+    a client that claims a million examples, or one, changes nobody else's weight.
     """
     counts = np.asarray(sizes, dtype=np.int64)
     if counts.max() <= ratio * counts.min():
-        return tuple(int(count) for count in counts)
+        return tuple(counts.tolist())
     median, spread = float(np.median(counts)), math.sqrt(ratio)
     low = max(1, math.ceil(median / spread))
     high = max(low, math.floor(min(median * spread, low * ratio)))
-    return tuple(int(count) for count in np.clip(counts, low, high))
+    return tuple(np.clip(counts, low, high).tolist())

@@ -92,8 +92,7 @@ def _kept(found: robust.Aggregate, means: Matrix, f: int) -> tuple[float, ...]:
     if found.accepted is not None:
         return tuple(float(row in found.accepted) for row in range(count))
     if found.weights is not None:
-        fair = 1.0 / count
-        return tuple(float(min(1.0, weight / fair)) for weight in found.weights)
+        return tuple(float(min(1.0, weight / (1.0 / count))) for weight in found.weights)
     step = max(1, means.shape[1] // SAMPLED_COORDINATES)
     distance = np.abs(means[:, ::step] - found.vector[::step])
     nearest = np.argsort(np.argsort(distance, axis=0, kind="stable"), axis=0, kind="stable") < count - f

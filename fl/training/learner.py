@@ -26,6 +26,7 @@ from fl.errors import TrainingError
 from fl.training.models import Factory, Matrix, Vector, build, flatten, join, parameters, split, unflatten
 
 EVALUATION_BATCH = 200  # examples in one forward pass; fixed, because the sum of the losses rounds by batch
+BatchScores = list[tuple[float, int, int]]  # the sum of losses, number right and number of examples of each batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,10 +190,8 @@ class Learner(TrainerBase):
         """Accuracy and mean loss of a vector on the `test` or `validation` examples."""
         return total_score(self.batch_scores(vector, part))
 
-    def batch_scores(
-        self, vector: Vector, part: str, first: int = 0, last: int | None = None
-    ) -> list[tuple[float, int, int]]:
-        """The sum of losses, number right and number of examples of each batch from first to last - 1."""
+    def batch_scores(self, vector: Vector, part: str, first: int = 0, last: int | None = None) -> BatchScores:
+        """The scores of the batches from first to last - 1."""
         examples = self._part(part)
         scores = []
         with self._measuring(vector), torch.no_grad():
@@ -361,7 +360,7 @@ def batch_count(examples: int) -> int:
     return -(-examples // EVALUATION_BATCH)
 
 
-def total_score(batches: Sequence[tuple[float, int, int]]) -> Score:
+def total_score(batches: BatchScores) -> Score:
     """The score of all batches together, added in their order."""
     loss, right, examples = 0.0, 0, 0
     for batch_loss, batch_right, count in batches:

@@ -168,9 +168,8 @@ def show_warnings(experiment: Experiment, layout: Layout, show: Progress) -> Non
         warnings.append("NO SECURE AGGREGATION: the server sees every update (privacy.expose_every_client)")
     elif experiment.privacy.audit != "enforce":
         warnings.append("NOBODY IS PROTECTED: the exposure audit only reports (privacy.audit)")
-    for warning in reversed(warnings):
-        if warning:
-            show.note(f"{experiment.name}: {warning}")
+    for warning in filter(None, reversed(warnings)):
+        show.note(f"{experiment.name}: {warning}")
 
 
 Player = Callable[[int, Vector, Vector], Played]  # a round from its number, the model and the last update

@@ -70,7 +70,7 @@ def _convolutional(
 
 
 class NextCharacter(nn.Module):
-    """The paper's network for Shakespeare: predict the character that follows a line of context."""
+    """Predicts the character that follows a line of context: SHARE, Appendix D, after Caldas et al. 2018 (LEAF)."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -85,10 +85,7 @@ class NextCharacter(nn.Module):
 
 
 def lstm(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Embedding of 8, two LSTM layers of 256, a dense layer on the last step; d = 819,920 for 80 characters.
-
-    Caldas et al. 2018 (LEAF), as SHARE uses it (Appendix D).
-    """
+    """The paper's network for Shakespeare: two LSTM layers of 256 units; d = 819,920 for 80 characters."""
     if len(shape) != 1:
         raise ValueError(f"lstm needs sequences of tokens, not inputs of shape {shape}")
     return NextCharacter(classes)

@@ -1,7 +1,6 @@
-"""What follows from the seed and the round alone. It needs no torch, and everybody derives the same.
+"""What everybody derives from the seed and the round alone: who attacks, who drops out, which examples validate.
 
-The generators decide who attacks, who drops out and which examples validate; the context is what every client
-binds into its masks. No mask and no key comes from here.
+It needs no torch. No mask and no key comes from here.
 """
 
 from __future__ import annotations

@@ -137,8 +137,7 @@ class Pool(TrainerBase):
             for first, last in pairwise(cuts)
             if first < last
         ]
-        replies = self._run(requests)
-        return total_score([(loss, right, n) for reply in replies for loss, right, n in reply["scores"]])
+        return total_score([scores for reply in self._run(requests) for scores in reply["scores"]])
 
     def losses(self, vectors: Matrix, rows: Index | None = None, *, at: Vector | None = None) -> NDArray[np.float64]:
         """As `Learner.losses`; each vector is a request of its own."""
