@@ -18,10 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["client_app", "server_app"]
 
-_HOMES = {"client_app": "fl.flower.client", "server_app": "fl.flower.server"}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in __all__:
+        return getattr(import_module(f"fl.flower.{name.removesuffix('_app')}"), name)
     raise AttributeError(f"fl.flower has no {name}")

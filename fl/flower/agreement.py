@@ -1,9 +1,9 @@
 """What all participants agree on before a training begins: one file, `training.toml`, the same for all.
 
-It lists the members with their public keys and numbers of examples, the seed of every random grouping, and
-the experiment. Its hash is the training id, which every signature binds. A server that changes anything in
-it (replaces a member, lowers a threshold, redraws the clusters) therefore names another training, and no
-node answers. `Agreement.cohort` and `Agreement.plan_of` derive the rest, without torch.
+It lists the members with their public keys and numbers of examples, the seed of every random grouping, and the
+experiment. Its hash is the training id, which every signature binds. A server that changes anything in it (replaces a
+member, lowers a threshold, redraws the clusters) therefore names another training, and no node answers.
+`Agreement.cohort` and `Agreement.plan_of` derive the rest, without torch.
 """
 
 from __future__ import annotations
@@ -58,9 +58,8 @@ class Agreement:
             if len(set(values)) != len(values):
                 raise ConfigError(f"members: two of them have the same {field}")
         if e.method == "no-share" or not e.secure:
-            raise ConfigError(
-                "experiment: over a network every sum is secure; use secure = true and another method than no-share"
-            )
+            use = "use secure = true and another method than no-share"
+            raise ConfigError(f"experiment: over a network every sum is secure; {use}")
 
     @cached_property
     def training_id(self) -> bytes:
@@ -88,8 +87,7 @@ class Agreement:
     def plan_of(self, client: int, round: int, length: int = ANY_LENGTH, context: bytes = b"") -> Plan | None:
         """The one plan that a client accepts in a round; None if it was not drawn for it.
 
-        Only the agreed rounds exist. If a server could name any number as a round, it would search for one
-        whose clusters suit it.
+        Only the agreed rounds exist. If a server could name any number, it would search for one whose clusters suit it.
         """
         if 0 <= round < self.experiment.rounds:
             for cell in self.cohort.cells(round, length, context):
@@ -129,8 +127,7 @@ def write_agreement(agreement: Agreement) -> str:
     """The text of the file."""
     members = [{"name": m.name, "identity": m.identity.hex(), "examples": m.examples} for m in agreement.members]
     experiment = to_tables(agreement.experiment)
-    tables = {"seed": agreement.seed.hex(), "members": members, "experiment": experiment}
-    return write_tables(tables)
+    return write_tables({"seed": agreement.seed.hex(), "members": members, "experiment": experiment})
 
 
 def read_members(path: Path | str) -> list[AgreedMember]:
@@ -142,8 +139,7 @@ def read_members(path: Path | str) -> list[AgreedMember]:
             continue
         if len(words) != 3 or not words[2].isdigit():
             raise ConfigError(f"{path}, line {number}: write NAME PUBLIC-KEY EXAMPLES")
-        entry = {"name": words[0], "identity": words[1], "examples": int(words[2])}
-        found.append(_member(entry, len(found)))
+        found.append(_member({"name": words[0], "identity": words[1], "examples": int(words[2])}, len(found)))
     return found
 
 
@@ -157,12 +153,12 @@ def _member(entry: Mapping[str, Any], index: int) -> AgreedMember:
     return AgreedMember(name, read_hex(entry["identity"], f"{where}.identity", KEY_BYTES), examples)
 
 
-def read_hex(text: object, where: str, length: int) -> bytes:
+def read_hex(text: object, where: str, length: int, error: type[ConfigError] = ConfigError) -> bytes:
     """`length` bytes, written in hexadecimal."""
     try:
         found = bytes.fromhex(str(text))
     except ValueError:
         found = b""
     if len(found) != length:
-        raise ConfigError(f"{where}: expected {length} bytes in hexadecimal")
+        raise error(f"{where}: expected {length} bytes in hexadecimal")
     return found

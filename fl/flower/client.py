@@ -1,9 +1,9 @@
 """The node's side of SHARE over Flower: five handlers, each a step of one `secagg.Client`.
 
-Flower runs every message in a process of its own. Between two messages the client is bytes in the node's
-context, sealed under the node's key, and the journal makes each step happen once. A handler that refuses
-sends a sentence and never a traceback, which could reveal the node's data. A node that refuses or has lost
-its state is a dropout of this round. Only `mask` imports torch.
+Flower runs every message in a process of its own. Between two messages the client is bytes in the node's context,
+sealed under the node's key, and the journal makes each step happen once. A handler that refuses sends a sentence and
+never a traceback, which could reveal the node's data. A node that refuses or has lost its state is a dropout of this
+round. Only `mask` imports torch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from typing import Any, Final
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
-from numpy.typing import NDArray
 
 import secagg
 from fl.errors import ConfigError
@@ -33,7 +32,6 @@ from fl.training.randomness import absences, attackers, context
 from secagg import Client, Floors, Plan, PlanRefused, SecAggError, Stage
 from secagg.protocol import Bundle, KeyList, State, ToServer
 
-Train = Callable[[Node, int, NDArray[np.float32]], NDArray[np.float32]]
 STATE: Final = "share"
 KEPT_ROUNDS: Final = 2  # this round's client, and the keys for the next round
 FOLDER: Final = "share-node"
@@ -50,10 +48,7 @@ FIELD_NAMES: Final = {"t": "threshold", "assumed_colluders": "number of colluder
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One request to a node, with what the node keeps in Flower's context: sealed bytes by round.
-
-    A restart of the node loses the context.
-    """
+    """One request to a node, with what it keeps in Flower's context until it restarts: sealed bytes by round."""
 
     node: Node
     context: Context
@@ -85,15 +80,11 @@ class Session:
         plan = self.plan()
         if plan is None:
             raise RefusedError("this node was not drawn for this round")
-        node = self.node
-        return model_hash, Client.restore(saved, node.identity, Floors.for_plan(plan), node.journal)
+        return model_hash, Client.restore(saved, self.node.identity, Floors.for_plan(plan), self.node.journal)
 
     def save(self, model_hash: bytes, content: bytes) -> None:
-        records = self._records()
-        records[self._key] = self.node.seal(self.round, model_hash + content)
-        for old in sorted(records)[:-KEPT_ROUNDS]:
-            del records[old]
-        self.context.state[STATE] = ConfigRecord(records)
+        records = self._records() | {self._key: self.node.seal(self.round, model_hash + content)}
+        self.context.state[STATE] = ConfigRecord({key: records[key] for key in sorted(records)[-KEPT_ROUNDS:]})
 
     def wipe(self) -> None:
         records = self._records()
@@ -116,7 +107,7 @@ class Session:
         return dict(found) if isinstance(found, ConfigRecord) else {}
 
 
-# --- the five handlers --------------------------------------------------------------------------------------
+Handler = Callable[[Session], dict[str, bytes]]  # hello, deal, mask, sign, unmask
 
 
 def hello(session: Session) -> dict[str, bytes]:
@@ -172,7 +163,7 @@ def _check_plan(session: Session, offered: bytes, bound: bytes) -> None:
         raise PlanRefused(f"plan refused: its {FIELD_NAMES.get(what, what)} is not what was agreed")
 
 
-def mask(session: Session, train: Train) -> dict[str, bytes]:
+def mask(session: Session, source: str | None, classes: int | None) -> dict[str, bytes]:
     """Train on this node's data from the model whose hash is in the plan, and mask the update."""
     model, bundle = session.part("model"), secagg.decode(session.part("message"))
     model_hash, client = session.restore()
@@ -183,7 +174,10 @@ def mask(session: Session, train: Train) -> dict[str, bytes]:
     if len(model) != 4 * client.plan.length:
         raise RefusedError(f"the model has {len(model)} bytes, the plan {client.plan.length} coordinates")
     if client.plan.groups_of[session.node.client]:
-        update = train(session.node, session.round, np.frombuffer(model, dtype="<f4"))
+        from fl.flower.task import local_update
+
+        x = np.frombuffer(model, dtype="<f4")
+        update = local_update(session.node, session.round, x, source=source, classes=classes)
     else:
         update = np.zeros(client.plan.length, dtype=np.float32)  # in no group: it only holds shares
     reply = client.receive(bundle, update=update)
@@ -227,42 +221,30 @@ def _next_keys(session: Session) -> dict[str, bytes]:
 
 def _reply_bytes(session: Session, plan: Plan, stage: Stage, reply: ToServer) -> bytes:
     """The encoded reply. If a simulation makes this node misbehave, what it sends instead."""
-    node = session.node
-    deed = simulated_misbehaviour(node)
-    if deed == "none":
+    node, e = session.node, session.node.agreement.experiment
+    if e.attack.protocol == "none" or node.client not in attackers(e):
         return secagg.encode(reply)
     from secagg.simulation import Misbehaviour
 
-    instead = Misbehaviour(deed).reply(stage, reply, plan=plan, identity=node.identity)
+    instead = Misbehaviour(e.attack.protocol).reply(stage, reply, plan=plan, identity=node.identity)
     if instead is None:
         raise RefusedError("simulated silence")
     return instead if isinstance(instead, bytes) else secagg.encode(instead)
 
 
-def simulated_misbehaviour(node: Node) -> str:
-    e = node.agreement.experiment
-    return e.attack.protocol if e.attack.protocol != "none" and node.client in attackers(e) else "none"
-
-
-# --- the app ------------------------------------------------------------------------------------------------
-
-Handler = Callable[[Session], dict[str, bytes]]
-
-
 def client_app(data: str | None = None, *, classes: int | None = None) -> ClientApp:
     """A Flower ClientApp that takes part in SHARE.
 
-    `data` names a function as "module:function". It is called with this node's name and returns the node's
-    (inputs, labels); its module is imported only where the node trains. `classes` is the number of labels
-    that all nodes have together. Without `data` the node takes its part of a data set of `fl` (simulations).
-
-    The node's operator starts the SuperNode with `--node-config 'share-node="FOLDER"'`.
+    `data` names a function as "module:function". It is called with this node's name and returns the node's (inputs,
+    labels); its module is imported only where the node trains. `classes` is the number of labels that all nodes have
+    together. Without `data` the node takes its part of a data set of `fl` (simulations). The node's operator starts the
+    SuperNode with `--node-config 'share-node="FOLDER"'`.
     """
     app = ClientApp()
     handlers: dict[str, Handler] = {
         envelope.HELLO: hello,
         envelope.DEAL: deal,
-        envelope.MASK: partial(mask, train=partial(_train, source=data, classes=classes)),
+        envelope.MASK: partial(mask, source=data, classes=classes),
         envelope.SIGN: sign,
         envelope.UNMASK: unmask,
     }
@@ -313,11 +295,3 @@ def _node(context: Context) -> Node:
     if simulated and not bool(context.node_config.get(SIMULATE, False)):
         raise ConfigError(f"attacks and dropouts are for simulations: --node-config '{SIMULATE}=true'")
     return node
-
-
-def _train(
-    node: Node, round: int, x: NDArray[np.float32], *, source: str | None, classes: int | None
-) -> NDArray[np.float32]:
-    from fl.flower.task import local_update
-
-    return local_update(node, round, x, source=source, classes=classes)

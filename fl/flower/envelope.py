@@ -8,24 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from secagg import Stage
 
-HELLO: Final = "hello"
-DEAL: Final = "deal"
-MASK: Final = "mask"
-SIGN: Final = "sign"
-UNMASK: Final = "unmask"
-STAGE_OF: Final = {
-    HELLO: Stage.KEYS,
-    DEAL: Stage.SHARES,
-    MASK: Stage.INPUTS,
-    SIGN: Stage.CONSISTENCY,
-    UNMASK: Stage.UNMASKING,
-}
+HELLO, DEAL, MASK, SIGN, UNMASK = ACTIONS = ("hello", "deal", "mask", "sign", "unmask")
+STAGES: Final = (Stage.KEYS, Stage.SHARES, Stage.INPUTS, Stage.CONSISTENCY, Stage.UNMASKING)
+STAGE_OF: Final = dict(zip(ACTIONS, STAGES, strict=True))
 """The stage of secure aggregation that each action of the server belongs to."""
 
 _STYPE: Final = "share.bytes"
@@ -54,14 +45,8 @@ class Envelope:
 
 def pack(envelope: Envelope) -> RecordDict:
     """An envelope as Flower carries it."""
-    values = ConfigRecord(
-        {
-            "round": envelope.round,
-            "seconds": envelope.seconds,
-            "clock": envelope.clock,
-            "refused": envelope.refused[:MOST_TEXT],
-        }
-    )
+    refused, seconds, clock = envelope.refused[:MOST_TEXT], envelope.seconds, envelope.clock
+    values = ConfigRecord({"round": envelope.round, "seconds": seconds, "clock": clock, "refused": refused})
     arrays = {name: Array("uint8", (len(part),), _STYPE, part) for name, part in envelope.parts.items()}
     return RecordDict({"share": values, "parts": ArrayRecord(arrays)})
 
@@ -72,11 +57,10 @@ def unpack(content: RecordDict) -> Envelope:
         values, arrays = content["share"], content["parts"]
         if not isinstance(values, ConfigRecord) or not isinstance(arrays, ArrayRecord):
             raise TypeError("wrong kinds of records")
-        round, seconds, clock = values["round"], values["seconds"], values["clock"]
-        refused = values["refused"]
-        if type(round) is not int or type(seconds) is not float or type(clock) is not float:
-            raise TypeError("wrong types of values")
-        if type(refused) is not str:
+        names = ("round", "seconds", "clock", "refused")
+        found: list[Any] = [values[name] for name in names]
+        round, seconds, clock, refused = found
+        if [type(value) for value in found] != [int, float, float, str]:
             raise TypeError("wrong types of values")
         if not 0 <= round < 2**63:
             raise ValueError("impossible round")

@@ -13,10 +13,8 @@ def write_example(folder: Path) -> list[Path]:
     """Write the files of the app to a folder that is new or empty, and return their paths."""
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder} is not empty; choose a new folder")
-    contents = {
-        template.relative_to(TEMPLATES).with_suffix(""): template.read_text("utf-8")
-        for template in sorted(TEMPLATES.rglob("*.template"))
-    }
+    templates = sorted(TEMPLATES.rglob("*.template"))
+    contents = {file.relative_to(TEMPLATES).with_suffix(""): file.read_text("utf-8") for file in templates}
     contents[Path(".gitignore")] = "run/\n*.key\n__pycache__/\n"
     for name, text in contents.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
 """`share flower local`: a SuperLink and N SuperNodes on this machine, for one experiment.
 
-Everything runs as on N machines, each process started by its own command. Node keys, the agreement and
-Flower's own files are in a temporary folder; the record goes where the user says. Every process that is
-started has its own session, and its whole group is stopped at the end, whatever ends the command.
+Everything runs as on N machines, each process started by its own command. Node keys, the agreement and Flower's own
+files are in a temporary folder; the record goes where the user says. Every process that is started has its own session,
+and its whole group is stopped at the end, whatever ends the command.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -39,8 +39,8 @@ QUIET: Final = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 STOPPING: Final = tuple(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP"))
 
 
-@dataclass(slots=True)
-class Federation:
+@dataclass
+class Federation(AbstractContextManager["Federation"]):
     """The processes of one federation on this machine. Use it in a `with` statement."""
 
     place: Path
@@ -49,9 +49,6 @@ class Federation:
     certificates: Path | None = None  # a folder with ca.crt, server.pem and server.key, for TLS
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _logs: list[IO[bytes]] = field(default_factory=list)
-
-    def __enter__(self) -> Federation:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -259,10 +256,8 @@ def server_lines(federation: Federation, process: subprocess.Popen[bytes]) -> It
 
 def free_port() -> int:
     """A port of this machine that is free at this moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 def _listening(port: int) -> bool:

@@ -1,8 +1,8 @@
 """Where each client is, and one exchange: requests out, responses in as they arrive, until a deadline.
 
 An exchange costs seconds on Flower, mostly fixed waits. So nothing here waits for a node that is known to be
-disconnected. Nodes that appear meanwhile (started late, or restarted) are asked for their keys at the same
-time: these arrive while others work, without an exchange of their own.
+disconnected. Nodes that appear meanwhile (started late, or restarted) are asked for their keys at the same time: these
+arrive while others work, without an exchange of their own.
 """
 
 from __future__ import annotations
@@ -26,15 +26,14 @@ from secagg.protocol import KeyAdvert, check_advert
 
 POLL: Final = 0.25  # seconds between two looks for responses
 LOOK_AROUND: Final = 2.0  # seconds between two looks at which nodes are connected
+Quorum = tuple[Collection[int], int]  # clients, and how many of them are enough
 
 
 class Grid(Protocol):
     """The part of Flower's Grid that is used here."""
 
     def push_messages(self, messages: list[Message]) -> list[str | None]: ...
-
     def pull_messages(self, message_ids: list[str]) -> list[Message]: ...
-
     def get_node_ids(self) -> list[int]: ...
 
 
@@ -80,8 +79,7 @@ class Network:
         waiting: dict[str, int] = {}
         asked: dict[int, int] = {}  # client -> the node that was asked
         for client, request in requests.items():
-            node = self.nodes.get(client)
-            sent = None
+            node, sent = self.nodes.get(client), None
             if node is not None:
                 sent = self._push(node, request.action, request.round, request.parts(), seconds)
             if node is None or not sent:
@@ -114,13 +112,7 @@ class Network:
             yield Response(client, None, "it did not answer in time")
 
     def assemble(
-        self,
-        round: int,
-        groups: Sequence[tuple[Collection[int], int]],
-        *,
-        seconds: float,
-        patience: float,
-        unseen: float = 0.0,
+        self, round: int, groups: Sequence[Quorum], *, seconds: float, patience: float, unseen: float = 0.0
     ) -> None:
         """Ask for keys until all of the groups' clients have sent them, or no other node can be asked.
 
@@ -129,9 +121,7 @@ class Network:
         that begins a training. Later it asks only nodes that returned, because they have lost their earlier keys.
         """
         wanted = {client for clients, _ in groups for client in clients}
-        begun = time.monotonic()
-        ready = math.inf
-        asked = False
+        begun, ready, asked = time.monotonic(), math.inf, False
         while time.monotonic() - begun < seconds:
             elsewhere = {node for client, node in self.nodes.items() if client not in wanted}
             if self._settled(round, wanted):  # no client is missing, so the strangers remain strangers
@@ -192,9 +182,7 @@ class Network:
         asked = False
         for node in sorted(nodes):
             client = client_at.get(node)
-            if (round, node) in self._greeted:
-                continue
-            if client is not None and self._settled(round, [client]):
+            if (round, node) in self._greeted or (client is not None and self._settled(round, [client])):
                 continue
             sent = self._push(node, envelope.HELLO, round, {}, seconds)
             if sent:

@@ -22,7 +22,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fl.errors import ConfigError
-from fl.flower.agreement import TRAINING, Agreement, read_agreement
+from fl.flower.agreement import TRAINING, Agreement, read_agreement, read_hex
 from secagg import FileJournal, Identity
 
 IDENTITY: Final = "identity.key"
@@ -105,10 +105,4 @@ def _read_key(path: Path) -> bytes:
         raise KeyFileError(f"{path}: {error}") from None
     if sys.platform != "win32" and stat.S_IMODE(mode) & 0o077:
         raise KeyFileError(f"{path} may be read by others and is no longer secret; make a new node")
-    try:
-        key = bytes.fromhex(text)
-    except ValueError:
-        key = b""
-    if len(key) != PRIVATE_BYTES:
-        raise KeyFileError(f"{path} is not a key: expected {PRIVATE_BYTES} bytes in hexadecimal")
-    return key
+    return read_hex(text, f"{path} is not a key", PRIVATE_BYTES, KeyFileError)

@@ -1,10 +1,10 @@
 """The server's side of SHARE over Flower: the rounds of a simulation, with clients on other machines.
 
-A round has four exchanges: share keys, train and mask, sign, unmask. Keys for the next round come with the
-unmasking of this one. A client that is late, disconnected, refusing or malformed is a dropout with a reason.
-If too few remain, the stage decides. Before a client signed, the run is repeated with the same plan.
-Afterwards it is only resumed, because a second opening with other survivors would reveal their difference. If
-neither helps, the round is skipped and the record says so. Nothing waits longer than its deadline.
+A round has four exchanges: share keys, train and mask, sign, unmask. Keys for the next round come with the unmasking of
+this one. A client that is late, disconnected, refusing or malformed is a dropout with a reason. If too few remain, the
+stage decides. Before a client signed, the run is repeated with the same plan. Afterwards it is only resumed, because a
+second opening with other survivors would reveal their difference. If neither helps, the round is skipped and the record
+says so. Nothing waits longer than its deadline.
 """
 
 from __future__ import annotations
@@ -120,8 +120,6 @@ class Engine:
                 old.unlink(missing_ok=True)
         self.network.forget(index)
 
-    # --- one stage ---------------------------------------------------------------------------------------
-
     def _begin(self, index: int, cell: Cell) -> CellRun:
         """A new run, or the one that an earlier server process left unfinished."""
         assert cell.plan is not None
@@ -154,9 +152,8 @@ class Engine:
                 self._take_keys(index, run)
 
     def _ask_for_keys(self, index: int, runs: list[CellRun], unseen: float = 0.0) -> None:
-        limits = self.deadlines
         groups = [(run.cell.clients, run.server.plan.t) for run in runs]
-        self.network.assemble(index, groups, seconds=limits.join, patience=limits.stage, unseen=unseen)
+        self.network.assemble(index, groups, seconds=self.deadlines.join, patience=self.deadlines.stage, unseen=unseen)
 
     def _take_keys(self, index: int, run: CellRun) -> None:
         for client in run.cell.clients:
@@ -207,11 +204,8 @@ class Engine:
 
     def _without_keys(self, following: int) -> set[int]:
         """Connected clients that were drawn for the next round and have sent no keys for it."""
-        return {
-            client
-            for client in self.agreement.cohort.drawn(following)
-            if client in self.network.nodes and not self.network.has_keys(following, client)
-        }
+        connected = set(self.agreement.cohort.drawn(following)) & self.network.nodes.keys()
+        return {client for client in connected if not self.network.has_keys(following, client)}
 
     def _take(self, run: CellRun, response: Response) -> None:
         stage, found = run.server.stage, response.envelope
@@ -234,12 +228,17 @@ class Engine:
         except TooFewSurvivors as error:
             if stage < Stage.CONSISTENCY:
                 self._repeat(index, run, str(error))
-            else:
-                self._ask_again(run, str(error))
+                return
+            run.late += 1  # a client may have signed, so only this run can still be opened, by late responses
+            self.show.note(f"resumed: {error}")
+            if run.late >= self.deadlines.tries:
+                run.failed = str(error)
             return
         if Stage.CONSISTENCY <= run.server.stage < Stage.DONE:
             run.late = 0
-            self._save(run)
+            data = run.server.save()
+            write(run.file, data)  # before a client is asked to sign, so that a restarted server resumes the run
+            run.server = Server.restore(data)
 
     def _repeat(self, index: int, run: CellRun, why: str) -> None:
         """No client has signed, so the same plan may run again with fresh keys."""
@@ -253,19 +252,6 @@ class Engine:
         self._ask_for_keys(index, [run])
         self._take_keys(index, run)
 
-    def _ask_again(self, run: CellRun, why: str) -> None:
-        """A client may have signed, so only this run can still be opened, by late responses."""
-        run.late += 1
-        self.show.note(f"resumed: {why}")
-        if run.late >= self.deadlines.tries:
-            run.failed = why
-
-    def _save(self, run: CellRun) -> None:
-        """Write the run to disk before a client is asked to sign, so that a restarted server resumes it."""
-        data = run.server.save()
-        write(run.file, data)
-        run.server = Server.restore(data)
-
     def _outcome(self, run: CellRun) -> CellResult:
         run.cost.clients = len(run.cell.clients)
         outcome = partial(CellResult, cell=run.cell, weights=self.agreement.cohort.weights, cost=run.cost)
@@ -278,16 +264,13 @@ class Engine:
         return outcome(dropouts=dropouts, result=result)
 
 
-# --- the app ------------------------------------------------------------------------------------------------
-
-
 def server_app(test: str | None = None, *, validation: str | None = None, classes: int | None = None) -> ServerApp:
     """A Flower ServerApp that trains with SHARE.
 
-    `test` and `validation` name functions as "module:function". They return the server's (inputs, labels) to
-    test on, and to validate on where the rule needs it. Without `test` the data set of the experiment is
-    used. The run configuration has `training` (the agreement's file), `out` (the folder of the record; a run
-    in it is continued) and the deadlines `join-seconds`, `stage-seconds`, `training-seconds` and `tries`.
+    `test` and `validation` name functions as "module:function". They return the server's (inputs, labels) to test on,
+    and to validate on where the rule needs it. Without `test` the data set of the experiment is used. The run
+    configuration has `training` (the agreement's file), `out` (the folder of the record; a run in it is continued) and
+    the deadlines `join-seconds`, `stage-seconds`, `training-seconds` and `tries`.
     """
     app = ServerApp()
 
@@ -296,14 +279,11 @@ def server_app(test: str | None = None, *, validation: str | None = None, classe
         settings = context.run_config
         agreement = read_agreement(str(settings.get("training", TRAINING)))
         out = Path(str(settings.get("out", f"runs/{agreement.experiment.name}")))
-        deadlines = Deadlines(
-            join=float(settings.get("join-seconds", Deadlines.join)),
-            stage=float(settings.get("stage-seconds", Deadlines.stage)),
-            training=float(settings.get("training-seconds", Deadlines.training)),
-            tries=int(settings.get("tries", Deadlines.tries)),
-        )
+        limits = Deadlines()
+        seconds = {n: float(settings.get(f"{n}-seconds", getattr(limits, n))) for n in ("join", "stage", "training")}
+        deadlines = Deadlines(**seconds, tries=int(settings.get("tries", limits.tries)))
         network = Network(grid, agreement, context.run_id)
-        serve(network, deadlines, out, test=test, validation=validation, classes=classes)
+        serve(network, deadlines, out, test, validation, classes)
 
     return app
 
@@ -312,7 +292,6 @@ def serve(
     network: Network,
     deadlines: Deadlines,
     out: Path,
-    *,
     test: str | None = None,
     validation: str | None = None,
     classes: int | None = None,

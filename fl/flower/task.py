@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl.config.schema import LABEL_FLIP, Experiment, to_tables
-from fl.data import Examples, Federated, flip_labels
+from fl.data import Federated, flip_labels
 from fl.errors import ConfigError
 from fl.flower.node import Node, RefusedError
 from fl.training.learner import Learner, LocalTraining, Task
@@ -48,9 +48,7 @@ def _own_data(node: Node, source: str, classes: int | None) -> Federated:
     return Federated(own, (rows,) * (node.client + 1), own.take(rows[:1]), count)
 
 
-def server_data(
-    e: Experiment, test: str | None, validation: str | None = None, classes: int | None = None
-) -> Federated:
+def server_data(e: Experiment, test: str | None, validation: str | None, classes: int | None) -> Federated:
     """What the server tests the model on. It holds no client's examples."""
     one_row: NDArray[np.int64] = np.zeros(1, dtype=np.int64)
     if test is None:
@@ -59,8 +57,7 @@ def server_data(
     tested = as_examples(call(test), "test")
     held = None if validation is None else as_examples(call(validation), "validation")
     count = classes or 1 + int(tested.labels.max())
-    shape: Examples = tested.take(one_row)
-    return Federated(shape, (one_row,), tested, count, held)
+    return Federated(tested.take(one_row), (one_row,), tested, count, held)
 
 
 def call(path: str, *arguments: Any) -> Any:

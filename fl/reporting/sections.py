@@ -44,12 +44,9 @@ def page(runs: Sequence[Recorded], references: Sequence[Line] = ()) -> str:
     """The page as text. Everything but the charts is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
+    loader = PackageLoader("fl.reporting")
     environment = Environment(
-        loader=PackageLoader("fl.reporting"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     return environment.get_template("report.html").render(
         colours=COLOURS,
