@@ -7,8 +7,6 @@
 The public names are imported when they are first used, because importing torch takes seconds.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,7 +1,5 @@
 """Errors that the `share` command reports in one line, each with its exit code."""
 
-from __future__ import annotations
-
 
 class ShareError(Exception):
     """Base of the errors below. The message says what is wrong and what to do."""

@@ -9,8 +9,6 @@ placed at random. It is certain if the rule withstands even the worst placement.
 so the same question always has the same answer.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace

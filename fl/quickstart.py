@@ -4,8 +4,6 @@ The same clients, some of which attack, train twice on the handwritten digits in
 with plain FedAvg. Both use real secure aggregation. SHARE filters out the sums that attackers spoiled.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -10,8 +10,6 @@ Allouah et al. 2023a is "Fixing by mixing" (AISTATS); Allouah et al. 2023b is "O
 trilemma" (ICML). Zeno and Zeno++, which need the server's own data, are in `zeno`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Literal

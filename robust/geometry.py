@@ -8,8 +8,6 @@ distances D_ij = |x_i - x_j|^2 determine the distances of such points:
 So a rule that iterates reads the rows only twice: once for D and once for the result.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

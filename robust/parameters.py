@@ -4,8 +4,6 @@ Experiments name rules in text files. A name or parameter that does not exist, o
 an error that lists the valid ones before anything is computed.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import numbers

@@ -4,8 +4,6 @@ The result has no rows with NaN or infinity. `detail` reports the rows that were
 passes their number on to the rule.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from robust.geometry import clipping_factors

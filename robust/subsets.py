@@ -5,8 +5,6 @@ n and f alone, so a Byzantine client cannot make a search slow by what it sends.
 withstands no more bad rows than this, so no plan relies on a search that would be refused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from functools import lru_cache

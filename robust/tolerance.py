@@ -7,8 +7,6 @@ usually some share one; `clean_clusters` is the exact distribution, as fractions
 and shows where Lemma 2 and Appendix E of the SHARE paper (Velicheti, Xia and Koyejo 2021) count differently.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import lru_cache
 from math import comb

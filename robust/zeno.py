@@ -4,8 +4,6 @@ Each row is accepted or rejected independently of the others. The result is the 
 zero if there are none. The data stays with the caller: Zeno takes a loss function, Zeno++ a gradient.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -9,8 +9,6 @@
 More names are public in `secagg.crypto`, `secagg.exposure`, `secagg.protocol` and `secagg.simulation`.
 """
 
-from __future__ import annotations
-
 from secagg.compilation import announce_compilation, load_compiler, warm_up
 from secagg.crypto.keys import Identity
 from secagg.errors import (

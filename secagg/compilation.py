@@ -1,7 +1,5 @@
 """The first run on a machine compiles the numeric loops: start that early, or be told of it."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

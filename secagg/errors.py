@@ -1,7 +1,5 @@
 """Errors by whose fault they are: the caller's, a peer's, or nobody's. No error carries a secret."""
 
-from __future__ import annotations
-
 
 class SecAggError(Exception):
     """Base of every error that secagg raises on purpose.

@@ -4,8 +4,6 @@ A label begins the `info` of each HKDF call and the bytes of each signature and 
 prefix of another: each ends with a newline, which appears nowhere else in it.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 VERSION: Final = 1

@@ -11,8 +11,6 @@ of the clients at once with one seed each, a signed hash of every share, a commi
 signed with the masked input, and an audit of what the opened sums reveal (SHARE, Appendix C).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass, field

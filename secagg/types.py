@@ -1,7 +1,5 @@
 """Types that every layer of secagg shares."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from typing import Final

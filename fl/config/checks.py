@@ -3,8 +3,6 @@
 A combination that cannot work, or that would expose a client, is a `ConfigError` that names a key to change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The reference of all keys, as text for a terminal and as Markdown for docs/configuration.md."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args, get_origin

@@ -3,8 +3,6 @@
 Reading checks each key by itself. `fl.config.checks` also checks the keys against each other.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import math

@@ -5,8 +5,6 @@ the loss and the gradient on the server's validation examples, the previous resu
 `fl.training.aggregation` supplies them. The others come from the configuration, under the same names.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final

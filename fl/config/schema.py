@@ -3,8 +3,6 @@
 `share config --describe` and docs/configuration.md are generated from these classes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Collection, Mapping

@@ -1,7 +1,5 @@
 """Data sets and their partition among clients. All examples are in memory, as tensors."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 

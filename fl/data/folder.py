@@ -4,8 +4,6 @@ A file is written under a temporary name after its checksum was verified, and th
 absent. Nothing is unpickled. Only files with expected names are read from an archive, so it cannot write anywhere else.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import http.client

@@ -4,8 +4,6 @@ Digits: E. Alpaydin and C. Kaynak 1998, UCI Machine Learning Repository, CC BY 4
 A first run needs no download. MNIST: LeCun, Cortes and Burges. CIFAR-10, binary version: Krizhevsky 2009.
 """
 
-from __future__ import annotations
-
 import gzip
 import struct
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Each row goes to exactly one client (in `by_role` to at most one).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 

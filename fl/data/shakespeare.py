@@ -17,8 +17,6 @@ Roles are in the order in which they first speak. The edition may be copied for 
 only, so it is not part of this package.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Mapping

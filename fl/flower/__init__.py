@@ -7,8 +7,6 @@ docs/flower.md explains a setup of three machines. The names below are loaded on
 starts a process for every message and most of them need only one of the two.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

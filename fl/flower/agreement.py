@@ -6,8 +6,6 @@ member, lowers a threshold, redraws the clusters) therefore names another traini
 `Agreement.cohort` and `Agreement.plan_of` derive the rest, without torch.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import tomllib

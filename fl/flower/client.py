@@ -6,8 +6,6 @@ never a traceback, which could reveal the node's data. A node that refuses or ha
 round. Only `mask` imports torch.
 """
 
-from __future__ import annotations
-
 import hashlib
 import sys
 import time

@@ -4,8 +4,6 @@ Byte strings travel as Flower arrays of raw bytes. Flower splits these on the wi
 have any size. Nothing is unpickled and no array file is parsed: `secagg` decodes its own bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final

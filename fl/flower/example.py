@@ -1,7 +1,5 @@
 """`share flower new`: a complete app to start from. The files are in example_app/ beside this module."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fl.errors import ConfigError

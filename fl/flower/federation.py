@@ -5,8 +5,6 @@ files are in a temporary folder; the record goes where the user says. Every proc
 and its whole group is stopped at the end, whatever ends the command.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

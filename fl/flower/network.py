@@ -5,8 +5,6 @@ disconnected. Nodes that appear meanwhile (started late, or restarted) are asked
 arrive while others work, without an exchange of their own.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

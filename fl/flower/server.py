@@ -7,8 +7,6 @@ second opening with other survivors would reveal their difference. If neither he
 says so. Nothing waits longer than its deadline.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Training and testing in the processes that Flower starts. Only this module of `fl.flower` needs torch."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import replace
 from typing import Any

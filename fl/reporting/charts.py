@@ -4,8 +4,6 @@ They are drawn by hand because matplotlib's SVG would lose the hover texts, the 
 follow its light and dark modes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Numbers and short descriptions of a recorded run, as reports and terminals show them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A report as one PNG: accuracy, clusters of the first defended run, seconds, and leverage."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 This reads only what `records` wrote and needs no torch.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The page of a report: one HTML file from a template, without scripts or links."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple

@@ -3,8 +3,6 @@
 Samples, cells, clusters and the clients that are left out are drawn by `secagg` from the training seed and the round.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Cluster means in, one update out: a rule of `robust` by name, with what only the server can give it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -5,8 +5,6 @@ whatever order. On a CPU the result has the same bits only if one torch thread c
 threads round differently. `Learner` uses one thread; processes give parallelism (`fl.training.workers`).
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """A whole training: data for the clients, rounds until it is time to stop, and records to resume from."""
 
-from __future__ import annotations
-
 import copy
 import math
 import resource

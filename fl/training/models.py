@@ -10,8 +10,6 @@ Your own model is a function of the input shape and the number of classes, named
     # model = "nets:my_model"
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import sys

@@ -3,8 +3,6 @@
 It needs no torch. No mask and no key comes from here.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -3,8 +3,6 @@
 Data are in shared memory, and messages are JSON over a socket. `fl.training.workers` describes how both sides work.
 """
 
-from __future__ import annotations
-
 import json
 import mmap
 import os

@@ -6,8 +6,6 @@ The Gram trick (norms minus products) would lose every digit on rows that share 
 beside a row of 1e30. Rows are widened to doubles in blocks, so that a block is read once and stays in cache.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -6,8 +6,6 @@ directory (a user-wide one, or the one in NUMBA_CACHE_DIR) is used only if it be
 nobody else can write to it. Otherwise kernels are compiled in memory, once per process.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

@@ -6,8 +6,6 @@ the wanted ranks are left out. `order` reads the network as a table, so that one
 every rank. `straight_line` turns a network into code, and uses a shorter network from `MEDIANS` where there is one.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from typing import Final
 

@@ -9,8 +9,6 @@ Two details make it fast. Eight rows at a time are sorted in registers on their 
 prefetched into the second-level cache only: prefetching dozens of rows into the first level evicts the tile.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

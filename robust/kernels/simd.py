@@ -1,7 +1,5 @@
 """Eight columns side by side as LLVM vectors: the building blocks of the kernels for order statistics."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

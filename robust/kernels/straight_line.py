@@ -5,8 +5,6 @@ must store and load them again after every step of its table. Each number of row
 compilation, so this is for large matrices only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any

@@ -5,8 +5,6 @@ for each call and joined before it returns. There is no pool that could leak, br
 with the caller's own threads. Kernels release the GIL.
 """
 
-from __future__ import annotations
-
 import _thread
 import os
 import threading

@@ -1,7 +1,5 @@
 """The `secagg` command. An error prints one line on standard error and exits with 2, never a traceback."""
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence

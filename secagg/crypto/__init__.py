@@ -3,8 +3,6 @@
 The names in `__all__` are public and stable. Everything else in this package may change at any time.
 """
 
-from __future__ import annotations
-
 from secagg.crypto.box import BOX_OVERHEAD, box_keys, seal, unseal
 from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES, AgreementKey, Identity, hkdf, verify

@@ -4,8 +4,6 @@ The key comes from the pair's X25519 secret by HKDF. Its info and the associated
 the receiver in this order, so that a box cannot be reflected, redirected or moved to another run.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Final

@@ -3,8 +3,6 @@
 An encoding exists only if the sum of `clients` encoded values, read as a signed number, stays within ±(2^31 - 1).
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ the processor's SHA instructions avoids it. The kernel is tested against hashlib
 secret (shares, agreed keys): neither path branches on the data or uses it as an index.
 """
 
-from __future__ import annotations
-
 import warnings
 from functools import cache
 from hashlib import sha256

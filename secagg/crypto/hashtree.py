@@ -5,8 +5,6 @@ of a download of all leaves. Leaves and nodes are hashed under different labels 
 odd node is paired with a fixed filler. So the number of leaves fixes the shape, and a node cannot pass for a leaf.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final

@@ -9,8 +9,6 @@ registers (`kernels.aes`), `openssl` takes it from the cryptography package. sec
 self-test here, unless the environment variable SECAGG_BACKEND, or `use_backend`, forces another.
 """
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Iterator, Sequence

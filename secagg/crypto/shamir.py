@@ -9,8 +9,6 @@ two exceptions: a candidate coefficient of p or more, one in 2^250, costs anothe
 more bytes of shares near p. Buffers that held secrets are not wiped: Python would keep copies anyway.
 """
 
-from __future__ import annotations
-
 import operator
 import os
 from collections.abc import Sequence

@@ -11,8 +11,6 @@ training seed. `docs/exposure.md` has the theory. The names are imported here, a
 `audit` is also the name of a module: `from secagg.exposure import audit` always gives the function.
 """
 
-from __future__ import annotations
-
 from secagg.exposure.audit import ENFORCE, REPORT_EVEN_IF_EXPOSED, Anonymity, Policy, Revealed, Verdict, audit, revealed
 from secagg.exposure.schedules import SCHEDULES, Schedule, keep_whole_atoms, shuffled
 from secagg.exposure.seed import Beacon, NotCommitted, NotRevealed, SeedCeremony, SeedRefused, WronglyRevealed

@@ -8,8 +8,6 @@ cost grows with n^(T-2) beyond. So a larger T is decided only within a budget, p
 two groupings, found as a minimum cut (`by_minimum_cut`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from math import comb, lcm
 

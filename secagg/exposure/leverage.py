@@ -9,8 +9,6 @@ IEEE 754 additions, multiplications, divisions and square roots, each rounded as
 reordering, no fused multiply-add. A test checks that the Python interpreter gets the same bits from the same code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import numpy as np

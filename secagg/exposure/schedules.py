@@ -15,8 +15,6 @@ leak. Clients that do not fit are left out at random. The same clients are left 
 otherwise the difference of two groupings would reveal the sum of those few clients.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Collection, Iterator, Sequence

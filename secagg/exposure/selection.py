@@ -6,8 +6,6 @@ row space only grows, so a refused row stays refused, and no row can be added to
 with a weak row thus loses that row and, if its total is known from elsewhere, one more.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import deepcopy

@@ -12,8 +12,6 @@ The *type* of the argument `lanes`, (0, 1) or (0,), says how many blocks fit in 
 VAES only on request: LLVM ends the process at an instruction that the processor does not have.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

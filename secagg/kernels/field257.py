@@ -9,8 +9,6 @@ depend on secrets and shares if the processor multiplies integers in constant ti
 All numbers are int64: numba turns an int64 and a uint64 into a float.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

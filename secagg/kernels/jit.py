@@ -4,8 +4,6 @@ numba stores compiled code under the processor's name and features, so processor
 module only where a loop is about to run: numba takes longer to import than all the rest of the package.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Numbers are in Montgomery form (Montgomery 1985): a is stored as a·2^64 mod p, 
 multiplications and no division. Sums and comparisons with zero work as usual.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

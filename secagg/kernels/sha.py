@@ -4,8 +4,6 @@ The registers hold four of the state's eight words each, (F, E, B, A) and (H, G,
 rounds. No branch and no index depends on the data: secrets may be hashed here.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

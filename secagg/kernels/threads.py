@@ -4,8 +4,6 @@ Idle threads wait for the next call: waking one costs half of the 0.05 ms of sta
 at a time, so calls from several threads do not interfere (numba's own workqueue layer ends the process in that case).
 """
 
-from __future__ import annotations
-
 import _thread
 import itertools
 import os

@@ -1,7 +1,5 @@
 """Numeric loops without special instructions: no policy, no checks, one pass over memory each."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

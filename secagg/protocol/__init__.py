@@ -4,8 +4,6 @@ A `Plan` describes one run, `Floors` is what a client accepts of it. docs/protoc
 docs/embedding.md shows how an application moves the messages.
 """
 
-from __future__ import annotations
-
 from secagg.protocol.cache import Cache, NoCache
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import State

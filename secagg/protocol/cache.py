@@ -4,8 +4,6 @@ A client on its own computes both once per run. A process that simulates many cl
 so that each answer is computed once instead of once per client.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from secagg.exposure.audit import Verdict

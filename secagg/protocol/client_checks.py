@@ -1,7 +1,5 @@
 """What a client demands of each message from the server. A check that fails ends the run for this client."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from secagg.crypto.keys import verify

@@ -3,8 +3,6 @@
 Everything here is either public or this client's own secret.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated, Final

@@ -1,7 +1,5 @@
 """What both roles must agree on about stages 0 and 1: valid keys, shares and their hashes, boxes, proofs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

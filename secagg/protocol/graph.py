@@ -18,8 +18,6 @@ circle is the only randomness: the bounds hold for any at most C colluders and D
 on it. docs/sparse.md derives every bound below and compares the result with other implementations.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence

@@ -5,8 +5,6 @@ does no I/O by itself. Two processes restored from the same saved bytes ask for 
 of them gets it. Most applications want `FileJournal`.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Protocol

@@ -1,7 +1,5 @@
 """Masked vectors: an encoded update under its client's self-mask and pairwise masks, once per grouping."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -10,8 +10,6 @@ Survivors, Signatures. No message to a client carries a sum.
 (70, True)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final

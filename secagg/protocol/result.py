@@ -1,7 +1,5 @@
 """What a run ends with: the sums of the opened groups, and who dropped out or is to blame, and why."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum

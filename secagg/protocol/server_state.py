@@ -1,7 +1,5 @@
 """What a server remembers between two messages, and its bytes (`Server.save`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, Final
 

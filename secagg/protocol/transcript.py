@@ -5,8 +5,6 @@ training id, round and roster hash. All parts have fixed lengths or carry their 
 statements never have the same bytes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ With the complete graph all clients are shown the same dealers and sign the same
 In sparse mode each client is shown its own neighbourhood (`Views`). `views_of` chooses, once, by the plan.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Mapping
 from functools import cached_property

@@ -4,8 +4,6 @@ docs/protocol.md prints these layouts, and a test compares the two. `decode(enco
 `encode(decode(b))` is b. Nothing is allocated for a length that the bytes do not hold.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from secagg.errors import WireError

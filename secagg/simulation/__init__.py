@@ -9,8 +9,6 @@ imported here, and not on first use, because `run` and `secure_sum` are also the
 `from secagg.simulation import run` always gives the function.
 """
 
-from __future__ import annotations
-
 from secagg.kernels.threads import cores
 from secagg.simulation.clients import Tamper
 from secagg.simulation.cost import Cost

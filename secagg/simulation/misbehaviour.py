@@ -1,7 +1,5 @@
 """Clients that break the protocol, for simulations: what they send instead of honest messages."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from enum import Enum

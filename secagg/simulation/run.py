@@ -4,8 +4,6 @@
 the group sums (R * c * d), not with R * n * d. `clear` gives the same result without cryptography, bit for bit.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Collection, Mapping

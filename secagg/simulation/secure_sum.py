@@ -1,7 +1,5 @@
 """The sum or mean of a list of vectors, with real secure aggregation, in one call."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
