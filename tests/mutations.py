@@ -360,7 +360,7 @@ def markdown() -> str:
             topic = claim.topic
             lines += ["", f"### {topic}", "", "| claim | assumes | check | tests |", "|---|---|---|---|"]
         where = "<br>".join(f"`{mark.file}: {mark.scope}`" for mark in claim.marks)
-        tests = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in claim.tests)
+        tests = "<br>".join(f"`{test}`" for test in claim.tests)
         lines.append(
             f"| {claim.statement} (`{claim.id}`) | {', '.join(claim.assumptions) or 'nothing'} | {where} | {tests} |"
         )

@@ -166,7 +166,7 @@ def _checked_indices(indices: Sequence[int]) -> tuple[int, ...]:
     if min(points) < 1 or max(points) > MAX_INDEX:  # audit: holder-index-positive
         raise UsageError(f"a holder's index is 1 to {MAX_INDEX}: the value at 0 is the secret")
     if len(set(points)) != len(points):  # audit: holder-indices-distinct
-        raise UsageError("two holders have the same index")
+        raise UsageError("two shares have the same index")
     return points
 
 

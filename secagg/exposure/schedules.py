@@ -150,8 +150,9 @@ def check_roster(roster: Sequence[ClientId]) -> None:
     """Refuse a roster that has more than one possible order or an id that is out of range."""
     if any(type(client) is not int or not 0 <= client < 2**32 for client in roster):
         raise UsageError("client ids must be integers from 0 to 2^32 - 1")
-    if any(a >= b for a, b in pairwise(roster)):
-        raise UsageError("roster ids must be strictly ascending")
+    for a, b in pairwise(roster):
+        if a >= b:
+            raise UsageError(f"roster ids must be strictly ascending, but {b} follows {a}; sort the members by id")
 
 
 def keep_whole_atoms(atoms: Sequence[Group], survivors: Collection[ClientId], least: int) -> frozenset[ClientId]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import pairwise
 from operator import index
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, digest
 from secagg.errors import UsageError, WireError
 from secagg.exposure.audit import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
-from secagg.exposure.schedules import SCHEDULES, Schedule, keep_whole_atoms
+from secagg.exposure.schedules import SCHEDULES, Schedule, check_roster, keep_whole_atoms
 from secagg.protocol import codec, graph
 from secagg.protocol.codec import U8, U16, U32, U64, Blob, Codec, Fixed, Float, Many, Struct
 from secagg.types import ClientId, Group, GroupId, Grouping
@@ -134,8 +133,7 @@ class Plan:
         ids = [member.id for member in self.roster]
         if not 2 <= n <= MOST_CLIENTS:
             raise UsageError(f"a run needs 2 to {MOST_CLIENTS} clients, got {n}")
-        if any(a >= b for a, b in pairwise(ids)):
-            raise UsageError("roster ids must be strictly ascending")
+        check_roster(ids)
         if len({member.identity for member in self.roster}) < n:
             raise UsageError("two roster members share one identity key")
         for name in ("training_id", "training_seed"):
