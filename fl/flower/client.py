@@ -12,7 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Final
@@ -49,9 +49,9 @@ class Session:
     """One request to a node, with what it keeps in Flower's context until it restarts: sealed bytes by round."""
 
     node: Node
-    context: Context
+    context: Context = field(repr=False)
     round: int
-    parts: Mapping[str, bytes]
+    parts: Mapping[str, bytes] = field(repr=False)
 
     def part(self, name: str) -> bytes:
         if name not in self.parts:
@@ -78,7 +78,9 @@ class Session:
         plan = self.plan()
         if plan is None:
             raise RefusedError("this node was not drawn for this round")
-        return model_hash, Client.restore(saved, self.node.identity, Floors.for_plan(plan), self.node.journal)
+        return model_hash, Client.restore(
+            saved, self.node.identity, Floors.for_plan(plan, me=self.node.client), self.node.journal
+        )
 
     def save(self, model_hash: bytes, content: bytes) -> None:
         records = self._records() | {self._key: self.node.seal(self.round, model_hash + content)}
@@ -112,7 +114,7 @@ def hello(session: Session) -> dict[str, bytes]:
     """Prove which client this Flower node is, and send fresh keys if it was drawn for the round."""
     node, plan, advert = session.node, session.plan(), b""
     if plan is not None and not session.absent(Stage.KEYS):
-        client = Client(node.client, node.identity, Floors.for_plan(plan), session.round, node.journal)
+        client = Client(node.client, node.identity, Floors.for_plan(plan, me=node.client), session.round, node.journal)
         advert = secagg.encode(client.hello())
         session.save(bytes(HASH_BYTES), client.save())
     run_id, node_id = session.context.run_id, session.context.node_id

@@ -281,7 +281,10 @@ class Client:
         members = check_dealers(plan, memory.mine[0], adverts, message)
         memory.dealers = message.dealers
         others = [dealer for dealer in message.dealers if dealer.id != self.me]
-        keys = self._box_keys([members[dealer.id] for dealer in others], [(v.id, self.me) for v in others])
+
+        def keys() -> list[bytes]:
+            return self._box_keys([members[dealer.id] for dealer in others], [(v.id, self.me) for v in others])
+
         opened, disputes = open_boxes(plan, self.me, others, keys, message)
         memory.held = tuple(sorted((*memory.held, *opened), key=lambda held: held.dealer))
         vectors = masked_vectors(plan, memory, members, encoded, out=given.out, threads=self._threads)

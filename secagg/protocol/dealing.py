@@ -1,6 +1,6 @@
 """What both roles must agree on about stages 0 and 1: valid keys, shares and their hashes, boxes, proofs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -102,16 +102,19 @@ def box_bytes(plan: Plan) -> int:
 
 
 def open_boxes(
-    plan: Plan, me: ClientId, dealers: Sequence[Dealer], keys: Sequence[bytes], message: Bundle
+    plan: Plan, me: ClientId, dealers: Sequence[Dealer], derive_keys: Callable[[], Sequence[bytes]], message: Bundle
 ) -> tuple[list[HeldShares], tuple[ClientId, ...]]:
-    """The shares that dealers sent to a client, and the dealers whose box or shares it disputes."""
+    """The shares that dealers sent to a client, and the dealers whose box or shares it disputes.
+
+    Keys are derived after the sizes are checked, so that a malformed bundle costs no key agreements.
+    """
     size, proofs = box_bytes(plan), read_proofs(message.proofs)
     # audit: one-box-and-proof-per-dealer
     if len(message.boxes) != len(dealers) * size or len(proofs) != len(dealers):
         raise PeerError(f"wrong bundle size: expected {len(dealers)} boxes and proofs")
     opened: list[tuple[HeldShares, Dealer, int, tuple[bytes, ...]]] = []
     held, disputes = [], []
-    for number, (dealer, key, (place, path)) in enumerate(zip(dealers, keys, proofs, strict=True)):
+    for number, (dealer, key, (place, path)) in enumerate(zip(dealers, derive_keys(), proofs, strict=True)):
         sealed = message.boxes[number * size : (number + 1) * size]
         try:
             content = box.unseal(key, plan.hash, dealer.id, me, sealed)

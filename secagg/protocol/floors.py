@@ -50,10 +50,11 @@ class Floors:
         object.__setattr__(self, "roster", tuple(self.roster))
 
     @classmethod
-    def for_plan(cls, plan: Plan) -> Floors:
+    def for_plan(cls, plan: Plan, *, me: ClientId | None = None, sparse_risk: float = 2.0**-40) -> Floors:
         """The floors that accept this plan and nothing below it.
 
-        For a client that built the plan itself, from a configuration that it trusts, and for simulations.
+        For a client that built the plan itself, from a configuration that it trusts, and for simulations. `me`
+        pins the client's own weight too. A sparse plan is accepted only up to `sparse_risk`.
         """
         weights = plan.weights or (1,)
         return cls(
@@ -62,12 +63,14 @@ class Floors:
             training_seed=plan.training_seed,
             colluders=plan.assumed_colluders,
             policy=plan.policy,
+            schedule=plan.schedule,
+            weight=None if me is None else plan.weight_of.get(me),
             clip=(plan.clip, plan.clip) if plan.clip is not None else (1.0, 1.0),
             bound=plan.bound,
             weight_ratio=max(weights) / min(weights),
             groupings=plan.schedule.groupings,
             accept_semi_honest_server_only=plan.semi_honest_only,
-            sparse_risk=1.0,
+            sparse_risk=sparse_risk,
         )
 
     def check(self, plan: Plan, me: ClientId, round: int, context: bytes) -> None:

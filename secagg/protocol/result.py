@@ -103,9 +103,13 @@ class Result:
         `divisor` replaces the sum of the survivors' relative weights. A float32 mean is written to `out`.
         """
         opened = self._opened(group)
-        weight = divisor or sum(self.plan.relative_weight(client) for client in opened.members)
+        weight = divisor
+        if weight is None:
+            weight = sum(self.plan.relative_weight(client) for client in opened.members)
         encoding = self.plan.encoding
         if isinstance(encoding, Integers):
+            if out is not None or weight <= 0:
+                raise UsageError(f"expected a positive divisor and no `out` for exact integers, got divisor {weight}")
             return encoding.decode(opened.total) / weight
         return encoding.decode(opened.total, divisor=weight, out=out)
 

@@ -1,6 +1,6 @@
 """What a server remembers between two messages, and its bytes (`Server.save`)."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 import numpy as np
@@ -55,12 +55,14 @@ _MEMORY: Final = Struct(
         ("dropouts", Many(_DROPOUT)),
     ),
 )
+_SAVED_FIELDS: Final = {name for name, _ in _MEMORY.fields} - {"sum_ids"}
+assert {one.name for one in fields(ServerMemory)} == _SAVED_FIELDS, "the saved layout must name every field"
 
 
 def save(memory: ServerMemory) -> bytes:
     """The bytes that `restore` reads."""
     sum_ids = sorted(memory.sums)
-    values = {name: getattr(memory, name, None) for name, _ in _MEMORY.fields}
+    values = {name: getattr(memory, name) for name in _SAVED_FIELDS}
     values |= {name: tuple(value.values()) for name, value in values.items() if isinstance(value, dict)}
     values |= {
         "plan": memory.plan.to_bytes(),

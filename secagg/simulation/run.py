@@ -89,7 +89,7 @@ def run(
         raise UsageError("a MemoryJournal cannot be shared between processes; use a FileJournal")
     cost = cost if cost is not None else Cost()
     cost.clients += len(plan.roster)
-    cache, floors, records = SharedCache(), Floors.for_plan(plan), journal or MemoryJournal()
+    cache, floors, records = SharedCache(), Floors.for_plan(plan, sparse_risk=1.0), journal or MemoryJournal()
     threads = 1 if processes > 1 else None
 
     def make(v: ClientId) -> Client:

@@ -182,7 +182,7 @@ class Cluster:
         cache: SharedCache | None = None,
     ) -> None:
         self.plan, self.inputs, self.seed = plan, dict(inputs), seed
-        self.floors = floors or Floors.for_plan(plan)
+        self.floors = floors or Floors.for_plan(plan, sparse_risk=1.0)
         self.contexts, self.cheats = contexts or {}, cheats or {}
         self.journals = dict(journals) if journals else {v: MemoryJournal() for v in plan.ids}
         self.server_journal = MemoryJournal()

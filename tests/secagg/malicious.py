@@ -120,7 +120,7 @@ class World:
         name: bytes = b"world",
     ) -> None:
         self.plan, self.name = plan, name
-        self.floors = floors or Floors.for_plan(plan)
+        self.floors = floors or Floors.for_plan(plan, sparse_risk=1.0)
         self.colluders = frozenset(colluders)
         self.honest = tuple(v for v in plan.ids if v not in self.colluders)
         self.inputs = dict(inputs) if inputs is not None else make_inputs(plan)

@@ -230,3 +230,28 @@ def test_keys_are_advertised_before_any_plan_and_a_refused_plan_spends_them() ->
         puppets[0].tell(world.key_list(adverts), context=b"model")
     with pytest.raises(Exception, match="not expected in state FAILED"):
         puppets[0].tell(world.key_list(adverts), context=b"model")
+
+
+@pytest.mark.parametrize(
+    "weaker",
+    [
+        {"schedule": Schedule(name="random", size=2, groupings=2)},
+        {"weights": (3, 2, 1, 1, 1, 1, 1)},
+        {"colluders": 1, "threshold": 5},
+        {"clip": 1.25},
+    ],
+)
+def test_floors_made_for_a_plan_refuse_every_weaker_plan(weaker: dict[str, Any]) -> None:
+    plan = base(weights=(1, 2, 3, 1, 1, 1, 1), policy=LOOSE)
+    floors = Floors.for_plan(plan, me=0)
+    floors.check(plan, 0, plan.round, plan.context)
+    other = base(**{"weights": plan.weights, "policy": LOOSE, **weaker})
+    with pytest.raises(PlanRefused):
+        floors.check(other, 0, plan.round, plan.context)
+
+
+def test_floors_made_for_a_sparse_plan_keep_the_limit_of_its_risk() -> None:
+    plan = base(schedule=Schedule(name="random", size=N), degree=2, threshold=2, policy=LOOSE)
+    with pytest.raises(PlanRefused, match="neighbourhoods are too small"):
+        Floors.for_plan(plan).check(plan, 0, plan.round, plan.context)
+    Floors.for_plan(plan, sparse_risk=1.0).check(plan, 0, plan.round, plan.context)

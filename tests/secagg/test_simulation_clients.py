@@ -24,7 +24,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can
 
 
 def make_scenario(plan: Plan, **changes: Any) -> Scenario:
-    identities, floors = identities_of(plan), Floors.for_plan(plan)
+    identities, floors = identities_of(plan), Floors.for_plan(plan, sparse_risk=1.0)
 
     def make(v: int) -> Client:
         journal = MemoryJournal()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -178,7 +178,7 @@ def make_plan(ids: tuple[int, ...], schedule: Schedule, **changes: Any) -> Plan:
 
 def floors_json(plan: Plan) -> dict[str, Any]:
     """The strictest floors that accept this plan."""
-    floors = Floors.for_plan(plan)
+    floors = replace(Floors.for_plan(plan, sparse_risk=1.0), schedule=None)
     return {
         "pinned": plan.to_bytes().hex(),
         "colluders": floors.colluders,
