@@ -4,8 +4,6 @@ A public name is in `__all__` of one of `PACKAGES`. Each package becomes one pag
 pages with the code and runs the examples.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import importlib

@@ -20,8 +20,6 @@ Expressions are compared as syntax trees: line breaks, quotes and brackets do no
 is applied at once. The runner edits only the marked part, in a copy of the tree, and keeps all line numbers.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import os
@@ -99,9 +97,6 @@ class Claim:
         return all(word in text for word in words)
 
 
-# --- register and marks ----------------------------------------------------------------------------------
-
-
 @cache
 def register() -> Mapping[str, Any]:
     return tomllib.loads(REGISTER.read_text())
@@ -141,9 +136,6 @@ def marks() -> Mapping[str, tuple[Mark, ...]]:
             for id, line in marks_of(source):
                 found[id] = (*found.get(id, ()), Mark(str(path.relative_to(ROOT)), line))
     return found
-
-
-# --- mutation of a source text ---------------------------------------------------------------------------
 
 
 def marked_part(tree: ast.Module, line: int) -> list[tuple[ast.AST, ast.AST]]:
@@ -272,9 +264,6 @@ def apply(source: str, edits: Sequence[Edit]) -> str:
     return text
 
 
-# --- running them ----------------------------------------------------------------------------------------
-
-
 def copy_tree(folder: Path) -> None:
     """The packages and the tests, with the numba caches, which depend on the files' times."""
     ignored = shutil.ignore_patterns("vectors", "fl", "flower", "benchmarks")
@@ -345,9 +334,6 @@ def run_all(chosen: Sequence[Claim], *, workers: int = WORKERS) -> dict[str, str
         with ThreadPoolExecutor(workers) as pool:
             names = [f"{claim.id} ({mark.file}:{mark.line})" for claim, mark in todo]
             return dict(zip(names, pool.map(judge, todo), strict=True))
-
-
-# --- docs/audit.md ---------------------------------------------------------------------------------------
 
 
 def markdown() -> str:

@@ -1,7 +1,5 @@
 """Every public name has a docstring with an example that runs, and docs/api/ prints them."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import inspect

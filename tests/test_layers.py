@@ -7,8 +7,6 @@ so `from secagg.protocol import Plan` counts as an import of `secagg.protocol` i
 `from secagg.protocol import plan` as an import of the module `secagg.protocol.plan`.
 """
 
-from __future__ import annotations
-
 import ast
 import importlib
 import subprocess
@@ -232,9 +230,6 @@ def test_fl_uses_only_public_names_of_secagg_and_robust() -> None:
     assert "\n".join(wrong) == ""
 
 
-# --- the tests above see what they should ----------------------------------------------------------------
-
-
 def made_up(root: Path, files: Mapping[str, str]) -> Tree:
     for name, text in files.items():
         path = root / name
@@ -293,9 +288,6 @@ def test_a_package_that_the_room_may_not_use_is_found(tmp_path: Path) -> None:
     tree = made_up(tmp_path, {"secagg/kernels/aes.py": text, "secagg/crypto/box.py": text})
     [found] = tree.foreign()
     assert found.startswith("secagg/crypto/box.py:2: secagg.crypto.box imports numba")
-
-
-# --- what an import loads --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

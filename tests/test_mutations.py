@@ -1,7 +1,5 @@
 """The register of claims (`claims.toml`) agrees with the marks in the sources, the tests and the docs."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

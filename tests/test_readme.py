@@ -1,7 +1,5 @@
 """The README's code runs as it stands, its commands are real, and its links lead somewhere."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

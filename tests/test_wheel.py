@@ -4,8 +4,6 @@ Each environment is a folder that holds the unpacked wheel and links to exactly 
 metadata asks for. Python runs without its own site-packages, so nothing else can be imported.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

@@ -6,8 +6,6 @@ python -m tests.benchmarks exposure [--write docs]   how many group sums the aud
 python -m tests.benchmarks flower [--nodes ...]      a round over Flower, stage by stage
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from argparse import ArgumentParser, RawDescriptionHelpFormatter

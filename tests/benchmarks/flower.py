@@ -8,8 +8,6 @@ per message. Times are wall-clock times, while all nodes share this machine's co
 exit code is 1 if a stage takes a second or more of wall-clock time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

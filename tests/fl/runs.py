@@ -1,7 +1,5 @@
 """Small trainings for tests: digits, a linear model, a few clients; a round takes milliseconds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fl.config.checks import experiment

@@ -1,7 +1,5 @@
 """The command line as a user types it: what it prints and returns. A mistake is not a traceback."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

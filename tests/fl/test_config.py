@@ -1,7 +1,5 @@
 """A wrong configuration is rejected in one line that names the key and what was expected."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

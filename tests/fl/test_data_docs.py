@@ -1,7 +1,5 @@
 """docs/add-data-or-model.md does what it says."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Importing and fetching data sets: whole and checked in their place, or not there at all."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import hashlib

@@ -1,7 +1,5 @@
 """The publishers' formats, on small files made here."""
 
-from __future__ import annotations
-
 import struct
 
 import numpy as np

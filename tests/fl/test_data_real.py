@@ -1,7 +1,5 @@
 """The real data sets, where the folder that SHARE_DATA names has them."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

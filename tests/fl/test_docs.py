@@ -1,7 +1,5 @@
 """The commands of the tutorial parse, its files load, its Python runs."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import tomllib

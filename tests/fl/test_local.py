@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -87,9 +85,6 @@ def cursed(client: int) -> Federated:
     return from_clients(clients, clients[0], classes=2)
 
 
-# --- minibatches -----------------------------------------------------------------------------------------
-
-
 @given(examples=st.integers(1, 300), batch_size=st.integers(1, 64), epochs=st.integers(1, 3), drop_last=st.booleans())
 @settings(deadline=None, max_examples=100)
 def test_minibatches_are_fresh_shuffles_of_all_examples(examples: int, batch_size: int, epochs: int, drop_last: bool):
@@ -141,9 +136,6 @@ def test_minibatches_depend_on_seed_round_and_client():
 def test_settings_that_cannot_train_are_refused(changes: dict[str, float]):
     with pytest.raises(ValueError, match="got"):
         LocalTraining(**changes)  # type: ignore[arg-type]
-
-
-# --- training one client -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("model", ["linear", smooth_net])
@@ -335,9 +327,6 @@ def test_training_lowers_the_loss_and_flipped_labels_raise_it(digits: Federated)
     assert accuracy(flip_labels(digits, range(20))) < 0.1
 
 
-# --- training clients together -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", ["linear", smooth_net, "small-cnn"])
 @pytest.mark.parametrize("together", [2, 7, 20])
 def test_together_and_one_by_one_give_the_same_updates(digits: Federated, model: object, together: int):
@@ -412,9 +401,6 @@ def test_recurrent_layers_are_trained_one_by_one():
     updates = stacked.train(start, range(3), round_index=0)
     assert np.isfinite(updates).all()
     assert (np.abs(updates).max(axis=1) > 0).all()
-
-
-# --- measuring ---------------------------------------------------------------------------------------------
 
 
 def test_a_score_is_accuracy_and_mean_loss_over_all_test_examples(digits: Federated):

@@ -1,7 +1,5 @@
 """The planner agrees with the audit and with exact counting, and its advice can be followed."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from pathlib import Path

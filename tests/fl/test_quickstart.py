@@ -1,7 +1,5 @@
 """The quickstart: SHARE learns under attack, FedAvg does not, no client is exposed, and there is a report."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

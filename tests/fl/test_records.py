@@ -1,7 +1,5 @@
 """Files are complete or absent, and a run that was killed continues to the same bits."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A report is one self-contained file, shows what was recorded, and works in a real browser."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

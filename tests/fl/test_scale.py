@@ -1,7 +1,5 @@
 """Many clients: memory holds one cell's updates and the cluster means, not all updates."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

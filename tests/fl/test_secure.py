@@ -1,7 +1,5 @@
 """Cells, weights and sums: secure and clear sums agree bit for bit; averaging by weight is FedAvg."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any

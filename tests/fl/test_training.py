@@ -1,7 +1,5 @@
 """Whole trainings: every baseline, attack and failure, and the same model with and without cryptography."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

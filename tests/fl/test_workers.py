@@ -1,7 +1,5 @@
 """Worker processes give the same bits as one process, end with their parent, and report every error."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """A certificate authority for this machine, made with `cryptography`."""
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 from pathlib import Path

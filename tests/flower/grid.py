@@ -3,8 +3,6 @@
 A test may kill a node (it loses its context and returns under a new id), replace its answer, or keep it silent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A small federation for tests: eight nodes, digits, a linear model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

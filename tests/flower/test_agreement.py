@@ -1,7 +1,5 @@
 """The agreement that every node pins, and the folder of a node."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whole trainings in one process, with the real apps on both sides and all kinds of dropouts."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """The claims of docs/flower.md about Flower's own SecAgg+, tested on Flower's own code."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

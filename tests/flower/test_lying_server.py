@@ -1,7 +1,5 @@
 """A lying server against the real client app: it gets refusals, and never a second opening."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Real SuperLink and SuperNode processes on this machine. `-m long` runs more than one short training."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """A model that has as many parameters as the paper's network and trains quickly."""
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor, nn

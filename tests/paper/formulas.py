@@ -6,8 +6,6 @@ that begin with `paper_` compute what the paper prints, literally; the others ar
 clustering of small cases and by sampling large ones.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from math import comb, exp, factorial, lgamma, log1p

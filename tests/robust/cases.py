@@ -3,8 +3,6 @@
 Add a new rule to `NEEDS`: the tests that all rules share then cover it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

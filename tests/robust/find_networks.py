@@ -9,8 +9,6 @@ Theorem Z); only inputs that a first layer of neighbours can produce are tried. 
 number of minima and maxima that it computes.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import time

@@ -1,7 +1,5 @@
 """Slow versions of every rule, in double precision, from the definitions; and the paper's formulas."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

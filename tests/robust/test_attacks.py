@@ -1,7 +1,5 @@
 """Attacks: what each one sends, in both views, and that optimised ones do more damage."""
 
-from __future__ import annotations
-
 import inspect
 import math
 

@@ -1,7 +1,5 @@
 """docs/add-an-aggregator.md is followed literally, and docs/robust.md is compared with the code."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

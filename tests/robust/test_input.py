@@ -1,7 +1,5 @@
 """Checks of the input of all rules: values that are not finite, shapes, types, and refusals with numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

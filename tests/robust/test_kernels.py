@@ -1,7 +1,5 @@
 """Compiled code and threads: right for every shape, safe to cache, and compilation is reported."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

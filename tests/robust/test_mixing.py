@@ -1,7 +1,5 @@
 """Pre-aggregation: agreement with definitions, and pipelines that keep count of rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -3,8 +3,6 @@
 The zero-one principle (Knuth, TAOCP 3, 5.3.4): a network that is right for all zeros and ones is right for all inputs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from itertools import chain
 

@@ -1,7 +1,5 @@
 """Names and parameters: a wrong one is an error that lists the right ones."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from typing import Literal

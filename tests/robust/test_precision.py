@@ -1,7 +1,5 @@
 """Numbers that break implementations: offsets, huge rows, huge values, tiny ones."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -4,8 +4,6 @@ Allouah et al. 2023a: for every set S of n - f rows, the squared distance betwee
 mean of S is at most kappa times the variance of S.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """What holds for every rule: agreement with its definition, and its symmetries."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Straight-line order statistics agree with the kernel of `order` and with sorting."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

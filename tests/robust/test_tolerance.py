@@ -1,7 +1,5 @@
 """How many bad clients a rule withstands: exact counts against brute force, and the paper's formulas."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import combinations
 from math import comb

@@ -1,7 +1,5 @@
 """The attack on opened sums: what an honest-but-curious server computes from the results of a run."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ their own groups from them, as it cannot from a false input. `SPOILERS` deal sha
 the groups that need their secrets are lost, and reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -101,9 +99,6 @@ def resign(cluster: Cluster, message: Any) -> Any:
     return replace(message, signature=signed(message.sender, statement_of(cluster, message)))
 
 
-# --- at every stage --------------------------------------------------------------------------------------
-
-
 def _everywhere(stage: str, kind: type) -> None:
     @cheat(f"silence at {stage}", kind)
     def silence(cluster: Cluster, me: int, message: Any) -> list[bytes]:
@@ -179,9 +174,6 @@ def _low_order(cluster: Cluster, me: int, message: Any) -> Any:
 @cheat("one key for two purposes", KeyAdvert)
 def _one_key(cluster: Cluster, me: int, message: Any) -> Any:
     return resign(cluster, replace(message, channel=message.mask))
-
-
-# --- dealings --------------------------------------------------------------------------------------------
 
 
 def deal_again(
@@ -321,9 +313,6 @@ def _commitments(cluster: Cluster, me: int, message: Any) -> Any:
     return resign(cluster, replace(message, commitments=(*message.commitments, bytes(32))))
 
 
-# --- masked inputs ---------------------------------------------------------------------------------------
-
-
 def _disputing(name: str, choose: Callable[[Cluster, int], list[int]]) -> None:
     @cheat(name, MaskedInput)
     def dispute(cluster: Cluster, me: int, message: Any) -> Any:
@@ -358,9 +347,6 @@ def _extra_vector(cluster: Cluster, me: int, message: Any) -> Any:
 @cheat("vectors too short", MaskedInput)
 def _short(cluster: Cluster, me: int, message: Any) -> Any:
     return replace(message, vectors=np.zeros((max(len(message.vectors), 1), cluster.plan.length + 1), np.uint32))
-
-
-# --- unmaskings ------------------------------------------------------------------------------------------
 
 
 def _edited(name: str, edit: Callable[[Cluster, int, Unmasking], Any]) -> None:

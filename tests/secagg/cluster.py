@@ -150,9 +150,6 @@ class WideCache(SharedCache):
         return self._verdicts[plan.hash, survivors]
 
 
-# --- the honest server's world ---------------------------------------------------------------------------
-
-
 @dataclass(slots=True)
 class Envelope:
     """One message under way, as bytes. `client` is its receiver, or its sender if it is `up`."""

@@ -1,7 +1,5 @@
 """Randomness that a test fixes: SHAKE-256 of a name, read as a stream."""
 
-from __future__ import annotations
-
 from hashlib import shake_256
 
 

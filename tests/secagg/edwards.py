@@ -1,7 +1,5 @@
 """Ed25519 by the book (RFC 8032, section 5.1), slowly, for signatures that only an attacker would make."""
 
-from __future__ import annotations
-
 from hashlib import sha512
 
 PRIME = 2**255 - 19

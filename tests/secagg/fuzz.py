@@ -4,8 +4,6 @@
 error that the decoder documents. `python -m tests.secagg.fuzz 1000000` runs all decoders and prints a table.
 """
 
-from __future__ import annotations
-
 import random
 import resource
 import sys

@@ -4,8 +4,6 @@
 played again alone: `python -m tests.secagg.generated 1234`.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The rows leave an affine lattice x + {z in Z^n : Az = 0} of possible inputs. If 
 with the inputs, the shortest point is the truth. Exact integers throughout; enough for small null spaces.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from fractions import Fraction
 

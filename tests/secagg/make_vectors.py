@@ -1,7 +1,5 @@
 """Write the test vectors: `python -m tests.secagg.make_vectors`. A test fails if a byte would change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests.secagg import vector_primitives, vector_refusals, vector_runs

@@ -246,9 +246,6 @@ def public_part(made: Dealing) -> Dealer:
     return Dealer(made.sender, made.commitments, made.root)
 
 
-# --- what can be computed from what was said ------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Learned:
     """One sum that the attacker holds: of these clients' inputs, in this grouping."""

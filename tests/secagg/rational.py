@@ -1,7 +1,5 @@
 """The truth about small cases, in rational arithmetic and by trying everything: the oracle of the audit."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from fractions import Fraction
 from itertools import combinations

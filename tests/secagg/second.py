@@ -4,8 +4,6 @@ It shows that the document is sufficient. It trusts every message (it checks nei
 and uses plain integers and fractions.
 """
 
-from __future__ import annotations
-
 import hmac
 import struct
 from collections.abc import Callable, Iterable, Sequence
@@ -24,9 +22,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 P = 2**257 - 93
 Draw = Callable[[int], bytes]
-
-
-# --- sections 1 and 3 ------------------------------------------------------------------------------------
 
 
 def label(name: str) -> bytes:
@@ -170,9 +165,6 @@ def climb(leaf: bytes, place: int, siblings: Sequence[bytes]) -> bytes:
     return leaf
 
 
-# --- sections 4 and 5 ------------------------------------------------------------------------------------
-
-
 def framed(name: str, *parts: bytes) -> bytes:
     """SHA-256 of a label and parts, each preceded by its length (section 5)."""
     return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in (label(name), *parts))).digest()
@@ -285,9 +277,6 @@ def fisher_yates(items: Sequence[Any], words: Iterable[int]) -> list[Any]:
         other = word % (last + 1)
         order[last], order[other] = order[other], order[last]
     return order
-
-
-# --- sections 6 to 8: the client ---------------------------------------------------------------------------
 
 
 def mask_key(plan: Plan, agreed: bytes, v: int, w: int, r: int) -> bytes:
@@ -532,9 +521,6 @@ def leverages(matrix: Sequence[Vector]) -> list[Fraction]:
 
 def dot(a: Vector, b: Vector) -> Fraction:
     return sum((x * y for x, y in zip(a, b, strict=True)), Fraction(0))
-
-
-# --- the server --------------------------------------------------------------------------------------------
 
 
 @dataclass

@@ -4,8 +4,6 @@
 one test per check of the server says what exactly happens to the cheater.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -212,9 +210,6 @@ def test_who_left_does_not_come_back() -> None:
     check_outcome(cluster, cluster.finish(), absent=[5])
 
 
-# --- disputes --------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("n_t_c", [(3, 2, 0), (5, 3, 0), (6, 4, 1), (7, 5, 2), (8, 5, 1)])
 def test_no_honest_dealer_is_blamed_on_the_word_of_as_many_liars_as_a_run_withstands(
     n_t_c: tuple[int, int, int],
@@ -257,9 +252,6 @@ def test_an_honest_dealer_is_not_blamed_when_too_few_good_shares_came() -> None:
     _, result = run_with(plan, {0: "every share wrong", 1: "every share wrong"})
     assert set(result.lost) == {(0, 0)}
     assert set(result.blamed) == {0, 1}
-
-
-# --- thresholds ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("stage", list(Stage)[:5])

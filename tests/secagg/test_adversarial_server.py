@@ -4,8 +4,6 @@ One test per check of `client.py`, so that each fails when its check is taken ou
 that), and for the checks that carry the privacy, an attack that succeeds when the check is blinded.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import permutations
 from typing import Any
@@ -60,9 +58,6 @@ def refuses(puppet: Puppet, message: ToClient, error: type[Exception], match: st
     assert len(puppet.said) == said
     assert puppet.client.state is State.FAILED
     return caught.value
-
-
-# --- stage 0 and 1: the key list ---------------------------------------------------------------------------
 
 
 def test_hello_opens_a_run_once() -> None:
@@ -221,9 +216,6 @@ def test_without_signatures_on_keys_the_server_reads_every_share_and_lays_the_vi
     assert bare.tolist() == world.inputs[0].tolist()
 
 
-# --- the plan ----------------------------------------------------------------------------------------------
-
-
 def test_another_plan_for_the_same_update_is_refused() -> None:
     """A repeat with another threshold, length or grouping would give another sum of the same update."""
     world = World(make_plan(5))
@@ -261,9 +253,6 @@ def test_plan_bytes_that_no_plan_has_are_refused() -> None:
         message = KeyList(bad, tuple(adverts[v] for v in sorted(adverts)))
         with pytest.raises(PeerError):
             puppets[0].fork().tell(message)
-
-
-# --- stage 2: the bundle -----------------------------------------------------------------------------------
 
 
 def dealt(n: int = 5, **changes: object) -> tuple[World, dict[int, Puppet], dict[int, Dealing], dict[int, list[int]]]:
@@ -369,9 +358,6 @@ def test_the_update_enters_with_the_bundle_and_a_bad_one_is_the_applications_mis
             client.receive(bundle, update=update)
         assert client.state is State.DEALT
     assert isinstance(client.receive(bundle, update=np.ones(3, np.int64)), MaskedInput)
-
-
-# --- stage 3: survivors and groups --------------------------------------------------------------------
 
 
 def masked(n: int = 5, **changes: object) -> tuple[World, dict[int, Puppet], dict[int, MaskedInput]]:
@@ -482,9 +468,6 @@ def test_a_sparse_run_with_too_many_dropouts_is_refused() -> None:
             refuses(puppets[0], world.survivors(inputs), PeerError, "may be disconnected")
 
 
-# --- one opening per update --------------------------------------------------------------------------------
-
-
 def test_a_repeat_with_other_survivors_is_refused_after_stage_three() -> None:
     world = World(make_plan(5))
     world.run_to(Stage.CONSISTENCY)
@@ -552,9 +535,6 @@ def test_the_record_lets_a_restored_client_sign_the_same_opening_or_fewer_groups
     assert isinstance(crashed_after(asked).tell(fewer), Consistency)
     refuses(crashed_after(fewer), asked, AlreadyUsed, "opened before")
     refuses(crashed_after(asked), four, AlreadyUsed, "opened before")
-
-
-# --- stage 4: signatures and shares ------------------------------------------------------------------------
 
 
 def consistent(
@@ -661,9 +641,6 @@ def test_the_sum_of_an_opened_group_is_all_that_follows_for_every_dropout_stage(
         assert attacker.is_right(attacker.learned[0])
         assert attacker.more_than_agreed() == []
         assert not attacker.both_kinds()
-
-
-# --- masks -------------------------------------------------------------------------------------------------
 
 
 def test_same_inputs_in_two_runs_give_other_masked_vectors_whose_difference_is_not_the_inputs() -> None:

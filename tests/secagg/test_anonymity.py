@@ -1,7 +1,5 @@
 """Anonymity T: computed, proved by a schedule, or read off a graph, it is the truth or a bound on it."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """What atoms guarantee over many rounds of updates that hardly change, and what breaks the guarantee."""
 
-from __future__ import annotations
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

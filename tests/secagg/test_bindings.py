@@ -3,8 +3,6 @@
 A signature or a mask that left one of these out could be moved: to another run, client, grouping or holder.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

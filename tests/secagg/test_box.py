@@ -1,7 +1,5 @@
 """Sealed shares: a box opens for one sender, one receiver and one plan, and otherwise not at all."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The audit: what it allows, what it says, and that everyone reaches the same verdict."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

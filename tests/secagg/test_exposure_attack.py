@@ -1,7 +1,5 @@
 """The attacks that the audit is there for, run against real transcripts and against its own limits."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The `secagg exposure` command: a verdict for people, for machines, and as a picture."""
 
-from __future__ import annotations
-
 import json
 import sys
 

@@ -1,7 +1,5 @@
 """For any dropouts, the sums opened under `enforce` expose nobody: many generated runs of many sizes."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -4,8 +4,6 @@ Clients in the same group of every grouping are interchangeable, so two grouping
 of the sizes of their intersections; the tests of all cases walk these tables, with all survivors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from fractions import Fraction
 from itertools import permutations, product

@@ -1,7 +1,5 @@
 """Encoding agrees with exact fractions, no honest sum can wrap, and what cannot be encoded is refused."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Any

@@ -1,7 +1,5 @@
 """Each floor, one below: the plan is refused before anything is sent or recorded; at it, it is taken."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The paper's formulas, and the exact ones against every small clustering and samples of large ones."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import product
 

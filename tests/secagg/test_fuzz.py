@@ -1,7 +1,5 @@
 """Malformed bytes give typed errors in bounded memory; every value has one encoding."""
 
-from __future__ import annotations
-
 import random
 import tracemalloc
 from collections.abc import Iterator
@@ -40,9 +38,6 @@ MILLION = 1_000_000
 FAST = {"Plan": 5000, "saved client": 5000, "saved server": 2000}  # slower to decode
 
 
-# --- mutated bytes -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("name", EVERYTHING)
 def test_mutated_bytes_give_a_value_with_that_encoding_or_a_typed_error(name: str) -> None:
     report = fuzz(name, FAST.get(name, 10_000), seed=0)
@@ -62,9 +57,6 @@ def test_the_corpus_has_real_bytes_of_every_kind() -> None:
     assert all(len(found) >= 2 for found in corpus().messages.values())
     assert len(corpus().clients) >= 10
     assert len(corpus().servers) >= 10
-
-
-# --- mutated messages to clients and servers ----------------------------------------------------------------
 
 
 def fuzz_clients(count: int, seed: int) -> tuple[int, int]:
@@ -253,9 +245,6 @@ def test_ids_and_rows_that_are_not_strictly_ascending_are_refused(values: tuple[
     changed = survivors[:-12] + b"".join(bytes(2) + v.to_bytes(4, "little") for v in (first, second))
     with pytest.raises(WireError, match="ascending"):
         decode(changed)
-
-
-# --- huge declared lengths ---------------------------------------------------------------------------------
 
 
 def peak_of(act: Any) -> int:

@@ -2,8 +2,6 @@
 no run stopped while n - dropouts - cheaters >= t, no honest client blamed (`generated.py`, `check_outcome`).
 """
 
-from __future__ import annotations
-
 import pytest
 
 from tests.secagg.cheats import CHEATS

@@ -1,7 +1,5 @@
 """The neighbour graph is what it says, and its failure probabilities are bounded as claimed."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

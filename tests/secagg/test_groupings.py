@@ -1,7 +1,5 @@
 """Schedules: partitions that everyone can draw and nobody can steer."""
 
-from __future__ import annotations
-
 from itertools import combinations, permutations
 
 import pytest

@@ -1,7 +1,5 @@
 """Many short hashes at once: the kernel and hashlib give the same bytes, and a broken kernel is not used."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from hashlib import sha256

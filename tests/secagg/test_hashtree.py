@@ -1,7 +1,5 @@
 """The tree over share hashes: every leaf has a proof, and nothing else has one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Exclusive records: one creator wins permanently, between threads and between processes."""
 
-from __future__ import annotations
-
 import os
 import stat
 import subprocess

@@ -1,7 +1,5 @@
 """The loops under the masks: sums of streams agree with integers, and code is compiled for this processor."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Keys, against the RFCs and against `cryptography`'s own HKDF."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 

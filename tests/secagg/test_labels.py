@@ -1,7 +1,5 @@
 """Domain separation: no label can be mistaken for another."""
 
-from __future__ import annotations
-
 from itertools import permutations
 
 from secagg import labels

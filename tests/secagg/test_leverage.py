@@ -1,7 +1,5 @@
 """Leverage: exact to rounding, the same bits everywhere, and the price of differential privacy."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

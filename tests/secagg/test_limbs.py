@@ -1,7 +1,5 @@
 """Field arithmetic in limbs agrees with Python's integers, above all where carries run furthest."""
 
-from __future__ import annotations
-
 import numpy as np
 import numpy.typing as npt
 from hypothesis import example, given, settings

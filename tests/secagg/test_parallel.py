@@ -1,7 +1,5 @@
 """Work is cut without gaps or overlaps, done by several threads, and its errors are not lost."""
 
-from __future__ import annotations
-
 import _thread
 import threading
 import time

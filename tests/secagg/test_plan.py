@@ -1,7 +1,5 @@
 """Plans: what may not be built cannot be built, and what everybody types works."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

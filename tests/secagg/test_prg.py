@@ -1,7 +1,5 @@
 """All backends give AES-128-CTR, word for word, whatever the lengths, offsets, keys, signs and threads."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import subprocess

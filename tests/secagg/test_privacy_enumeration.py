@@ -9,8 +9,6 @@ Twice: with the real Client's masking (in rings of 2 and 4 elements, which 2^32 
 integers of `secagg.reference`, where the modulus is a parameter.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -206,9 +204,6 @@ def test_the_count_detects_a_client_that_was_lied_to_about_a_missing_group_mate(
     assert honest[0] == honest[1]
     attacked = [twice.views(inputs, 2, opened=[(0, 0)], seen_by=split) for inputs in (first, same_sum)]
     assert attacked[0] != attacked[1]
-
-
-# --- the same with the reference, in a ring of three ------------------------------------------------------
 
 
 def reference_views(plan: Plan, inputs: Inputs, modulus: int, dropouts: Sequence[int]) -> Counter[tuple[int, ...]]:

@@ -1,7 +1,5 @@
 """The tables and diagrams of docs/protocol.md agree with the code."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two implementations agree: `secagg.reference` and the real one, for the same randomness."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Every recorded message, replayed in every state: only the one that is due is answered, and only once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Elimination modulo a prime agrees with rational elimination."""
 
-from __future__ import annotations
-
 from copy import deepcopy
 
 import numpy as np

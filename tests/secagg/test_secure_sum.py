@@ -1,7 +1,5 @@
 """The one call for the impatient."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """The training seed: nobody can choose it, and a client that prevents it is named."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The server alone: the table of stages, mistakes of the caller, and dealers that doom a group."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

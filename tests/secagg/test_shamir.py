@@ -1,7 +1,5 @@
 """Sharing over 2^257 - 93 agrees with plain integers, and everything that is not a share is refused."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A whole run on one machine: the same result as in the clear, whatever happens on the way."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 import tracemalloc
@@ -127,9 +125,6 @@ def test_a_client_that_is_not_on_the_roster_is_a_mistake(option: str) -> None:
         play(make_plan(4), **{option: {99: Stage.KEYS}})
 
 
-# --- spoiled messages ---------------------------------------------------------------------------------------
-
-
 def at(stage: Stage, spoil: Callable[[Any], ToServer | bytes | None]) -> Tamper:
     return lambda now, message: spoil(message) if now is stage else message
 
@@ -193,9 +188,6 @@ def test_run_and_clear_give_the_same_sums_when_clients_misbehave(kind: Misbehavi
     assert {*result.dropouts, *result.blamed} >= set(expected.dropouts)
     reported = {name: getattr(result, name) for name in ("lost", "blamed", "dropouts")}
     same(result, dataclasses.replace(expected, **reported))
-
-
-# --- processes ----------------------------------------------------------------------------------------------
 
 
 @needs_fork
@@ -324,9 +316,6 @@ def test_an_update_is_opened_once_even_by_two_runs_with_one_journal(tmp_path: Pa
     play(plan, processes=2, journal=FileJournal(tmp_path))
     with pytest.raises(TooFewSurvivors):  # every client refuses to open the same update again
         play(plan, processes=2, journal=FileJournal(tmp_path))
-
-
-# --- what a run costs ---------------------------------------------------------------------------------------
 
 
 def test_the_cost_counts_every_byte_and_every_stage() -> None:

@@ -1,7 +1,5 @@
 """Clients here and in forked processes: what crosses the pipe, and how often."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from pathlib import Path

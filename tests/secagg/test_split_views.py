@@ -9,8 +9,6 @@ The same search, with the check of the U2 view taken out of the clients, must fi
 a test that cannot fail would prove nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product

@@ -4,8 +4,6 @@ Two processes restored from the same bytes: real ones, with a journal in a folde
 used cannot act again. What storage rollback could do is at the end, and in docs/audit.md.
 """
 
-from __future__ import annotations
-
 import copy
 import pickle
 import subprocess
@@ -49,9 +47,6 @@ def _fast_signatures() -> Iterator[None]:
 
 def plan_of_six() -> Plan:
     return make_plan(6, colluders=1, threshold=4, schedule=Schedule(name="random", size=3, groupings=2))
-
-
-# --- the same run ------------------------------------------------------------------------------------------
 
 
 def transcript_of(plan: Plan, *, restoring: bool) -> tuple[list[bytes], list[list[int]]]:
@@ -153,9 +148,6 @@ def test_saved_bytes_belong_to_one_identity_and_one_version() -> None:
     for bad in (b"", server[:10], b"secagg server 2\n" + server[16:], data, server[:-1], server + b"\0"):
         with pytest.raises(UsageError):
             Server.restore(bad)
-
-
-# --- two processes -----------------------------------------------------------------------------------------
 
 
 def saved_in_every_state(folder: Path) -> list[tuple[bytes, bytes]]:
@@ -266,9 +258,6 @@ def test_of_two_servers_restored_from_the_same_bytes_exactly_one_closes_the_stag
         second.result()
 
 
-# --- older copies, and other openings ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("stage", list(Stage)[1:5])
 def test_an_older_copy_that_was_used_cannot_act_again_even_with_another_message(stage: Stage) -> None:
     plan = plan_of_six()
@@ -363,9 +352,6 @@ def test_groups_may_shrink_but_never_grow_or_change_in_a_second_run() -> None:
                 puppets[0].fork().tell(world.survivors(inputs, rows))
 
 
-# --- resuming ----------------------------------------------------------------------------------------------
-
-
 def at_stage(stage: Stage) -> Cluster:
     """A run whose server has begun a stage and whose messages of it are under way."""
     plan = plan_of_six()
@@ -431,9 +417,6 @@ def test_unmasking_is_given_once_however_often_it_is_asked_for() -> None:
     cluster.deliver_all()
     for v in cluster.plan.ids:
         assert sum(isinstance(message, Unmasking) for message in cluster.sent[v]) == 1
-
-
-# --- what storage rollback could do ------------------------------------------------------------------------
 
 
 def test_a_journal_put_back_to_an_older_copy_lets_an_update_be_opened_twice() -> None:

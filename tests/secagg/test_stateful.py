@@ -1,7 +1,5 @@
 """Schedules that hypothesis draws: any network between honest machines, any server against honest clients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

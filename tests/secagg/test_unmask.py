@@ -1,7 +1,5 @@
 """The server's last step alone: all masks are removed, on any number of threads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The test vectors hold for this implementation and for one written only from docs/protocol.md."""
 
-from __future__ import annotations
-
 import ast
 import json
 import shutil
@@ -64,9 +62,6 @@ def test_a_file_named_bad_contains_a_refusal() -> None:
             assert refused or ignored or disputed, name
 
 
-# --- what the checker detects -------------------------------------------------------------------------
-
-
 def changed(text: str) -> Iterator[str]:
     """Copies of a case, each with one expected value changed."""
     case = json.loads(text)
@@ -121,9 +116,6 @@ def test_a_run_with_other_bytes_or_randomness_fails(change: str, tmp_path: Path)
     assert detail
 
 
-# --- the command --------------------------------------------------------------------------------------
-
-
 def test_run_prints_a_line_per_file_and_returns_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("box.json", "bad_box.json"):
         shutil.copy(FOLDER / name, tmp_path)
@@ -159,9 +151,6 @@ def test_run_returns_2_with_one_line_when_there_is_nothing_to_check(
     shown = capsys.readouterr()
     assert shown.out == ""
     assert len(shown.err.splitlines()) == 1
-
-
-# --- a second implementation --------------------------------------------------------------------------
 
 
 def known_bytes(name: str) -> dict[str, bytes | None]:

@@ -1,7 +1,5 @@
 """Vectors of the primitives, and of values that are derived from public ones."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 
@@ -39,9 +37,6 @@ RFC_8032 = (
      "92a009a9f0d4cab8720e820b5f642540a2b27b5416503f8fb3762223ebdb69da"
      "085ac1e43e15996e458f3613d0f11d8c387b2eaeb4302aeeb00d291612bb0c00"),
 )  # fmt: skip
-
-
-# --- hashes, keys, signatures -------------------------------------------------------------------------
 
 
 @vector("labels")
@@ -135,9 +130,6 @@ def bad_signatures(case: Case) -> None:
         case.do("ed25519.verify", values, *(() if accepted else ("PeerError",)))
 
 
-# --- masks and boxes ----------------------------------------------------------------------------------
-
-
 @vector("aes_ctr")
 def streams(case: Case) -> None:
     """AES-128-CTR streams as words: FIPS 197 at key zero, offsets, lengths and signs."""
@@ -185,9 +177,6 @@ def bad_boxes(case: Case) -> None:
         {"box": ""},
     ):
         case.do("box.unseal", _box(**{"box": sealed, **changes}), "PeerError")
-
-
-# --- sharing ------------------------------------------------------------------------------------------
 
 
 def _field(value: int) -> str:
@@ -247,9 +236,6 @@ def bad_sharing(case: Case) -> None:
     # f(1) = f(2) = 2^256 gives f(0) = 2^256, which does not fit in 32 bytes
     apart = case.do("shamir.combine", {"indices": [1, 2], "shares": [_field(2**256)] * 2})
     assert apart["secret"] is None
-
-
-# --- numbers ------------------------------------------------------------------------------------------
 
 
 @vector("fixed_point")
@@ -314,9 +300,6 @@ def bad_numbers(case: Case) -> None:
     ):
         good = {"clients": 5, "bound": 10, "update": {"i64": [1]}, "weight": 1.0}
         case.do("encode", {**good, **changes}, "UsageError")
-
-
-# --- trees, derived keys, public choices --------------------------------------------------------------
 
 
 @vector("hash_tree")

@@ -4,8 +4,6 @@ Each starts at some point of the run n5_flat, with one message changed. A client
 failed permanently; a server drops the sender and continues.
 """
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -75,9 +73,6 @@ def view_of(plan: Plan, adverts: Iterable[KeyAdvert], dealers: Iterable[Dealer])
     """The view of U2 that a client has from its key list and its bundle."""
     keys = {advert.sender: advert for advert in adverts}
     return transcript.view(plan.hash, [(keys[dealer.id], dealer) for dealer in dealers])
-
-
-# --- plans -----------------------------------------------------------------------------------------------
 
 
 @vector("bad_plan_bytes")
@@ -248,9 +243,6 @@ def wire_errors(case: Case) -> None:
         case.do("message", {"message": case.give(name, data)}, "WireError")
 
 
-# --- bad messages to a client: stage 1 -------------------------------------------------------------------
-
-
 @vector("bad_lowered_threshold", after="keylist sent")
 def lowered_threshold(case: Case) -> None:
     """The server's plan has a threshold that would let it open two survivor sets: 2t <= n + colluders."""
@@ -342,9 +334,6 @@ def low_order_keys(case: Case) -> None:
         ):
             forged = replace(honest, adverts=tuple(advert if a.sender == 3 else a for a in honest.adverts))
             bad.send(f"{what} {place}", forged, "PeerError", context=plan.context.hex())
-
-
-# --- bad messages to a client: stage 2 -------------------------------------------------------------------
 
 
 @vector("bad_reflected_box", after="bundle sent")
@@ -443,9 +432,6 @@ def bundles(case: Case) -> None:
     bad.send("U2 of three", few, "TooFewSurvivors", update="2")
 
 
-# --- bad messages to a client: stage 3 -------------------------------------------------------------------
-
-
 @vector("bad_split_view", after="survivors sent")
 def split_views(case: Case) -> None:
     """A member of U3 signed another view of U2 than client 2 saw (without client 11, or with another root or
@@ -530,9 +516,6 @@ def both_kinds(case: Case) -> None:
     bad.send("no rows", replace(honest, groups=()), "PeerError")
 
 
-# --- bad messages to a client: stage 4 -------------------------------------------------------------------
-
-
 @vector("bad_signatures", after="signatures sent")
 def endorsements(case: Case) -> None:
     """Stage-3 signatures that a client must not count: over other survivors or rows or for another run, by a
@@ -571,9 +554,6 @@ def endorsements(case: Case) -> None:
         bad.send(name, forged, "PeerError")
     bad.send("three signatures", Signatures(honest.endorsements[:-1]), "TooFewSurvivors")
     bad.send("no signature", Signatures(()), "TooFewSurvivors")
-
-
-# --- replays, copies and repeats -------------------------------------------------------------------------
 
 
 @vector("bad_replays", after="started")
@@ -724,9 +704,6 @@ def application_mistakes(case: Case) -> None:
     case.do("client.hello", {"client": "2", "as": "nothing"}, "UsageError")
     case.do("client.state", {"client": "2"})
     case.do("client.save", {"client": "2", "as": "nothing"}, "UsageError")
-
-
-# --- bad messages to the server --------------------------------------------------------------------------
 
 
 class BadMessagesToServer:

@@ -1,7 +1,5 @@
 """Vectors of whole runs: every message, and for some runs every intermediate value."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -285,9 +283,6 @@ def audits(case: Case) -> None:
             case.do("audit", {"plan": name, "survivors": [v for v in plan.ids if v not in gone]})
 
 
-# --- misbehaviour that does not stop a run ---------------------------------------------------------------
-
-
 def damaged_box(case: Case, v: int, name: str) -> str:
     """Change one bit of the first box of a dealing, so that it does not open."""
     dealing = decode(case.session.get(name))
@@ -379,9 +374,6 @@ def cheating_dealer(case: Case) -> None:
     dealing = replace(honest, commitments=mine.commitments, signature=signature)
     result = dealt(case, case.give("dealing/3/cheating", encode(dealing))).rest(STAGES[2:])
     assert (result["rows"], result["lost"], result["blamed"]) == ({}, ["0/0"], [3])
-
-
-# --- runs that continue after a loss --------------------------------------------------------------------
 
 
 @vector("n5_resumed", after="keylist sent")

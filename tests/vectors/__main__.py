@@ -1,7 +1,5 @@
 """Check this implementation against test vectors: `python -m tests.vectors [DIR] [--json]`."""
 
-from __future__ import annotations
-
 import sys
 from argparse import ArgumentParser
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ machine that has nothing else to do: rules use all cores, so other work slows th
 one core. The column "core ms" is the computing time of all cores together; the rest of a time was waiting.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

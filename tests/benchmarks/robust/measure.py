@@ -1,7 +1,5 @@
 """Measure times in turns, memory, and the first use in a new process."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib.metadata

@@ -1,7 +1,5 @@
 """Peers to compare with: torch and ByzFL where they are installed, and how long a slow call would take."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import math

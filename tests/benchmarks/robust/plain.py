@@ -1,7 +1,5 @@
 """Every rule in plain numpy, as one would write it without care for speed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from itertools import combinations

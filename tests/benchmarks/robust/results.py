@@ -1,7 +1,5 @@
 """The figures of a run: times, memory, first use, and the bars."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 

@@ -6,8 +6,6 @@ python -m tests.benchmarks --only round       one SHARE round at the paper's siz
 python -m tests.benchmarks --full --markdown docs/performance.md      measure, and rewrite its tables
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace

@@ -5,8 +5,6 @@ masks, secret sharing, key agreements (each parses both keys) and encryption. Qu
 transport are left out, and Flower has no signatures. The figure is therefore a lower bound.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import os

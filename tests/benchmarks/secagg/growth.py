@@ -5,8 +5,6 @@ al. 2017, section 7 (client: n^2 + d n computed, n + d sent; server: n^2 d compu
 with masks inside groups only (SHARE, Appendix C.2). They bound the slope from above; constant costs make it smaller.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

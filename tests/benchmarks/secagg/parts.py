@@ -1,7 +1,5 @@
 """The parts of `python -m tests.benchmarks`, in order, with an estimate of the remaining time."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field

@@ -5,8 +5,6 @@ core is measured by processor time, several cores by the clock. A GB is 10^9 byt
 masks, of memory read and written for fixed point.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import os

@@ -1,7 +1,5 @@
 """Progress of a long measurement: one live line on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import TextIO

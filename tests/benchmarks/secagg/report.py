@@ -1,7 +1,5 @@
 """Tables and bounds on speed, as text or Markdown."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

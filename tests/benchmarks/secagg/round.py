@@ -4,8 +4,6 @@ The paper's CNN has 2,156,490 parameters; its 60 clients form clusters of 3, ten
 client (`secagg exposure` shows it), so the policy here only reports.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import dataclass

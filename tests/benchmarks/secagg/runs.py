@@ -4,8 +4,6 @@ Every client runs in full and checks every signature, share and proof. Clients o
 that is the same for all: the decoded plan, common messages and the audit of the survivors (`SharedCache`).
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -130,9 +128,6 @@ class _Answers:
         self._counts[stage] += 1
         shares = zip(self._WEIGHTS, self._counts, self._expected, strict=True)
         self._on_progress(sum(weight * count / expected for weight, count, expected in shares))
-
-
-# --- tables -------------------------------------------------------------------------------------------------
 
 
 def run_table(runs: Sequence[Run], rates: Rates) -> Table:

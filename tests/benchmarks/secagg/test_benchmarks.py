@@ -1,7 +1,5 @@
 """The benchmark counts what it says it counts and prints what it measured. Nothing here is timed."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import json
@@ -43,9 +41,6 @@ def made_up(size: Size, *, client: float = 1.0, server: float = 2.0) -> Run:
         bytes_up=(1000 * size.clients,) * 5,
         bytes_down=(2000 * size.clients,) * 5,
     )
-
-
-# --- what there is to do ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -117,9 +112,6 @@ def test_a_third_may_drop_with_the_default_threshold() -> None:
         assert n - n * 30 // 100 >= Size(clients=n).threshold
 
 
-# --- whole runs ---------------------------------------------------------------------------------------------
-
-
 def test_a_measured_run_is_complete_and_tells_how_far_it_is() -> None:
     told: list[float] = []
     run = measure_run(Size(clients=6, length=50, dropped=1), processes=1, on_progress=told.append)
@@ -168,9 +160,6 @@ def test_the_server_has_bounds() -> None:
     assert set(PUBLISHED) == {(n, percent) for n in (500, 1000) for percent in (0, 10, 30)}
 
 
-# --- growth -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
 def test_a_power_law_is_fitted_exactly(exponent: float) -> None:
     values = [1.0, 2.0, 5.0, 40.0]
@@ -195,9 +184,6 @@ def test_every_series_varies_what_it_says_and_can_be_run() -> None:
         fields = [dataclasses.asdict(size) for size in series.sizes]
         assert sum(len({size[name] for size in fields}) > 1 for name in fields[0]) == 1
     measure_run(growth.extra_series(scale=10_000)[1].sizes[1], processes=1)
-
-
-# --- a SHARE round ------------------------------------------------------------------------------------------
 
 
 def test_a_round_is_measured_beside_its_keystream_and_its_memory() -> None:
@@ -356,9 +342,6 @@ def test_progress_on_a_terminal_is_one_line_that_moves_and_goes() -> None:
     assert drawn[-2] == "[##########..........]  50% task, about 5 s left"
     assert drawn[-1] == ""
     assert "\n" not in stream.getvalue()
-
-
-# --- the command --------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """The benchmark measures every backend, judges its bars rightly, and can be printed."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -6,8 +6,6 @@ with its expected output or the name of the error that it must raise. A file may
 describes the format; `stateless` and `actors` contain the operations.
 """
 
-from __future__ import annotations
-
 import json as json_text
 import sys
 from collections.abc import Callable, Mapping, Sequence

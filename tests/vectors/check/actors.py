@@ -1,7 +1,5 @@
 """Operations of clients and the server, and the intermediate values of a client's messages."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
@@ -175,9 +173,6 @@ _VALUES_OF: Final[Mapping[State, Callable[[ClientMemory, Message, Actor], Values
     State.MASKED: _masking_values,
     State.SIGNED: _opening_values,
 }
-
-
-# --- the server ------------------------------------------------------------------------------------------
 
 
 def _server_new(s: Session, v: Values) -> Values:

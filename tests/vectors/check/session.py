@@ -1,7 +1,5 @@
 """The state of a test vector: named bytes, recorded randomness, clients and a server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -29,9 +27,6 @@ Operation = Callable[["Session", Values], Values]
 
 class Mismatch(Exception):  # noqa: N818
     """The implementation does not match the vector."""
-
-
-# --- values of JSON ------------------------------------------------------------------------------------
 
 
 def words(vector: npt.NDArray[Any]) -> str:
@@ -66,9 +61,6 @@ def hexes(values: list[str]) -> list[bytes]:
 def box_address(plan_hash: bytes, sender: int, receiver: int) -> bytes:
     """The address of a box: its HKDF info and associated data."""
     return labels.SHARE_BOX + plan_hash + u32(sender) + u32(receiver)
-
-
-# --- participants --------------------------------------------------------------------------------------
 
 
 class Tape:

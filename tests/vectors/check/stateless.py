@@ -1,7 +1,5 @@
 """Operations without state: primitives, values derived from a plan, and decoded messages."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -142,9 +140,6 @@ def _tree(_: Session, v: Values) -> Values:
 def _tree_climb(_: Session, v: Values) -> Values:
     leaf = one_row(hashtree.leaves(one_row(bytes.fromhex(v["content"]))))
     return {"root": hashtree.roots(leaf, [v["place"]], [hexes(v["siblings"])])[0].hex()}
-
-
-# --- values derived from a plan ---------------------------------------------------------------------------
 
 
 def _shuffle(_: Session, v: Values) -> Values:
