@@ -150,7 +150,7 @@ def test_the_reference_shares_no_code_with_what_it_judges() -> None:
         "secagg.types.GroupId",
     }
     others = {name.split(".")[0] for name in imported} - {"secagg"}
-    assert others == {"__future__", "collections", "cryptography", "dataclasses", "hashlib"}
+    assert others == {"collections", "cryptography", "dataclasses", "hashlib"}
 
 
 def test_the_reference_stays_one_page() -> None:
