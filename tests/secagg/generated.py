@@ -1,7 +1,7 @@
-"""Whole runs drawn from a seed: sizes, thresholds, schedules, weights, dropouts, cheats, noise, storage.
+"""Whole runs generated from a seed: sizes, thresholds, schedules, weights, dropouts, cheats, damage, restarts.
 
-`draw(seed)` fixes everything about a run; `play` runs it and checks the outcome. A seed that fails can be
-played again alone: `python -m tests.secagg.generated 1234`.
+`draw(seed)` determines everything about a run; `play` runs it and checks the outcome. To repeat a single run:
+`python -m tests.secagg.generated 1234`.
 """
 
 import random
@@ -33,7 +33,7 @@ NOISE = "a bit flipped on the way to the client at "
 
 @dataclass
 class Case:
-    """One run, and how it is disturbed."""
+    """One run with its dropouts, cheaters, restarts and order of messages."""
 
     seed: int
     plan: Plan
@@ -46,9 +46,9 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What came of it, for counting."""
+    """Counts and flags of one finished run."""
 
-    rows: int = 0
+    exact: int = 0
     lost: int = 0
     closed: int = 0
     blamed: int = 0
@@ -58,7 +58,7 @@ class Outcome:
 
 
 def draw_plan(rng: random.Random) -> Plan:
-    """A plan that may be built; what the package refuses to build is drawn again."""
+    """A random valid plan. Parameters that the package refuses are drawn again."""
     while True:
         n = rng.randint(2, MOST)
         name = rng.choice(["random", "random", "fixed", "transversal", "atoms"])
@@ -108,7 +108,7 @@ def draw(seed: int) -> Case:
     rng.shuffle(ids)
     trouble = rng.random() < 0.85
     gone = rng.randint(0, max(spare, 0)) if trouble else 0
-    gone += rng.random() < 0.1  # now and then one too many
+    gone += rng.random() < 0.1  # sometimes one dropout too many
     bad = 0 if plan.semi_honest_only else rng.randint(0, max(spare - gone, 0)) if trouble else 0
     names = [*CHEATS, *(kind + stage for stage in STAGES for kind in (FLIP, NOISE))]
     names = [name for name in names if name != NOISE + "keys" and not name.startswith("silence")]
@@ -131,7 +131,7 @@ def cheats_of(case: Case, rng: random.Random) -> dict[int, Cheat]:
 
 
 def flipping(name: str, rng: random.Random) -> Cheat:
-    """A client whose message of one stage is damaged on its way up."""
+    """A client whose message of one stage is damaged on the way to the server."""
     kind = STAGES.get(name.removeprefix(FLIP))
 
     def send(cluster: Cluster, me: int, message: Any) -> list[bytes]:
@@ -147,7 +147,7 @@ def flipped(data: bytes, rng: random.Random) -> bytes:
 
 
 def play(case: Case) -> Outcome:
-    """Run a case to its end. Any error but the package's own, or a wrong outcome, raises."""
+    """Run a case to its end and check the outcome. Raises if it is wrong or an unexpected error occurs."""
     rng = random.Random(case.seed + 1)
     plan = case.plan
     cluster = Cluster(
@@ -172,18 +172,18 @@ def play(case: Case) -> Outcome:
     noisy = [v for v, name in case.cheaters.items() if name not in CHEATS]
     named = {v for v, name in case.cheaters.items() if name in LIARS} | set(noisy)
     spoilers = {v for v, name in case.cheaters.items() if name in SPOILERS} | set(noisy)
-    if outcome.sparse:  # its liveness is a matter of neighbourhoods: clients may give up one by one
+    if outcome.sparse:  # liveness depends on each neighbourhood: single clients may give up
         check_outcome(cluster, result, cheaters=plan.ids, spoilers=plan.ids)
         assert result.blamed == {}
     else:
         check_outcome(cluster, result, cheaters=case.cheaters, absent=case.absent, liars=named, spoilers=spoilers)
-    outcome.rows, outcome.lost = len(result.groups), len(result.lost)
+    outcome.exact, outcome.lost = len(result.groups), len(result.lost)
     outcome.closed, outcome.blamed = len(result.closed), len(result.blamed)
     return outcome
 
 
 def disturb(case: Case, cluster: Cluster, rng: random.Random) -> None:
-    """Deliver everything of one stage: damaged, twice, in any order, with restarts in between."""
+    """Deliver all messages of one stage: some damaged, some twice, in any order, with restarts in between."""
     stage = list(STAGES)[cluster.server.stage]
     for letter in cluster.flying:
         if not letter.up and case.cheaters.get(letter.client) == NOISE + stage:
@@ -202,9 +202,9 @@ def disturb(case: Case, cluster: Cluster, rng: random.Random) -> None:
 
 
 def play_all(seeds: range) -> dict[str, int]:
-    """Play runs and count what came of them."""
+    """Play runs and add up their outcomes."""
     totals = dict.fromkeys(
-        ("runs", "rows exact", "rows lost", "rows closed", "clients blamed", "too few", "sparse", "must finish"), 0
+        ("runs", "sums exact", "sums lost", "sums closed", "clients blamed", "too few", "sparse", "must finish"), 0
     )
     with remembered_signatures():
         for seed in seeds:
@@ -215,9 +215,9 @@ def play_all(seeds: range) -> dict[str, int]:
                 failure.add_note(f"generated run {case}")
                 raise
             totals["runs"] += 1
-            totals["rows exact"] += outcome.rows
-            totals["rows lost"] += outcome.lost
-            totals["rows closed"] += outcome.closed
+            totals["sums exact"] += outcome.exact
+            totals["sums lost"] += outcome.lost
+            totals["sums closed"] += outcome.closed
             totals["clients blamed"] += outcome.blamed
             totals["too few"] += outcome.too_few
             totals["sparse"] += outcome.sparse

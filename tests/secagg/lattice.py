@@ -1,7 +1,8 @@
-"""Whole numbers leak more than real ones: the attack on sums of bounded integers.
+"""A lattice attack on group sums of bounded integers, which leak more than sums of real numbers.
 
-The rows leave an affine lattice x + {z in Z^n : Az = 0} of possible inputs. If its vectors are long compared
-with the inputs, the shortest point is the truth. Exact integers throughout; enough for small null spaces.
+The sums restrict the inputs to an affine lattice x + {z in Z^n : Az = 0}. If the vectors of the lattice
+{z : Az = 0} are long compared with the inputs, the shortest point is the true input. All arithmetic is exact,
+which is fast enough for small null spaces.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ Vector = list[int]
 
 
 def recover(rows: Sequence[Sequence[int]], sums: Sequence[Sequence[int]], n: int) -> list[Vector]:
-    """For each list of row sums, the small integer vector x with Ax = sums that the lattice suggests."""
+    """For each list of group sums, a short integer vector x with Ax = sums (LLL and Babai's nearest plane)."""
     echelon, change, rank, pivots = _column_echelon([[int(i in row) for row in rows] for i in range(n)])
     null = reduced(change[rank:])
     orthogonal = _orthogonal(null)
@@ -31,7 +32,10 @@ def recover(rows: Sequence[Sequence[int]], sums: Sequence[Sequence[int]], n: int
 
 
 def _column_echelon(columns: list[Vector]) -> tuple[list[Vector], list[Vector], int, list[int]]:
-    """Euclid on whole columns: A·U = [H 0], U unimodular. Columns of H and U, the rank, the pivot rows."""
+    """A·U = [H 0] with U unimodular, by Euclidean steps on columns.
+
+    Returns the columns of [H 0] and of U, the rank, and the pivot rows.
+    """
     n, height = len(columns), len(columns[0])
     change = [[int(i == j) for j in range(n)] for i in range(n)]
     rank, pivots = 0, []
@@ -55,7 +59,7 @@ def _column_echelon(columns: list[Vector]) -> tuple[list[Vector], list[Vector], 
 
 
 def reduced(basis: list[Vector]) -> list[Vector]:
-    """Lenstra, Lenstra and Lovász 1982, without haste."""
+    """LLL reduction (Lenstra, Lenstra and Lovász 1982) with delta = 0.99: simple and slow."""
     basis, k = [row[:] for row in basis], 1
     while k < len(basis):
         orthogonal = _orthogonal(basis[: k + 1])

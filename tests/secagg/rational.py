@@ -1,4 +1,4 @@
-"""The truth about small cases, in rational arithmetic and by trying everything: the oracle of the audit."""
+"""Reference for the audit on small cases: exact rational arithmetic and exhaustive search."""
 
 from collections.abc import Collection, Iterator, Sequence
 from fractions import Fraction
@@ -50,8 +50,9 @@ def exposed(rows: Collection[Collection[int]], columns: Sequence[int]) -> set[in
 def lightest(rows: Collection[Collection[int]], columns: Sequence[int], most: int | None = None) -> int:
     """The fewest columns in a nonzero combination of rows, by trying all sets of columns.
 
-    A combination that vanishes outside a set exists exactly if the rows lose rank when it is taken away.
-    Returns most + 1 if there is none with at most that many columns (the number of columns by default).
+    A nonzero combination that is zero outside a set of columns exists if and only if the rank of the rows drops
+    when the columns of the set are removed. Returns most + 1 if no combination has at most `most` columns
+    (by default, the number of columns).
     """
     full = rank(rows, columns)
     limit = len(columns) if most is None else most
@@ -63,7 +64,7 @@ def lightest(rows: Collection[Collection[int]], columns: Sequence[int], most: in
 
 
 def fewest(rows: Collection[Collection[int]], columns: Sequence[int], most: int) -> int:
-    """The same as `lightest` for at most `most` columns, faster: by dependent columns of the null space."""
+    """The same as `lightest`, but faster: it searches for linearly dependent coordinates of the null space."""
     done, pivots = echelon(matrix(rows, columns), len(columns))
     free = [at for at in range(len(columns)) if at not in pivots]
     null = {at: [Fraction(int(at == f)) for f in free] for at in free}
@@ -76,7 +77,7 @@ def fewest(rows: Collection[Collection[int]], columns: Sequence[int], most: int)
 
 
 def leverage(rows: Sequence[Collection[int]], columns: Sequence[int], weights: Sequence[Fraction]) -> list[Fraction]:
-    """The diagonal of the projector on the row space of A·diag(w), by Gram-Schmidt without roots."""
+    """The diagonal of the projector on the row space of A·diag(w), by Gram-Schmidt without square roots."""
     basis: list[list[Fraction]] = []
     for row in matrix(rows, columns):
         vector = [value * weight for value, weight in zip(row, weights, strict=True)]

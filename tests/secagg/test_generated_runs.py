@@ -1,5 +1,9 @@
-"""Generated runs: for rows whose members followed stage 2 no wrong sum, no error but the package's own,
-no run stopped while n - dropouts - cheaters >= t, no honest client blamed (`generated.py`, `check_outcome`).
+"""Generated runs (`generated.py`, `check_outcome`) have these properties:
+
+- A group sum is right if all clients of the group followed stage 2.
+- There are no errors except those that the package defines.
+- No run stops while n - dropouts - cheaters >= t.
+- No honest client is blamed.
 """
 
 import pytest
@@ -14,7 +18,7 @@ FAST, LONG, BLOCK = 200, 10_000, 500
 def test_generated_runs_are_exact_finish_and_blame_nobody_honest(first: int) -> None:
     totals = play_all(range(first, first + 50))
     assert totals["runs"] == 50
-    assert totals["rows exact"] > 0
+    assert totals["sums exact"] > 0
     assert totals["must finish"] > 0
 
 

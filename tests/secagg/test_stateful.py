@@ -1,4 +1,4 @@
-"""Schedules that hypothesis draws: any network between honest machines, any server against honest clients."""
+"""Hypothesis state machines: honest parties on an unreliable network, and honest clients of a malicious server."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -45,10 +45,11 @@ SHAPES = [(3, 2, 0, 3, 1), (4, 3, 1, 4, 1), (4, 3, 0, 2, 1), (5, 4, 1, 5, 1), (6
 
 
 class AnySchedule(RuleBasedStateMachine):
-    """Honest clients, an honest server, and a network and a storage that do as they please.
+    """Honest clients and an honest server with an unreliable network, and restarts from saved bytes.
 
-    As long as no more than n - t clients are hurt (a message of theirs lost or damaged, or one delivered
-    twice to them), the run must end with exact sums. `hurt` counts generously.
+    A client is affected if one of its messages is lost or damaged, or if a message is delivered to it twice. If
+    at most n - t clients are affected, the run must end with exact sums. `affected` may contain clients that
+    are in fact not affected.
     """
 
     @initialize(shape=st.sampled_from(SHAPES), patient=st.booleans(), seed=st.integers(0, 1000))
@@ -57,14 +58,14 @@ class AnySchedule(RuleBasedStateMachine):
         schedule = Schedule(name="random", size=size, groupings=groupings)
         self.plan = make_plan(n, threshold=t, colluders=colluders, schedule=schedule)
         self.cluster = Cluster(self.plan, make_inputs(self.plan, seed), seed=b"%d" % seed).start()
-        self.patient = patient  # whether the network hurts at most n - t clients
-        self.hurt: set[int] = set()
+        self.patient = patient  # whether the network affects at most n - t clients
+        self.affected: set[int] = set()
         self.liars: set[int] = set()
         self.spoilers: set[int] = set()
         self.too_few = False
 
-    def may_hurt(self, client: int) -> bool:
-        return not self.patient or len(self.hurt | {client}) <= len(self.plan.ids) - self.plan.t
+    def may_be_affected(self, client: int) -> bool:
+        return not self.patient or len(self.affected | {client}) <= len(self.plan.ids) - self.plan.t
 
     def pick(self, data: st.DataObject) -> int:
         return data.draw(st.integers(0, len(self.cluster.flying) - 1), label="letter")
@@ -84,8 +85,8 @@ class AnySchedule(RuleBasedStateMachine):
     def drop(self, data: st.DataObject) -> None:
         place = self.pick(data)
         client = self.cluster.flying[place].client
-        if self.may_hurt(client):
-            self.hurt.add(client)
+        if self.may_be_affected(client):
+            self.affected.add(client)
             self.cluster.drop(place)
 
     @precondition(lambda self: self.cluster.flying)
@@ -100,8 +101,8 @@ class AnySchedule(RuleBasedStateMachine):
         letter = self.cluster.flying[place]
         if letter.up:
             self.cluster.duplicate(place)
-        elif self.may_hurt(letter.client):  # a client answers once; a client that is asked twice may give up
-            self.hurt.add(letter.client)
+        elif self.may_be_affected(letter.client):  # a client that gets a message twice may give up
+            self.affected.add(letter.client)
             self.cluster.duplicate(place)
 
     @precondition(lambda self: self.cluster.flying)
@@ -109,10 +110,10 @@ class AnySchedule(RuleBasedStateMachine):
     def corrupt(self, data: st.DataObject, bit: int) -> None:
         place = self.pick(data)
         letter = self.cluster.flying[place]
-        if not self.may_hurt(letter.client):
+        if not self.may_be_affected(letter.client):
             return
         at = data.draw(st.integers(0, len(letter.data) - 1), label="byte")
-        self.hurt.add(letter.client)
+        self.affected.add(letter.client)
         if letter.up and letter.data[1] == 5:
             self.liars.add(letter.client)
         if letter.data[1] in (3, 4):
@@ -140,7 +141,7 @@ class AnySchedule(RuleBasedStateMachine):
     @rule()
     def close_the_stage_before_everything_arrived(self) -> None:
         if self.cluster.server.stage < Stage.DONE:
-            self.hurt |= {letter.client for letter in self.cluster.flying}
+            self.affected |= {letter.client for letter in self.cluster.flying}
             try:
                 self.cluster.advance()
             except TooFewSurvivors:
@@ -151,14 +152,14 @@ class AnySchedule(RuleBasedStateMachine):
     def ask_again(self) -> None:
         """The server resumes: clients that have not answered are asked again."""
         waiting = set(self.cluster.server.waiting_for())
-        if all(self.may_hurt(client) for client in waiting) and (
-            not self.patient or len(self.hurt | waiting) <= len(self.plan.ids) - self.plan.t
+        if all(self.may_be_affected(client) for client in waiting) and (
+            not self.patient or len(self.affected | waiting) <= len(self.plan.ids) - self.plan.t
         ):
-            self.hurt |= waiting
+            self.affected |= waiting
             self.cluster.send_again()
 
     @invariant()
-    def nobody_is_unmasked_both_ways(self) -> None:
+    def no_client_sends_both_kinds_of_shares(self) -> None:
         if hasattr(self, "cluster"):
             for sent in self.cluster.sent.values():
                 assert not both_kinds(sent)
@@ -172,19 +173,23 @@ class AnySchedule(RuleBasedStateMachine):
         except TooFewSurvivors:
             assert not self.patient
             return
-        self.nobody_is_unmasked_both_ways()
+        self.no_client_sends_both_kinds_of_shares()
         if cluster.server.stage is Stage.FAILED:
             assert self.too_few
             return
         check_outcome(
-            cluster, cluster.server.result(), cheaters=self.hurt, liars=self.liars, spoilers=self.spoilers | self.liars
+            cluster,
+            cluster.server.result(),
+            cheaters=self.affected,
+            liars=self.liars,
+            spoilers=self.spoilers | self.liars,
         )
 
 
 class AnyServer(RuleBasedStateMachine):
-    """Honest clients in the hands of a server that mixes messages of several attempts as it likes.
+    """Honest clients of a malicious server that mixes messages of several attempts.
 
-    Two of the rules go by the book, so that the others meet clients in every state.
+    Two of the rules follow the protocol, so that the other rules find clients in every state.
     """
 
     @initialize(
@@ -207,7 +212,7 @@ class AnyServer(RuleBasedStateMachine):
         self.saves = 0
         self.new_attempt()
 
-    # the book
+    # honest steps
 
     @precondition(lambda self: len(self.attempts) < 4)
     @rule()
@@ -218,16 +223,16 @@ class AnyServer(RuleBasedStateMachine):
             puppet.hello()
 
     @rule(data=st.data(), times=st.integers(1, 4))
-    def go_by_the_book(self, data: st.DataObject, times: int) -> None:
-        """Everybody of one attempt gets the honest message of the stage that it is in."""
+    def follow_the_protocol(self, data: st.DataObject, times: int) -> None:
+        """Send each client of one attempt the honest message for its state."""
         attempt = data.draw(st.sampled_from(self.attempts))
         for _ in range(times):
             for puppet in attempt.values():
-                message = self.by_the_book(attempt, puppet)
+                message = self.honest_message(attempt, puppet)
                 if message is not None:
                     self.send(puppet, message)
 
-    def by_the_book(self, attempt: dict[int, Puppet], puppet: Puppet) -> ToClient | None:
+    def honest_message(self, attempt: dict[int, Puppet], puppet: Puppet) -> ToClient | None:
         world, ids = self.world, self.world.plan.ids
         state = puppet.client.state
         if state is State.ADVERTISED:
@@ -245,7 +250,7 @@ class AnyServer(RuleBasedStateMachine):
             return world.signatures(made) if len(made) <= len(ids) else None
         return None
 
-    # the lies
+    # attacks
 
     def a_client(self, data: st.DataObject, *states: State) -> Puppet | None:
         honest = [p for a in self.attempts for p in a.values() if p.me in self.world.honest]
@@ -262,7 +267,10 @@ class AnyServer(RuleBasedStateMachine):
         return [advert.sender for advert in puppet.heard(KeyList).adverts]
 
     def some(self, data: st.DataObject, kind: type, me: Puppet) -> dict[int, Puppet]:
-        """One speaker per id, for all ids, all but one, or any; of this attempt or of any."""
+        """For each id, one puppet that has sent a message of this kind; up to three ids are left out.
+
+        The puppets are from the same attempt as `me` or, in one of four cases, from any attempt.
+        """
         ids = self.world.plan.ids
         missing = data.draw(
             st.one_of(
@@ -280,7 +288,7 @@ class AnyServer(RuleBasedStateMachine):
         return chosen
 
     def lie(self, data: st.DataObject, puppet: Puppet) -> None:
-        """A message of the kind that this client waits for, of parts from anywhere."""
+        """Send the kind of message that this client expects, with parts from any attempt."""
         world, state = self.world, puppet.client.state
         if state is State.ADVERTISED:
             chosen = self.some(data, KeyAdvert, puppet)
@@ -320,8 +328,8 @@ class AnyServer(RuleBasedStateMachine):
         when=st.sampled_from([State.ADVERTISED, State.DEALT, State.MASKED, State.SIGNED]),
         everybody=st.booleans(),
     )
-    def go_by_the_book_but_lie_on_the_way(self, data: st.DataObject, when: State, everybody: bool) -> None:
-        """One attempt up to a stage, there a lie to one (or to everybody), and on by the book."""
+    def follow_the_protocol_except_for_a_lie(self, data: st.DataObject, when: State, everybody: bool) -> None:
+        """Continue one attempt honestly, except for a lie to one honest client (or to all) in one state."""
         attempt = data.draw(st.sampled_from(self.attempts))
         one = data.draw(st.sampled_from(self.world.honest))
         victims = self.world.honest if everybody else (one,)
@@ -329,7 +337,7 @@ class AnyServer(RuleBasedStateMachine):
             for v, puppet in attempt.items():
                 if puppet.client.state is when and v in victims:
                     self.lie(data, puppet)
-                elif (message := self.by_the_book(attempt, puppet)) is not None:
+                elif (message := self.honest_message(attempt, puppet)) is not None:
                     self.send(puppet, message)
 
     @precondition(lambda self: self.recorded)
@@ -355,19 +363,19 @@ class AnyServer(RuleBasedStateMachine):
 
     @rule(data=st.data(), go_on=st.booleans())
     def save_a_client(self, data: st.DataObject, go_on: bool) -> None:
-        """Keep its bytes, and go on from them; later, an older copy may come back."""
+        """Save a client and, if `go_on`, restore it at once. Another rule may restore an older copy later."""
         puppet = self.a_client(data, State.ADVERTISED, State.DEALT, State.MASKED, State.SIGNED)
         if puppet:
             self.disks.append((puppet, puppet.client.save()))
             if go_on:
-                self.bring_back(len(self.disks) - 1)
+                self.restore_copy(len(self.disks) - 1)
 
     @precondition(lambda self: self.disks)
     @rule(data=st.data())
     def restore_an_old_copy(self, data: st.DataObject) -> None:
-        self.bring_back(data.draw(st.integers(0, len(self.disks) - 1)))
+        self.restore_copy(data.draw(st.integers(0, len(self.disks) - 1)))
 
-    def bring_back(self, which: int) -> None:
+    def restore_copy(self, which: int) -> None:
         puppet, data = self.disks[which]
         self.saves += 1
         puppet.client = Client.restore(
@@ -380,17 +388,17 @@ class AnyServer(RuleBasedStateMachine):
         )
 
     def send(self, puppet: Puppet, message: ToClient) -> None:
-        """Give the message. A copy of a client that answered before may refuse, but never with more."""
+        """Deliver the message. A client may refuse it, but must then send nothing."""
         self.recorded.append(message)
         before = list(puppet.said)
         try:
             puppet.tell(message)
         except SecAggError:
             assert puppet.said == before
-        except (AttributeError, StopIteration) as bug:  # pragma: no cover - a helper's fault must not hide
+        except (AttributeError, StopIteration) as bug:  # pragma: no cover - do not hide an error of the test helpers
             raise AssertionError(bug) from bug
 
-    # what must hold at every moment
+    # what must always hold
 
     @invariant()
     def no_secret_reaches_the_threshold_in_both_kinds(self) -> None:
@@ -401,7 +409,7 @@ class AnyServer(RuleBasedStateMachine):
             assert not self.attacker.both_kinds()
 
     @invariant()
-    def nothing_but_the_agreed_sums_is_learned(self) -> None:
+    def the_server_learns_only_the_agreed_sums(self) -> None:
         if hasattr(self, "world"):
             attacker = self.world.attacker()
             assert attacker.more_than_agreed() == []
@@ -445,16 +453,16 @@ class TestManyServers(AnyServer.TestCase):
 
 
 def test_the_state_machines_reach_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine that never gets to unmasking would test nothing: by the book, both do."""
+    """Both machines finish if all steps are honest. Otherwise their invariants would test too little."""
     machine = AnyServer()
     machine.start((4, 3, 1, 2, 1), True)
     for _ in range(4):
         for puppet in machine.attempts[0].values():
-            message = machine.by_the_book(machine.attempts[0], puppet)
+            message = machine.honest_message(machine.attempts[0], puppet)
             assert message is not None
             machine.send(puppet, message)
     assert {puppet.client.state for puppet in machine.attempts[0].values()} == {State.DONE}
-    machine.nothing_but_the_agreed_sums_is_learned()
+    machine.the_server_learns_only_the_agreed_sums()
     assert len(machine.world.attacker().learned) == 2
 
     network: Any = AnySchedule()
