@@ -33,7 +33,8 @@ def test_in_quickstart_share_learns_and_fedavg_does_not(tmp_path: Path, capsys: 
     assert main(["quickstart", "--out", str(out)]) == 2
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_quickstart_does_not_depend_on_luck(seed: int) -> None:
     """In the clear, which gives the same models."""
     share, fedavg = (experiment({**to_tables(e), "secure": False}) for e in experiments(seed))

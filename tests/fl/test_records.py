@@ -55,7 +55,7 @@ def wait_for(path: Path, rounds: int, process: subprocess.Popen[bytes]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("checkpoint_every", "workers"), [(1, 2), (3, 0)])
+@pytest.mark.parametrize(("checkpoint_every", "workers"), [(2, 2), pytest.param(3, 0, marks=pytest.mark.long)])
 def test_a_run_that_is_killed_repeatedly_ends_with_the_same_bits(
     tmp_path: Path, checkpoint_every: int, workers: int
 ) -> None:
@@ -83,7 +83,7 @@ def test_a_run_that_is_killed_repeatedly_ends_with_the_same_bits(
         assert [r[key] for r in mine] == [r[key] for r in theirs]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
 def test_ctrl_c_stops_the_run_and_says_how_to_continue_it(tmp_path: Path, number: int) -> None:
     file = tmp_path / "e.toml"
     file.write_text(to_toml(tiny(rounds=400)))

@@ -138,6 +138,7 @@ def test_the_table_covers_all_rows_that_straight_line_code_serves() -> None:
     assert operations(network.pruned(20, 9, 11), range(9, 11)) == 148
 
 
+@pytest.mark.long
 def test_the_search_finds_the_shortest_network_for_five_rows() -> None:
     least, pairs = search(5, seconds=1.0)
     assert least == operations(pairs, range(2, 3)) == 10  # which is known to be least
