@@ -9,6 +9,7 @@
 More names are public in `secagg.crypto`, `secagg.exposure`, `secagg.protocol` and `secagg.simulation`.
 """
 
+from secagg.agreement.plan import Member, Plan
 from secagg.compilation import announce_compilation, load_compiler, warm_up
 from secagg.crypto.keys import Identity
 from secagg.errors import (
@@ -25,7 +26,6 @@ from secagg.exposure import Policy, Schedule, Verdict, audit
 from secagg.protocol.client import Client
 from secagg.protocol.floors import Floors
 from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
-from secagg.protocol.plan import Member, Plan
 from secagg.protocol.result import Dropout, Result, Stage
 from secagg.protocol.server import Server
 from secagg.protocol.wire import decode, encode

@@ -18,6 +18,7 @@ def _label(name: str) -> bytes:
 PAIRWISE_MASK: Final = _label("pairwise-mask")
 SELF_MASK: Final = _label("self-mask")
 SHARE_BOX: Final = _label("share-box")
+GROUP_MASK: Final = _label("group-mask")
 
 # hashes
 SHARE_NONCE: Final = _label("share-nonce")
@@ -43,6 +44,13 @@ UNMASKING: Final = _label("unmasking")
 STEP_RECORD: Final = _label("step-record")
 UPDATE_RECORD: Final = _label("update-record")
 OPENING_RECORD: Final = _label("opening-record")
+TERMS: Final = _label("terms")
+COMMITMENTS: Final = _label("commitments")
+AGREEMENT: Final = _label("agreement")
+CONTEXT: Final = _label("context")
+GROUP_ADVERTS: Final = _label("group-adverts")
+ANSWER: Final = _label("answer")
+ANSWER_RECORD: Final = _label("answer-record")
 
 # signatures
 SIGN_KEYS: Final = _label("sign-keys")
@@ -50,5 +58,11 @@ SIGN_SHARES: Final = _label("sign-shares")
 SIGN_VIEW: Final = _label("sign-view")
 SIGN_OPENING: Final = _label("sign-opening")
 SIGN_UNMASKING: Final = _label("sign-unmasking")
+SIGN_COMMITMENT: Final = _label("sign-commitment")
+SIGN_REVEAL: Final = _label("sign-reveal")
+SIGN_AGREEMENT: Final = _label("sign-agreement")
+SIGN_ADVERT: Final = _label("sign-advert")
+SIGN_ANSWER: Final = _label("sign-answer")
+SIGN_RELEASE: Final = _label("sign-release")
 
 ALL: Final = tuple(value for name, value in sorted(globals().items()) if name[0].isupper() and type(value) is bytes)

@@ -23,9 +23,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from secagg import labels
+from secagg.agreement.plan import Plan
 from secagg.errors import PeerError, TooFewSurvivors
 from secagg.protocol.messages import Dealer, KeyAdvert
-from secagg.protocol.plan import Plan
 from secagg.protocol.result import Stage
 from secagg.types import ClientId, Entropy, GroupId
 

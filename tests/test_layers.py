@@ -4,7 +4,7 @@
 also inside functions and under `if TYPE_CHECKING`: a lazy import only hides a cycle until it runs, and a
 module depends on the types that it names. The public names of a package are re-exported by its `__init__`,
 so `from secagg.protocol import Plan` counts as an import of `secagg.protocol` itself, and
-`from secagg.protocol import plan` as an import of the module `secagg.protocol.plan`.
+`from secagg.agreement import plan` as an import of the module `secagg.agreement.plan`.
 """
 
 import ast
@@ -25,7 +25,8 @@ LAYERS = {
     "secagg": (
         ("secagg.errors", "secagg.labels", "secagg.types"),
         ("secagg.kernels",),
-        ("secagg.crypto", "secagg.exposure"),
+        ("secagg.crypto", "secagg.exposure", "secagg.codec"),
+        ("secagg.agreement",),
         ("secagg.protocol",),
         ("secagg.simulation", "secagg.reference"),
         ("secagg.compilation",),
@@ -241,11 +242,11 @@ def made_up(root: Path, files: Mapping[str, str]) -> Tree:
 @pytest.mark.parametrize(
     ("file", "text", "problem"),
     [
-        ("secagg/crypto/box.py", "from secagg.protocol.plan import Plan", "a higher layer than secagg.crypto"),
-        ("secagg/crypto/box.py", "def f():\n    from secagg.protocol import plan", "a higher layer"),
-        ("secagg/crypto/box.py", "if TYPE_CHECKING:\n    import secagg.protocol.plan", "a higher layer"),
-        ("secagg/crypto/box.py", "from ..protocol import plan", "a higher layer"),
-        ("secagg/crypto/box.py", "importlib.import_module('secagg.protocol.plan')", "a higher layer"),
+        ("secagg/crypto/box.py", "from secagg.agreement.plan import Plan", "a higher layer than secagg.crypto"),
+        ("secagg/crypto/box.py", "def f():\n    from secagg.agreement import plan", "a higher layer"),
+        ("secagg/crypto/box.py", "if TYPE_CHECKING:\n    import secagg.agreement.plan", "a higher layer"),
+        ("secagg/crypto/box.py", "from ..agreement import plan", "a higher layer"),
+        ("secagg/crypto/box.py", "importlib.import_module('secagg.agreement.plan')", "a higher layer"),
         ("secagg/crypto/box.py", "from secagg import Plan", "a higher layer"),
         ("secagg/crypto/box.py", "from secagg.exposure import audit", "lies in the same layer"),
         ("robust/rule.py", "import secagg.errors", "which robust must not know"),
@@ -253,7 +254,7 @@ def made_up(root: Path, files: Mapping[str, str]) -> Tree:
     ],
 )
 def test_an_import_in_the_wrong_direction_is_found(tmp_path: Path, file: str, text: str, problem: str) -> None:
-    others = ("secagg/__init__.py", "secagg/protocol/plan.py", "secagg/exposure/audit.py", "secagg/errors.py")
+    others = ("secagg/__init__.py", "secagg/agreement/plan.py", "secagg/exposure/audit.py", "secagg/errors.py")
     tree = made_up(tmp_path, {**dict.fromkeys((*others, "fl/data.py"), ""), file: text})
     [found] = tree.upward()
     assert found.startswith(f"{file}:{text.count(chr(10)) + 1}: ")
@@ -261,9 +262,9 @@ def test_an_import_in_the_wrong_direction_is_found(tmp_path: Path, file: str, te
 
 
 def test_downward_imports_and_the_own_room_are_fine(tmp_path: Path) -> None:
-    text = "from secagg.crypto.box import x\nfrom secagg.protocol.codec import y\nimport secagg.errors"
-    files = ("secagg/crypto/box.py", "secagg/protocol/codec.py", "secagg/errors.py")
-    tree = made_up(tmp_path, {**dict.fromkeys(files, ""), "secagg/protocol/plan.py": text})
+    text = "from secagg.crypto.box import x\nfrom secagg.codec import y\nimport secagg.errors"
+    files = ("secagg/crypto/box.py", "secagg/codec.py", "secagg/errors.py")
+    tree = made_up(tmp_path, {**dict.fromkeys(files, ""), "secagg/agreement/plan.py": text})
     assert (tree.upward(), tree.cycle(), tree.foreign()) == ([], [], [])
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from secagg.agreement.plan import Plan
 from secagg.compilation import announce_compilation
 from secagg.crypto import prg
 from secagg.errors import UsageError
 from secagg.exposure.schedules import Schedule
 from secagg.kernels.threads import cores
-from secagg.protocol.plan import Plan
 from secagg.protocol.result import Result, Stage
 from secagg.simulation import Cost, clear, make_identities, make_roster, run
 

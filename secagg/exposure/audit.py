@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 ENFORCE: Literal["enforce"] = "enforce"
 REPORT_EVEN_IF_EXPOSED: Literal["report-even-if-exposed"] = "report-even-if-exposed"
 Mode = Literal["enforce", "report-even-if-exposed"]
+Memory = Literal["training", "round"]
+MEMORIES: tuple[Memory, ...] = ("training", "round")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,9 @@ class Policy:
       because a group sum is a combination.
     - `max_leverage`: see `secagg.exposure.leverage`. The default also covers integer sums, which can reveal
       what real sums would not (`docs/exposure.md`, "Whole numbers leak more than real ones").
+    - `memory`: whether the limits hold for all openings of a training together ("training": they hold even if
+      updates never change) or for each round alone ("round": a server that sees similar updates in several rounds
+      can combine them).
     - `mode`: REPORT_EVEN_IF_EXPOSED opens every sum and reports what that reveals. It exists to repeat
       published experiments, and protects nobody.
 
@@ -50,10 +55,13 @@ class Policy:
     anonymity: int = 3
     max_leverage: float = 0.8
     mode: Mode = ENFORCE
+    memory: Memory = "training"
 
     def __post_init__(self) -> None:
         if self.mode not in (ENFORCE, REPORT_EVEN_IF_EXPOSED):
             raise UsageError(f"mode must be {ENFORCE!r} or {REPORT_EVEN_IF_EXPOSED!r}, not {self.mode!r}")
+        if self.memory not in MEMORIES:
+            raise UsageError(f"memory must be 'training' or 'round', not {self.memory!r}")
         for name, value in (("min_survivors", self.min_survivors), ("anonymity", self.anonymity)):
             if type(value) is not int or value < 2:
                 raise UsageError(f"{name} must be an int of at least 2, not {value!r}")
@@ -73,6 +81,7 @@ class Policy:
             and self.min_survivors >= floor.min_survivors  # audit: policy-survivors
             and self.anonymity >= floor.anonymity  # audit: policy-anonymity
             and self.max_leverage <= floor.max_leverage  # audit: policy-leverage
+            and (self.memory == "training" or floor.memory == "round")  # audit: policy-memory
         )
 
 

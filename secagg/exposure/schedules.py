@@ -100,20 +100,34 @@ class Schedule:
             )
         return groups
 
-    def draw(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Grouping, ...]:
-        """The groupings of one round: the same for everyone who has the roster and the training seed."""
+    def draw(
+        self, roster: Sequence[ClientId], training_seed: bytes, round: int, sample: int | None = None
+    ) -> tuple[Grouping, ...]:
+        """The groupings of one round: the same for everyone who has the roster and the training seed.
+
+        With `sample`, at most that many clients of the roster are drawn for the round: single clients, whole
+        atoms, or, for `fixed`, whole groups (with several groupings: all groups that are connected).
+        """
         if self.name == "transversal":
-            return self._cross(self.columns(roster, training_seed, round))
-        units = self._units(roster, training_seed, round)
-        when = _WHOLE_TRAINING if self.name == "fixed" else round
+            return self._cross(self.columns(roster, training_seed, round, sample))
+        if self.name == "fixed":
+            drawn = self._regroup(self._units(roster, training_seed, round), training_seed, _WHOLE_TRAINING)
+            return drawn if sample is None else _sampled(drawn, training_seed, round, sample)
+        return self._regroup(self._units(roster, training_seed, round, sample), training_seed, round)
+
+    def _regroup(self, units: Sequence[Group], training_seed: bytes, when: int | None) -> tuple[Grouping, ...]:
         orders = (shuffled(units, training_seed, when, b"grouping", r) for r in range(self.groupings))
         return tuple(_cut(list(chain.from_iterable(order)), self.size) for order in orders)
 
-    def atoms(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Group, ...]:
+    def atoms(
+        self, roster: Sequence[ClientId], training_seed: bytes, round: int, sample: int | None = None
+    ) -> tuple[Group, ...]:
         """The atoms that take part in this round; () for every other schedule."""
-        return self._units(roster, training_seed, round) if self.name == "atoms" else ()
+        return self._units(roster, training_seed, round, sample) if self.name == "atoms" else ()
 
-    def columns(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Group, ...]:
+    def columns(
+        self, roster: Sequence[ClientId], training_seed: bytes, round: int, sample: int | None = None
+    ) -> tuple[Group, ...]:
         """The classes a = 0..m-1 of a transversal round, each in the order b = 0..c-1; () for the others.
 
         These tuples are *not* ascending: a client's position in its tuple is its coordinate b, which the
@@ -121,7 +135,7 @@ class Schedule:
         """
         if self.name != "transversal":
             return ()
-        clients = chain.from_iterable(self._units(roster, training_seed, round))
+        clients = chain.from_iterable(self._units(roster, training_seed, round, sample))
         order = shuffled(list(clients), training_seed, round, b"transversal")
         c = len(order) // self.size
         return tuple(tuple(order[a * c : (a + 1) * c]) for a in range(self.size))
@@ -134,10 +148,13 @@ class Schedule:
             for r in range(self.groupings)
         )
 
-    def _units(self, roster: Sequence[ClientId], training_seed: bytes, round: int) -> tuple[Group, ...]:
+    def _units(
+        self, roster: Sequence[ClientId], training_seed: bytes, round: int, sample: int | None = None
+    ) -> tuple[Group, ...]:
         """The clients that take part, one by one or in atoms. Atoms are drawn without the round: they never change."""
         check_roster(roster)
-        wanted = self.groups(len(roster)) * self.size // (self.atom or 1)
+        clients = len(roster) if sample is None else min(sample, len(roster))
+        wanted = self.groups(clients) * self.size // (self.atom or 1)
         units = _cut(roster, 1)
         if self.atom:
             order = shuffled(roster, training_seed, _WHOLE_TRAINING, b"atoms")
@@ -207,6 +224,40 @@ def shuffled(
         other = below(last + 1, words)
         order[last], order[other] = order[other], order[last]
     return order
+
+
+def _sampled(groupings: Sequence[Grouping], training_seed: bytes, round: int, sample: int) -> tuple[Grouping, ...]:
+    """The groups of at most `sample` clients. Groups that share a client, directly or not, are drawn together."""
+    parts = components(groupings)
+    left, chosen = sample, set[ClientId]()
+    for part in shuffled(parts, training_seed, round, b"sample"):
+        if len(part) <= left:
+            left -= len(part)
+            chosen.update(part)
+    return tuple(tuple(group for group in grouping if group[0] in chosen) for grouping in groupings)
+
+
+def components(groupings: Sequence[Grouping]) -> tuple[Group, ...]:
+    """The clients, divided so that clients of one group are together: the smallest such sets, in order.
+
+    >>> components([((0, 1), (2, 3), (4, 5)), ((0, 2), (1, 3), (4, 5))])
+    ((0, 1, 2, 3), (4, 5))
+    """
+    above: dict[ClientId, ClientId] = {}
+
+    def top(client: ClientId) -> ClientId:
+        while above.setdefault(client, client) != client:
+            above[client] = above[above[client]]
+            client = above[client]
+        return client
+
+    for group in chain.from_iterable(groupings):
+        for client in group:
+            above[top(client)] = top(group[0])
+    parts: dict[ClientId, list[ClientId]] = {}
+    for client in sorted(above):
+        parts.setdefault(top(client), []).append(client)
+    return tuple(sorted(map(tuple, parts.values())))
 
 
 def _cut(order: Sequence[ClientId], size: int) -> Grouping:

@@ -4,6 +4,7 @@ A `Plan` describes one run, `Floors` is what a client accepts of it. docs/protoc
 docs/embedding.md shows how an application moves the messages.
 """
 
+from secagg.agreement.plan import Member, Plan, default_colluders, default_threshold
 from secagg.protocol.cache import Cache, NoCache
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import State
@@ -25,7 +26,6 @@ from secagg.protocol.messages import (
     ToServer,
     Unmasking,
 )
-from secagg.protocol.plan import Member, Plan, default_colluders, default_threshold
 from secagg.protocol.result import Dropout, GroupSum, Result, Stage
 from secagg.protocol.server import Server
 from secagg.protocol.transcript import unmasking_statement

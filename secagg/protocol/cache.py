@@ -6,8 +6,8 @@ so that each answer is computed once instead of once per client.
 
 from typing import Protocol
 
+from secagg.agreement.plan import Plan
 from secagg.exposure.audit import Verdict
-from secagg.protocol.plan import Plan
 from secagg.types import ClientId
 
 

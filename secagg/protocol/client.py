@@ -17,20 +17,20 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from secagg import labels
+from secagg import codec, labels
+from secagg.agreement.plan import Plan, roster_hash
+from secagg.codec import BUFFERS, Buffer
 from secagg.crypto import box, hashtree, shamir
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Identity, digest
 from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, UsageError
-from secagg.protocol import client_state, codec, messages, transcript
+from secagg.protocol import client_state, messages, transcript
 from secagg.protocol.cache import Cache, NoCache
 from secagg.protocol.client_checks import check_adverts, check_dealers, check_endorsements, check_survivors
 from secagg.protocol.client_state import OPENING, ClientMemory, Opening, State
-from secagg.protocol.codec import BUFFERS, Buffer
 from secagg.protocol.dealing import HeldShares, nonces_of, open_boxes, share_hashes
 from secagg.protocol.floors import Floors
 from secagg.protocol.journal import Journal
 from secagg.protocol.masking import masked_vectors
-from secagg.protocol.plan import Plan, roster_hash
 from secagg.protocol.wire import decode
 from secagg.types import ClientId, Entropy, Ring32, u32
 

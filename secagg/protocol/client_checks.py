@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from secagg.agreement.plan import Plan
 from secagg.crypto.keys import verify
 from secagg.errors import PeerError, TooFewSurvivors
 from secagg.protocol import transcript
 from secagg.protocol.dealing import check_advert
 from secagg.protocol.messages import Bundle, Dealer, KeyAdvert, Signatures, Survivors
-from secagg.protocol.plan import Plan
 from secagg.types import ClientId
 
 

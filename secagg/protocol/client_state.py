@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated, Final
 
+from secagg import codec
+from secagg.codec import U8, U32, U64, Fixed, Many, Struct
 from secagg.crypto.shamir import SECRET_BYTES
 from secagg.errors import SecAggError, UsageError
-from secagg.protocol import codec
-from secagg.protocol.codec import U8, U32, U64, Fixed, Many, Struct
 from secagg.protocol.dealing import HeldShares
 from secagg.protocol.messages import ADVERT, DEALER, Data, Dealer, Groups, Hash, Id, Ids, Key, KeyAdvert
 

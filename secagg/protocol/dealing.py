@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import labels
+from secagg.agreement.plan import Plan
 from secagg.crypto import box, hashtree, shamir
 from secagg.crypto.hashing import sha256_each
 from secagg.crypto.keys import HASH_BYTES, check_public_key, verify
@@ -14,7 +15,6 @@ from secagg.crypto.shamir import SHARE_BYTES
 from secagg.errors import PeerError
 from secagg.protocol import transcript
 from secagg.protocol.messages import Bundle, Data, Dealer, Hash, Id, KeyAdvert
-from secagg.protocol.plan import Plan
 from secagg.types import Bytes, ClientId
 
 

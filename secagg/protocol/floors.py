@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from secagg.agreement.plan import Member, Plan, default_colluders
 from secagg.errors import PlanRefused
 from secagg.exposure.audit import Policy
 from secagg.exposure.schedules import Schedule
-from secagg.protocol.plan import Member, Plan, default_colluders
 from secagg.types import ClientId
 
 

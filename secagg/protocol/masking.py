@@ -4,11 +4,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from secagg.agreement.plan import Plan
 from secagg.crypto.keys import KEY_BYTES, AgreementKey
 from secagg.crypto.prg import add_masks, pairwise_keys, pairwise_sign, self_key
 from secagg.protocol.client_state import ClientMemory
 from secagg.protocol.messages import KeyAdvert
-from secagg.protocol.plan import Plan
 from secagg.types import ClientId, Ring32
 
 

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
+from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS
+from secagg.codec import U32, Ascending, AscendingGroups, Blob, Fixed, Many, Matrix, Struct
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES
-from secagg.protocol.codec import U32, Ascending, AscendingGroups, Blob, Fixed, Many, Matrix, Struct
-from secagg.protocol.plan import MOST_CLIENTS, MOST_GROUPINGS
 from secagg.types import ClientId, GroupId, Ring32
 
 IDS: Final = Ascending(MOST_CLIENTS)

@@ -8,10 +8,10 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from secagg.agreement.plan import Plan
 from secagg.crypto.fixedpoint import Integers
 from secagg.errors import UsageError
 from secagg.exposure.audit import Verdict
-from secagg.protocol.plan import Plan
 from secagg.types import ClientId, Group, GroupId, Ring32
 
 NO_ANSWER: Final = "it did not answer in time"

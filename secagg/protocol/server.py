@@ -17,14 +17,14 @@ from typing import Final
 import numpy as np
 
 from secagg import labels
+from secagg.agreement.plan import Plan
+from secagg.codec import BUFFERS, Buffer
 from secagg.crypto.keys import HASH_BYTES, digest, verify
 from secagg.errors import AlreadyUsed, PeerError, TooFewSurvivors, UsageError
 from secagg.exposure.audit import Verdict
 from secagg.protocol import messages, server_state, transcript
-from secagg.protocol.codec import BUFFERS, Buffer
 from secagg.protocol.dealing import box_bytes, check_advert
 from secagg.protocol.journal import Journal, MemoryJournal
-from secagg.protocol.plan import Plan
 from secagg.protocol.result import ATOM_TOO_SMALL, NO_ANSWER, Dropout, GroupSum, Result, Stage
 from secagg.protocol.server_state import ServerMemory
 from secagg.protocol.unmask import AgreedOpening, Shares, rebuild, remove_masks

@@ -5,11 +5,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from secagg import codec
+from secagg.agreement.plan import Plan
+from secagg.codec import U8, U32, Blob, Fixed, Many, Matrix, Struct
 from secagg.errors import SecAggError, UsageError
-from secagg.protocol import codec
-from secagg.protocol.codec import U8, U32, Blob, Fixed, Many, Matrix, Struct
 from secagg.protocol.messages import ADVERT, GROUPS, SURVIVOR, Consistency, Dealing, KeyAdvert, Survivor, Unmasking
-from secagg.protocol.plan import Plan
 from secagg.protocol.result import Dropout, Stage
 from secagg.protocol.wire import LAYOUTS
 from secagg.types import ClientId, GroupId, Ring32

@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import labels
+from secagg.agreement.plan import Plan
+from secagg.codec import to_bytes
 from secagg.crypto.hashing import sha256_each
 from secagg.crypto.keys import digest
-from secagg.protocol.codec import to_bytes
 from secagg.protocol.messages import GROUPS, IDS, Dealer, Dealing, KeyAdvert, Unmasking
-from secagg.protocol.plan import Plan
 from secagg.types import Bytes, ClientId, GroupId, u32
 
 KEY_SECRET = 0  # numbers of a client's secrets: 0 is its mask key, r + 1 its seed of grouping r

@@ -15,6 +15,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from secagg.agreement.plan import Plan
 from secagg.crypto import shamir
 from secagg.crypto.keys import HASH_BYTES, AgreementKey
 from secagg.crypto.prg import MASK_KEY_BYTES, add_masks, pairwise_keys, pairwise_sign, self_key
@@ -23,7 +24,6 @@ from secagg.errors import PeerError
 from secagg.kernels.threads import spread, thread_count
 from secagg.protocol import transcript
 from secagg.protocol.messages import Dealing, KeyAdvert, Unmasking
-from secagg.protocol.plan import Plan
 from secagg.types import Bytes, ClientId, GroupId, Ring32
 
 Secret = tuple[ClientId, int]  # its owner and its number: KEY_SECRET or r + 1

@@ -6,10 +6,10 @@ docs/protocol.md prints these layouts, and a test compares the two. `decode(enco
 
 from typing import Final
 
+from secagg.codec import Buffer, Codec, Reader, Struct
 from secagg.errors import WireError
 from secagg.labels import VERSION
 from secagg.protocol import messages as m
-from secagg.protocol.codec import Buffer, Codec, Reader, Struct
 
 _IN_ORDER: Final = (
     m.KeyAdvert,

@@ -10,6 +10,7 @@ imported here, and not on first use, because `run` and `secure_sum` are also the
 """
 
 from secagg.kernels.threads import cores
+from secagg.simulation.agree import agree_on, make_agreement
 from secagg.simulation.clients import Tamper
 from secagg.simulation.cost import Cost
 from secagg.simulation.misbehaviour import Misbehaviour
@@ -17,4 +18,4 @@ from secagg.simulation.run import clear, make_identities, make_roster, run
 from secagg.simulation.secure_sum import secure_mean, secure_sum
 
 __all__ = ["Cost", "Misbehaviour", "Tamper", "clear", "cores", "make_identities", "make_roster", "run"]
-__all__ += ["secure_mean", "secure_sum"]
+__all__ += ["agree_on", "make_agreement", "secure_mean", "secure_sum"]

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from secagg.agreement.plan import Plan
 from secagg.crypto import hashing
 from secagg.errors import SecAggError, UsageError
 from secagg.exposure import Verdict
@@ -29,7 +30,6 @@ from secagg.protocol import wire
 from secagg.protocol.cache import NoCache
 from secagg.protocol.client import Client
 from secagg.protocol.messages import MaskedInput, ToClient, ToServer
-from secagg.protocol.plan import Plan
 from secagg.protocol.result import Stage
 from secagg.types import ClientId, Ring32
 

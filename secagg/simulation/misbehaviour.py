@@ -4,10 +4,10 @@ import hashlib
 from dataclasses import replace
 from enum import Enum
 
+from secagg.agreement.plan import Plan
 from secagg.crypto.keys import Identity
 from secagg.protocol import transcript
 from secagg.protocol.messages import Dealing, ToServer, Unmasking
-from secagg.protocol.plan import Plan
 from secagg.protocol.result import Stage
 
 

@@ -11,13 +11,13 @@ from functools import partial
 
 import numpy as np
 
+from secagg.agreement.plan import Member, Plan
 from secagg.crypto.keys import Identity
 from secagg.errors import TooFewSurvivors, UsageError
 from secagg.protocol.client import Client
 from secagg.protocol.floors import Floors
 from secagg.protocol.journal import Journal, MemoryJournal
 from secagg.protocol.messages import ToClient
-from secagg.protocol.plan import Member, Plan
 from secagg.protocol.result import Dropout, GroupSum, Result, Stage
 from secagg.protocol.server import Server
 from secagg.simulation.clients import Clients, Inputs, Requests, Scenario, SharedCache, Tamper, start_clients

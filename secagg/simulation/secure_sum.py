@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from secagg.agreement.plan import Plan
 from secagg.errors import TooFewSurvivors, UsageError
 from secagg.exposure import Policy, Schedule
-from secagg.protocol.plan import Plan
 from secagg.protocol.result import Result, Stage
 from secagg.simulation.run import make_identities, make_roster, run
 

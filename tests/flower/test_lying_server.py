@@ -13,9 +13,9 @@ from fl.flower import envelope
 from fl.flower.agreement import Agreement
 from fl.flower.envelope import Envelope
 from fl.training.randomness import context
+from secagg.agreement.plan import Plan
 from secagg.exposure.schedules import Schedule
 from secagg.protocol.messages import Survivors
-from secagg.protocol.plan import Plan
 from secagg.protocol.server import Server
 from secagg.protocol.wire import encode
 from tests.flower.grid import InProcessGrid

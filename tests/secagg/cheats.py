@@ -16,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import TooFewSurvivors, reference
+from secagg.agreement.plan import Plan
 from secagg.crypto import hashtree, shamir
 from secagg.crypto.keys import HASH_BYTES
 from secagg.protocol import transcript
 from secagg.protocol.client import Client
 from secagg.protocol.dealing import HeldShares, share_hashes
 from secagg.protocol.messages import Consistency, Dealer, Dealing, KeyAdvert, MaskedInput, ToServer, Unmasking
-from secagg.protocol.plan import Plan
 from secagg.protocol.wire import encode
 from tests.secagg.cluster import Cheat, Cluster, signed
 from tests.secagg.drbg import Drbg

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from secagg.agreement.plan import Plan
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Policy, audit, revealed
 from secagg.exposure.schedules import Schedule
-from secagg.protocol.plan import Plan
 from secagg.protocol.result import Result, Stage
 from secagg.simulation.run import make_identities, make_roster, run
 from tests.secagg import lattice

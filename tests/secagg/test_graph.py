@@ -15,8 +15,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from secagg.agreement import graph
 from secagg.errors import UsageError
-from secagg.protocol import graph
 
 DOCS = Path(__file__).parents[2] / "docs" / "sparse.md"
 

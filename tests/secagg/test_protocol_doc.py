@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from secagg import errors, labels
+from secagg.agreement import plan
+from secagg.codec import Codec, Struct
 from secagg.crypto import box, keys, shamir
 from secagg.exposure import schedules
-from secagg.protocol import client, client_state, plan, server, server_state, wire
+from secagg.protocol import client, client_state, server, server_state, wire
 from secagg.protocol.client_state import State
-from secagg.protocol.codec import Codec, Struct
 from secagg.protocol.floors import Floors
 from secagg.protocol.result import Stage
 from tests.vectors.check import FORMAT, OPERATIONS

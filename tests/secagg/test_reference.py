@@ -143,7 +143,7 @@ def test_the_reference_shares_no_code_with_what_it_judges() -> None:
         "secagg.errors.TooFewSurvivors",
         "secagg.protocol.messages.Dealer",
         "secagg.protocol.messages.KeyAdvert",
-        "secagg.protocol.plan.Plan",
+        "secagg.agreement.plan.Plan",
         "secagg.protocol.result.Stage",
         "secagg.types.ClientId",
         "secagg.types.Entropy",

@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from secagg import Member, Plan, Policy, labels, reference
+from secagg import Member, Plan, Policy, codec, labels, reference
+from secagg.agreement.plan import LAYOUT, flat
 from secagg.crypto import hashtree
 from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey, digest
 from secagg.crypto.shamir import PRIME
-from secagg.protocol import codec, transcript
+from secagg.protocol import transcript
 from secagg.protocol.client_state import OPENING, Opening
 from secagg.protocol.messages import (
     Bundle,
@@ -32,7 +33,6 @@ from secagg.protocol.messages import (
     Survivors,
     Unmasking,
 )
-from secagg.protocol.plan import LAYOUT, flat
 from secagg.protocol.wire import decode, encode
 from tests.secagg.drbg import Drbg
 from tests.secagg.vector_case import Case, floors_json, identity, policy_json, vector

@@ -14,11 +14,11 @@ from typing import Final
 
 import numpy as np
 
+from secagg.agreement.plan import Plan, default_colluders, default_threshold
 from secagg.crypto import prg
 from secagg.crypto.keys import AgreementKey, Identity, verify
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Policy
 from secagg.exposure.schedules import Schedule
-from secagg.protocol.plan import Plan, default_colluders, default_threshold
 from secagg.protocol.result import Stage
 from secagg.simulation.run import make_roster
 from secagg.types import ClientId

@@ -6,15 +6,15 @@ from typing import Final
 
 import numpy as np
 
-from secagg import reference
+from secagg import codec, reference
+from secagg.agreement.plan import Plan, roster_hash
 from secagg.crypto import hashtree, prg, shamir
 from secagg.crypto.keys import AgreementKey, Identity, hkdf
 from secagg.crypto.prg import pairwise_sign
-from secagg.protocol import client_state, codec, server_state, transcript
+from secagg.protocol import client_state, server_state, transcript
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import ClientMemory, Opening, State
 from secagg.protocol.messages import Dealing, KeyAdvert, MaskedInput, Message, ToClient
-from secagg.protocol.plan import Plan, roster_hash
 from secagg.protocol.server import Server
 from secagg.protocol.unmask import AgreedOpening, Shares, rebuild
 from secagg.protocol.wire import decode, encode

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import labels
+from secagg.agreement.plan import Plan
 from secagg.crypto.keys import Identity
 from secagg.errors import UsageError
 from secagg.exposure.audit import Policy
@@ -17,7 +18,6 @@ from secagg.protocol import client_state
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import ClientMemory
 from secagg.protocol.floors import Floors
-from secagg.protocol.plan import Plan
 from secagg.protocol.server import Server
 from secagg.types import Entropy, GroupId, Ring32, u32
 

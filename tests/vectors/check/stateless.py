@@ -6,16 +6,17 @@ from typing import Any, Final
 import numpy as np
 
 from secagg import labels
+from secagg.agreement import graph
+from secagg.agreement.plan import Plan
 from secagg.crypto import box, hashtree, prg, shamir
 from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
 from secagg.crypto.keys import AgreementKey, Identity, digest, hkdf, verify
 from secagg.crypto.prg import pairwise_keys, pairwise_sign, self_key
 from secagg.exposure.schedules import Schedule, shuffled
 from secagg.exposure.seed import Beacon, SeedCeremony
-from secagg.protocol import graph, transcript
+from secagg.protocol import transcript
 from secagg.protocol.dealing import share_nonces
 from secagg.protocol.messages import Unmasking
-from secagg.protocol.plan import Plan
 from secagg.protocol.wire import decode, encode
 from secagg.types import Bytes
 from tests.vectors.check.session import (

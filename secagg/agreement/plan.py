@@ -13,14 +13,14 @@ from functools import cached_property
 from operator import index
 from typing import Any, Final
 
-from secagg import labels
+from secagg import codec, labels
+from secagg.agreement import graph
+from secagg.codec import U8, U16, U32, U64, Blob, Codec, Fixed, Float, Many, Struct
 from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, digest
 from secagg.errors import UsageError, WireError
 from secagg.exposure.audit import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
 from secagg.exposure.schedules import SCHEDULES, Schedule, check_roster, keep_whole_atoms
-from secagg.protocol import codec, graph
-from secagg.protocol.codec import U8, U16, U32, U64, Blob, Codec, Fixed, Float, Many, Struct
 from secagg.types import ClientId, Group, GroupId, Grouping
 
 MOST_CLIENTS: Final = 65535  # a Shamir index has 16 bits
@@ -53,18 +53,24 @@ def _normalise(target: object, *, whole: Sequence[str], raw: Sequence[str]) -> N
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One client of the roster: its id and its Ed25519 public key.
+    """One client of the roster: its id and its Ed25519 public key; in an agreement also a name and a weight.
 
     >>> from secagg import Identity, Member
-    >>> Member(3, Identity.generate().public).id
-    3
+    >>> Member(3, Identity.generate().public, name="Ward 3").weight
+    1
     """
 
     id: ClientId
     identity: bytes
+    name: str = ""
+    weight: int = 1
 
     def __post_init__(self) -> None:
-        _normalise(self, whole=("id",), raw=("identity",))
+        _normalise(self, whole=("id", "weight"), raw=("identity",))
+        if not isinstance(self.name, str):
+            raise UsageError(f"client {self.id}: expected a name in text, got {type(self.name).__name__}")
+        if not 0 < self.weight < 2**32:
+            raise UsageError(f"client {self.id}: expected a weight from 1 to 2^32 - 1, got {self.weight}")
         if not 0 <= self.id < 2**32:
             raise UsageError(f"client id {self.id} does not fit in 32 bits")
         if len(self.identity) != KEY_BYTES:
@@ -187,7 +193,7 @@ class Plan:
             raise UsageError(f"colluders must be between 0 and {n - 1}, got {colluders}")
         if self.threshold is None:
             if self.degree:
-                raise UsageError("sparse mode needs an explicit threshold; secagg.protocol.graph.search finds one")
+                raise UsageError("sparse mode needs an explicit threshold; secagg.agreement.graph.search finds one")
             object.__setattr__(self, "threshold", default_threshold(n, colluders))
         t = self.t
         if self.degree:

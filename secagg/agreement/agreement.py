@@ -1,0 +1,88 @@
+"""The agreement: terms, and a seed whose origin everybody can check. Everything that is ever opened follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from secagg import labels
+from secagg.agreement.origin import Origin
+from secagg.agreement.terms import Terms
+from secagg.codec import Blob, to_bytes
+from secagg.crypto.keys import Identity, digest, verify
+from secagg.errors import UsageError
+from secagg.types import ClientId, Group, GroupId, Grouping
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """What all members sign. `fingerprint` is what people compare and what every message binds.
+
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, identities = make_agreement(members=6, size=3, length=4, clip=1.0, rounds=10)
+    >>> len(agreement.groups(0)), agreement.fingerprint == agreement.fingerprint
+    (2, True)
+    """
+
+    terms: Terms
+    origin: Origin
+    _drawn: dict[int, tuple[Grouping, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.terms, Terms):
+            raise UsageError(f"terms: expected Terms, got {type(self.terms).__name__}")
+        if not isinstance(self.origin, Origin):
+            raise UsageError(f"origin: expected the origin of a seed, got {type(self.origin).__name__}")
+        _ = self.seed  # audit: seed-origin-checked
+
+    @cached_property
+    def seed(self) -> bytes:
+        """The training seed, recomputed from its origin and checked against the terms."""
+        return self.origin.seed(self.terms)
+
+    def to_bytes(self) -> bytes:
+        """The only encoding of this agreement."""
+        return to_bytes(Blob(), self.terms.to_bytes()) + self.origin.to_bytes()
+
+    @cached_property
+    def fingerprint(self) -> bytes:
+        return digest(labels.AGREEMENT, self.to_bytes())
+
+    def groupings(self, round: int) -> tuple[Grouping, ...]:
+        """The groupings of a round, drawn from the seed: the same for everybody."""
+        if round not in self.terms.rounds:
+            first, last = self.terms.first_round, self.terms.last_round
+            raise UsageError(f"round {round} is not in the agreement: it has rounds {first} to {last}")
+        terms = self.terms
+        fixed = terms.schedule.name == "fixed" and not terms.sample
+        key = terms.first_round if fixed else round
+        if key not in self._drawn:
+            self._drawn.clear()
+            self._drawn[key] = terms.schedule.draw(terms.ids, self.seed, round, terms.sample or None)
+        return self._drawn[key]
+
+    def groups(self, round: int) -> Mapping[GroupId, Group]:
+        """The members of every permitted group of a round."""
+        groupings = enumerate(self.groupings(round))
+        return {(r, g): group for r, grouping in groupings for g, group in enumerate(grouping)}
+
+    def groups_of(self, client: ClientId, round: int) -> tuple[GroupId, ...]:
+        """The groups of one member in a round; none if it was not drawn."""
+        return tuple(group for group, members in self.groups(round).items() if client in members)
+
+    def sign(self, client: ClientId, identity: Identity) -> bytes:
+        """This member's signature on the fingerprint. A member signs one agreement per training."""
+        if self.terms.identities.get(client) != identity.public:
+            raise UsageError(f"member {client} of this agreement has another identity key")
+        return identity.sign(self.statement(client))
+
+    def statement(self, client: ClientId) -> bytes:
+        """What a member signs."""
+        return labels.SIGN_AGREEMENT + self.fingerprint + client.to_bytes(4, "little")
+
+    def check_signatures(self, signatures: Mapping[ClientId, bytes]) -> None:
+        """PeerError, naming the member, unless every member has signed this agreement."""
+        for member in self.terms.members:
+            signature = signatures.get(member.id, b"")
+            verify(member.identity, signature, self.statement(member.id), signer=member.id)  # audit: all-members-signed

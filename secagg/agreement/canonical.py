@@ -1,0 +1,120 @@
+"""The only encoding of terms as bytes. What people read is the TOML file; what they sign is the hash of these bytes.
+
+Sections stand at the end, each with its number and version; one that is absent encodes to nothing, and one that is
+unknown is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from secagg import codec, labels
+from secagg.agreement.plan import MODES, MOST_CLIENTS, Member
+from secagg.codec import U8, U16, U32, U64, Blob, Codec, Fixed, Float, Many, Reader, Struct
+from secagg.crypto.keys import KEY_BYTES
+from secagg.crypto.segments import Segment
+from secagg.errors import WireError
+from secagg.exposure.audit import MEMORIES, Policy
+from secagg.exposure.schedules import SCHEDULES, Schedule
+
+if TYPE_CHECKING:
+    from secagg.agreement.terms import Terms
+
+MOST_TEXT: Final = 4 * 200  # bytes of a name in UTF-8
+MOST_SEGMENTS: Final = 65535
+GROUPS: Final = ("whole", "survivors")
+_TEXT: Final = Blob(MOST_TEXT)
+
+_MEMBER: Final = Struct(dict, (("id", U32), ("identity", Fixed(KEY_BYTES)), ("name", _TEXT), ("weight", U32)))
+_SEGMENT: Final = Struct(
+    dict,
+    (("name", _TEXT), ("shape", Many(U32, 32)), ("floats", U8), ("clip", Float()), ("bound", U32)),
+)
+_FIELDS: Final[tuple[tuple[str, Codec, Callable[[Terms], Any]], ...]] = (
+    ("version", U8, lambda t: labels.VERSION),
+    ("name", _TEXT, lambda t: t.name.encode()),
+    ("members", Many(_MEMBER, MOST_CLIENTS), lambda t: tuple(map(_flat_member, t.members))),
+    ("first_round", U64, lambda t: t.first_round),
+    ("last_round", U64, lambda t: t.last_round),
+    ("segments", Many(_SEGMENT, MOST_SEGMENTS), lambda t: tuple(map(_flat_segment, t.segments))),
+    ("schedule", U8, lambda t: SCHEDULES.index(t.schedule.name)),
+    ("size", U32, lambda t: t.schedule.size),
+    ("groupings", U16, lambda t: t.schedule.groupings),
+    ("atom", U32, lambda t: t.schedule.atom),
+    ("groups", U8, lambda t: GROUPS.index(t.groups)),
+    ("sample", U32, lambda t: t.sample),
+    ("least_groups", U32, lambda t: t.least_groups),
+    ("colluders", Many(U32, 1), lambda t: () if t.colluders is None else (t.colluders,)),
+    ("threshold", Many(U32, 1), lambda t: () if t.threshold is None else (t.threshold,)),
+    ("cell", U32, lambda t: t.cell),
+    ("degree", U32, lambda t: t.degree),
+    ("min_survivors", U32, lambda t: t.policy.min_survivors),
+    ("anonymity", U32, lambda t: t.policy.anonymity),
+    ("max_leverage", Float(), lambda t: t.policy.max_leverage),
+    ("mode", U8, lambda t: MODES.index(t.policy.mode)),
+    ("memory", U8, lambda t: MEMORIES.index(t.policy.memory)),
+)
+LAYOUT: Final = Struct(dict, tuple((name, layout) for name, layout, _ in _FIELDS))
+
+
+def terms_to_bytes(terms: Terms) -> bytes:
+    return codec.to_bytes(LAYOUT, {name: get(terms) for name, _, get in _FIELDS})
+
+
+def fields_from_bytes(data: codec.Buffer) -> dict[str, Any]:
+    """The arguments of `Terms` that these bytes encode; WireError for anything else."""
+    reader = Reader(data)
+    (version,) = Reader(data).take(1)
+    if version != labels.VERSION:  # audit: terms-version
+        raise WireError(f"terms of version {version}, this is version {labels.VERSION}")
+    values = LAYOUT.get(reader)
+    if reader.left:  # audit: unknown-section
+        raise WireError(f"unknown section {reader.take(1)[0]} in the terms; this version knows none")
+    del values["version"]
+    for name, choices in (("schedule", SCHEDULES), ("groups", GROUPS), ("mode", MODES), ("memory", MEMORIES)):
+        if values[name] >= len(choices):
+            raise WireError(f"unknown {name} ({values[name]}) in the terms")
+        values[name] = choices[values[name]]
+    take = values.pop
+    values["schedule"] = Schedule(
+        name=take("schedule"), size=take("size"), groupings=take("groupings"), atom=take("atom")
+    )
+    limits = ("min_survivors", "anonymity", "max_leverage", "mode", "memory")
+    values["policy"] = Policy(**{name: take(name) for name in limits})
+    for name in ("colluders", "threshold"):
+        values[name] = values[name][0] if values[name] else None
+    values["name"] = _text(values["name"])
+    values["members"] = tuple(Member(**{**member, "name": _text(member["name"])}) for member in values["members"])
+    values["segments"] = tuple(map(_segment, values["segments"]))
+    return values  # type: ignore[no-any-return]
+
+
+def _flat_member(member: Member) -> dict[str, Any]:
+    return {"id": member.id, "identity": member.identity, "name": member.name.encode(), "weight": member.weight}
+
+
+def _flat_segment(segment: Segment) -> dict[str, Any]:
+    clip, bound = segment.clip, segment.bound
+    floats = clip is not None
+    return {
+        "name": segment.name.encode(),
+        "shape": segment.shape,
+        "floats": int(floats),
+        "clip": float(clip or 0.0),
+        "bound": bound or 0,
+    }
+
+
+def _segment(values: dict[str, Any]) -> Segment:
+    if values["floats"] > 1:
+        raise WireError(f"unknown encoding ({values['floats']}) in the terms")
+    number = {"clip": values["clip"]} if values["floats"] else {"bound": values["bound"]}
+    return Segment(name=_text(values["name"]), shape=values["shape"], **number)
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise WireError("a name in the terms is not UTF-8") from None

@@ -1,0 +1,208 @@
+"""What members agree on before there is a seed: who takes part, what is summed, and what may be opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from operator import index
+from typing import Final, Literal, get_args
+
+from secagg import labels
+from secagg.agreement import canonical
+from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES, Member
+from secagg.codec import Buffer
+from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
+from secagg.crypto.keys import digest
+from secagg.crypto.segments import MOST_LENGTH, Segment
+from secagg.errors import UsageError, WireError
+from secagg.exposure.audit import Policy
+from secagg.exposure.schedules import Schedule
+from secagg.types import ClientId
+
+Groups = Literal["whole", "survivors"]
+WHOLE: Final = "whole"
+SURVIVORS: Final = "survivors"
+MOST_ROUND: Final = 2**63 - 1
+MOST_NAME: Final = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """Everything in an agreement except its seed. Build it with keywords; what cannot be kept is refused.
+
+    `segments` describes the vector. Rounds run from `first_round` to `last_round`, both included. `groups` is
+    "whole" (a group is opened with all its members or not at all) or "survivors" (dropouts are recovered from shares).
+    `sample` clients are drawn per round (0: all).
+
+    Whole groups: a round with fewer than `least_groups` complete groups is skipped.
+    Survivors: `colluders` bounds the members that may work together with the server (None: a third); `cell` is the
+    largest number of clients in one run (0: all in one); `threshold` None follows from both (`secagg.agreement.cells`).
+    `degree` > 0 selects the sparse mode.
+
+    >>> from secagg import Identity, Member, Schedule
+    >>> from secagg.crypto import Segment
+    >>> members = tuple(Member(i, Identity.generate().public, name=f"site {i}") for i in range(6))
+    >>> terms = Terms(name="example", members=members, last_round=9, segments=(Segment(shape=(4,), clip=1.0),),
+    ...               schedule=Schedule(name="fixed", size=3))
+    >>> terms.groups, terms.length, len(terms.hash)
+    ('whole', 4, 32)
+    """
+
+    name: str
+    members: tuple[Member, ...]
+    segments: tuple[Segment, ...]
+    schedule: Schedule
+    last_round: int
+    first_round: int = 0
+    groups: Groups = "whole"
+    sample: int = 0
+    policy: Policy = field(default_factory=Policy)
+    least_groups: int = 1
+    colluders: int | None = None
+    threshold: int | None = None
+    cell: int = 0
+    degree: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_types()
+        self._check_members()
+        self._check_rounds()
+        self._check_vector()
+        self._check_groups()
+
+    def _check_types(self) -> None:
+        if not isinstance(self.name, str) or not 1 <= len(self.name) <= MOST_NAME or not self.name.isprintable():
+            raise UsageError(f"name: expected 1 to {MOST_NAME} printable characters, got {self.name!r}")
+        for name, kind in (("schedule", Schedule), ("policy", Policy)):
+            if not isinstance(getattr(self, name), kind):
+                raise UsageError(f"{name}: expected a {kind.__name__}, got {type(getattr(self, name)).__name__}")
+        for name, item in (("members", Member), ("segments", Segment)):
+            try:
+                values = tuple(getattr(self, name))
+            except TypeError:
+                values = (None,)
+            if not values or not all(isinstance(value, item) for value in values):
+                raise UsageError(f"{name}: expected a tuple of {item.__name__}, got {getattr(self, name)!r}")
+            object.__setattr__(self, name, values)
+        numbers = ("first_round", "last_round", "sample", "least_groups", "colluders", "threshold", "cell", "degree")
+        for name in numbers:
+            value = getattr(self, name)
+            if value is not None:
+                try:
+                    object.__setattr__(self, name, index(value))
+                except TypeError:
+                    raise UsageError(f"{name}: expected a whole number, got {value!r}") from None
+        if self.groups not in get_args(Groups):
+            raise UsageError(f"groups: expected 'whole' or 'survivors', got {self.groups!r}")
+
+    def _check_members(self) -> None:
+        n = len(self.members)
+        if not 2 <= n <= MOST_CLIENTS:
+            raise UsageError(f"members: expected 2 to {MOST_CLIENTS}, got {n}")
+        for a, b in pairwise(self.members):
+            if a.id >= b.id:
+                raise UsageError(f"members: ids must be strictly ascending, but {b.id} follows {a.id}; sort them by id")
+        for what, values in (("identity key", [m.identity for m in self.members]), ("name", self._names)):
+            if len(set(values)) < len(values):
+                raise UsageError(f"members: two of them have one {what}")
+
+    @property
+    def _names(self) -> list[str]:
+        return [member.name for member in self.members if member.name]
+
+    def _check_rounds(self) -> None:
+        if not 0 <= self.first_round <= self.last_round <= MOST_ROUND:
+            raise UsageError(
+                f"rounds: expected 0 <= first_round <= last_round <= 2^63 - 1, got {self.first_round} "
+                f"and {self.last_round}"
+            )
+
+    def _check_vector(self) -> None:
+        names = [segment.name for segment in self.segments]
+        if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
+            raise UsageError(f"segments: expected a different name for each, got {names}")
+        if self.length > MOST_LENGTH:
+            raise UsageError(f"segments: at most {MOST_LENGTH} values together, got {self.length}")
+        _ = self.encodings  # raises if a sum could wrap
+
+    def _check_groups(self) -> None:
+        n, schedule = len(self.members), self.schedule
+        schedule.check(self.drawn)
+        if schedule.groupings > MOST_GROUPINGS or n * schedule.groupings > MOST_PLACES:
+            raise UsageError(
+                f"schedule: {n} members in {schedule.groupings} groupings; at most {MOST_GROUPINGS} groupings and "
+                f"{MOST_PLACES} places are allowed"
+            )
+        if not 0 <= self.sample <= n:
+            raise UsageError(f"sample: expected 0 (all) to {n} members, got {self.sample}")
+        most = schedule.groups(self.drawn) * schedule.groupings
+        if not 1 <= self.least_groups <= most:
+            raise UsageError(f"least_groups: expected 1 to {most} (all groups of a round), got {self.least_groups}")
+        if self.groups == WHOLE and (self.colluders, self.threshold, self.cell, self.degree) != (None, None, 0, 0):
+            raise UsageError(
+                "colluders, threshold, cell and degree are for groups = 'survivors'; whole groups need none of them"
+            )
+        if self.groups == SURVIVORS and self.least_groups != 1:
+            raise UsageError("least_groups is for groups = 'whole'")
+        if self.cell < 0 or 0 < self.cell < schedule.size:
+            raise UsageError(f"cell: expected 0 (one cell) or at least the group size {schedule.size}, got {self.cell}")
+
+    @property
+    def drawn(self) -> int:
+        """The most clients that are drawn for one round."""
+        return self.sample or len(self.members)
+
+    @property
+    def rounds(self) -> range:
+        return range(self.first_round, self.last_round + 1)
+
+    @cached_property
+    def ids(self) -> tuple[ClientId, ...]:
+        return tuple(member.id for member in self.members)
+
+    @cached_property
+    def identities(self) -> Mapping[ClientId, bytes]:
+        return {member.id: member.identity for member in self.members}
+
+    @property
+    def length(self) -> int:
+        """The number of values in one update."""
+        return sum(segment.length for segment in self.segments)
+
+    @cached_property
+    def encodings(self) -> tuple[Encoding, ...]:
+        """One per segment, for the group size, so that an honest sum cannot wrap."""
+        size = self.schedule.size
+        return tuple(
+            FixedPoint(clients=size, clip=float(s.clip))
+            if s.clip is not None
+            else Integers(clients=size, bound=s.bound or 0)
+            for s in self.segments
+        )
+
+    @cached_property
+    def weights(self) -> Mapping[ClientId, int]:
+        return {member.id: member.weight for member in self.members}
+
+    def relative_weight(self, client: ClientId) -> float:
+        """The member's weight over the mean weight of all members: it scales its floats by this before encoding."""
+        return self.weights[client] * len(self.members) / sum(self.weights.values())
+
+    @classmethod
+    def from_bytes(cls, data: Buffer) -> Terms:
+        """WireError for bytes that are not terms, UsageError for terms that cannot be kept."""
+        terms = cls(**canonical.fields_from_bytes(data))
+        if terms.to_bytes() != bytes(data):  # audit: terms-canonical
+            raise WireError("the bytes of these terms are not canonical")
+        return terms
+
+    def to_bytes(self) -> bytes:
+        """The only encoding of these terms."""
+        return canonical.terms_to_bytes(self)
+
+    @cached_property
+    def hash(self) -> bytes:
+        """What the seed ceremony binds: every field above."""
+        return digest(labels.TERMS, self.to_bytes())
