@@ -73,5 +73,14 @@ class AlreadyUsed(SecAggError):  # noqa: N818 - the name says what happened
     """
 
 
+class JournalError(SecAggError):
+    """The journal could not store or read a record, so nothing was sent. Repair the storage and try again.
+
+    >>> from secagg import JournalError, PeerError
+    >>> issubclass(JournalError, PeerError)  # no peer is at fault
+    False
+    """
+
+
 class NoCacheWarning(UserWarning):
     """numba can write no cache, so every process compiles secagg's loops again: set NUMBA_CACHE_DIR."""

@@ -6,17 +6,26 @@ of them gets it. Most applications want `FileJournal`.
 """
 
 import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
+
+from secagg.errors import JournalError, UsageError
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,199}")
 
 
 class Journal(Protocol):
-    """Write-once storage that outlives the process. `MemoryJournal` shows the contract in four lines.
+    """Write-once storage that outlives the process. `MemoryJournal` shows the contract in a few lines.
 
     >>> from secagg.protocol import Journal, MemoryJournal
     >>> journal: Journal = MemoryJournal()
     >>> journal.create("step 1", b"first"), journal.create("step 1", b"second")
     (None, b'first')
+    >>> journal.read("step 1"), journal.read("step 2")
+    (b'first', None)
     """
 
     def create(self, name: str, content: bytes) -> bytes | None:
@@ -25,6 +34,10 @@ class Journal(Protocol):
         It must be atomic between processes, and durable when it returns: a journal that forgets (a disk
         restored from a backup) lets an update be opened twice. Raise to refuse; then nothing is sent.
         """
+        ...
+
+    def read(self, name: str) -> bytes | None:
+        """What is stored under `name`, or None. What it returns must be durable, as after `create`."""
         ...
 
 
@@ -39,13 +52,20 @@ class MemoryJournal:
         self._records: dict[str, tuple[bytes]] = {}
 
     def create(self, name: str, content: bytes) -> bytes | None:
-        record = (bytes(content),)
-        existing = self._records.setdefault(name, record)
+        record = (_checked_content(content),)
+        existing = self._records.setdefault(_checked(name), record)
         return None if existing is record else existing[0]
+
+    def read(self, name: str) -> bytes | None:
+        existing = self._records.get(_checked(name))
+        return existing[0] if existing else None
 
 
 class FileJournal:
     """One small file per record in a folder: written, synced to disk, then linked to its exclusive name.
+
+    A record that another process has just linked may not be on disk yet. So a record that is found is synced as
+    well, file and folder, before anyone relies on it.
 
     >>> from tempfile import mkdtemp
     >>> folder = mkdtemp()
@@ -54,30 +74,91 @@ class FileJournal:
     """
 
     def __init__(self, folder: Path | str) -> None:
+        if not isinstance(folder, (str, os.PathLike)) or not str(folder):
+            raise UsageError(f"a journal needs the path of a folder, not {folder!r}")
         self._folder = Path(folder)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _typed(f"open {folder}"):
+            missing = [place for place in (self._folder, *self._folder.parents) if not place.exists()]
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for place in missing:
+                _sync(place.parent)  # audit: journal-folder-durable
 
     def create(self, name: str, content: bytes) -> bytes | None:
-        final = self._folder / name
+        final, content = self._folder / _checked(name), _checked_content(content)
         draft = self._folder / f"{name}.{os.getpid()}.{os.urandom(8).hex()}"
-        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            # audit: journal-exclusive
-            os.link(draft, final)  # atomic; fails if the name exists, so nobody reads an incomplete record
-        except FileExistsError:
-            return final.read_bytes()
-        finally:
-            draft.unlink(missing_ok=True)
-        self._sync_folder()
-        return None
+        with _typed(f"store the record {name!r}"):
+            handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())  # audit: journal-record-durable
+                # audit: journal-exclusive
+                os.link(draft, final)  # atomic; fails if the name exists, so nobody reads an incomplete record
+            except FileExistsError:
+                return self._existing(final)
+            finally:
+                with suppress(OSError):  # a draft that stays behind does no harm
+                    draft.unlink()
+            _sync(self._folder)  # audit: journal-name-durable
+            return None
 
-    def _sync_folder(self) -> None:
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+    def read(self, name: str) -> bytes | None:
+        final = self._folder / _checked(name)
+        with _typed(f"read the record {name!r}"):
+            try:
+                return self._existing(final)
+            except FileNotFoundError:
+                _sync(self._folder)  # an error if the folder has disappeared: nobody knows what it held
+                return None
+
+    def _existing(self, final: Path) -> bytes:
+        _sync(final)  # audit: journal-found-record-durable
+        _sync(self._folder)  # audit: journal-found-name-durable
+        return final.read_bytes()
+
+
+def store(journal: Journal, name: str, content: bytes) -> bytes | None:
+    """`journal.create`, with JournalError for an OSError of any journal."""
+    with _typed(f"store the record {name!r}"):
+        return journal.create(name, content)
+
+
+def load(journal: Journal, name: str) -> bytes | None:
+    """`journal.read`, with JournalError for an OSError of any journal."""
+    with _typed(f"read the record {name!r}"):
+        return journal.read(name)
+
+
+@contextmanager
+def _typed(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = f"{error.strerror or error} ({type(error).__name__})"
+        raise JournalError(f"the journal could not {what}: {reason}; nothing was sent: repair it and retry") from error
+
+
+def _sync(place: Path) -> None:
+    handle = os.open(place, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _checked(name: str) -> str:
+    """The name of a record, if it names a file in the journal's own folder."""
+    # audit: journal-name-stays-in-folder
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"the name of a record has 1 to 200 letters, digits, spaces or any of _.- and begins with a letter "
+            f"or a digit, not {name!r}"
+        )
+    return name
+
+
+def _checked_content(content: bytes) -> bytes:
+    if not isinstance(content, (bytes, bytearray, memoryview)):
+        raise UsageError(f"the content of a record is bytes, not {type(content).__name__}")
+    return bytes(content)

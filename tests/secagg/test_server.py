@@ -88,7 +88,7 @@ def test_any_buffer_of_bytes_is_taken(buffer: type) -> None:
 
 
 def test_a_journal_that_fails_leaves_the_stage_where_it_was() -> None:
-    class Full:
+    class Full(MemoryJournal):
         def create(self, name: str, content: bytes) -> bytes | None:
             raise OSError("disk full")
 

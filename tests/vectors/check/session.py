@@ -95,6 +95,9 @@ class Records:
         self.records[name] = bytes(content)
         return None
 
+    def read(self, name: str) -> bytes | None:
+        return self.records.get(name)
+
 
 @dataclass(slots=True)
 class Actor:
