@@ -10,7 +10,8 @@ def warm_up() -> None:
 
     This takes half a minute once per machine, then a second. Without it, each loop is compiled or loaded at its first
     use. Call it before a process forks, so that its children need not compile. The first compilation is announced on
-    stderr, unless `announce_compilation` is active. Where numba can write no cache, a `NoCacheWarning` says so.
+    stderr, unless `announce_compilation` is active. Without a cache that only this user can write to,
+    a `NoCacheWarning` says so.
 
     >>> import secagg
     >>> secagg.warm_up()

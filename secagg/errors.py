@@ -83,4 +83,4 @@ class JournalError(SecAggError):
 
 
 class NoCacheWarning(UserWarning):
-    """numba can write no cache, so every process compiles secagg's loops again: set NUMBA_CACHE_DIR."""
+    """numba has no cache that only this user can write to, so every process compiles again: set NUMBA_CACHE_DIR."""

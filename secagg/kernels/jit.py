@@ -1,12 +1,17 @@
 """How secagg compiles its numeric loops: once, without the GIL, and kept on disk between processes.
 
-numba stores compiled code under the processor's name and features, so processors may share a directory. Import this
-module only where a loop is about to run: numba takes longer to import than all the rest of the package.
+numba stores compiled code under the processor's name and features, so processors may share a directory. It reads its
+cache with pickle, so anyone who can write to the cache can run code in this process. Beside the sources (`__pycache__`)
+that is no new risk: Python itself loads code from there. Any other directory is used only if `is_private`.
+Import this module only where a loop is about to run: numba takes longer to import than all the rest of the package.
 """
 
+import os
+import stat
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
@@ -34,13 +39,34 @@ def kernel(function: Function) -> Function:
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
         compiled = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # numba may write neither beside the source nor in NUMBA_CACHE_DIR or the user's cache
+        where = Path(compiled.stats.cache_path)
+        beside = Path(function.__code__.co_filename).parent / "__pycache__"
+        # audit: numba-cache-private
+        if where != beside and not is_private(where):
+            raise RuntimeError(f"others can write to {where}")
+    except RuntimeError as reason:  # also numba's own: it can write to none of its directories
         if not _warned:
             _warned.append(True)
-            advice = "set NUMBA_CACHE_DIR to a writable directory"
+            advice = f"set NUMBA_CACHE_DIR to a directory that only you can write to ({reason})"
             warnings.warn(f"secagg compiles its loops in every process: {advice}", NoCacheWarning, 2)
         compiled = numba.njit(**options)(function)
     return cast(Function, compiled)
+
+
+def is_private(directory: Path) -> bool:
+    """Whether only this user and root can put a file into the directory or replace a directory above it."""
+    if not hasattr(os, "getuid"):
+        return True  # no owners and modes to read; the user's profile is private by default
+    trusted, place = {0, os.getuid()}, directory.resolve()
+    for above in (place, *place.parents):
+        found = above.stat()
+        shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        # In a sticky directory such as /tmp others can add names but not replace ours. The cache directory
+        # itself must not be shared even then.
+        replaceable = shared and (above == place or not found.st_mode & stat.S_ISVTX)
+        if found.st_uid not in trusted or replaceable:
+            return False
+    return True
 
 
 def load() -> None:

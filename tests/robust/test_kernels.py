@@ -14,7 +14,6 @@ import pytest
 
 import robust
 from robust.kernels import threads as parallel
-from robust.kernels.jit import is_private
 
 ROOT = Path(robust.__file__).parent.parent
 USE = "import numpy, robust; print(robust.mean(numpy.arange(30.).reshape(5, 6))[0])"
@@ -170,16 +169,6 @@ def test_compilation_can_be_reported_elsewhere(tmp_path: Path) -> None:
     assert "got robust: compiling sum_rows" in found.stdout
 
 
-def test_a_cache_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
-    public = tmp_path / "public"
-    public.mkdir()
-    public.chmod(0o777)
-    found = fresh(USE, NUMBA_CACHE_DIR=str(public))
-    assert "not kept: no safe cache directory" in found.stderr
-    assert found.stdout == "12.0\n"
-    assert not list(public.rglob("*.nbi"))
-
-
 def test_kernels_work_without_a_writable_cache(tmp_path: Path) -> None:
     """Files in the place of the cache directories: root could write to read-only ones."""
     shutil.copytree(ROOT / "robust", tmp_path / "robust", ignore=shutil.ignore_patterns("__pycache__"))
@@ -205,25 +194,3 @@ def test_a_change_of_any_kernel_file_makes_the_cache_stale(tmp_path: Path) -> No
 def test_a_disabled_compiler_is_named() -> None:
     code = f"try:\n    {USE}\nexcept RuntimeError as error:\n    print(error)"
     assert "unset NUMBA_DISABLE_JIT" in fresh(code, NUMBA_DISABLE_JIT="1").stdout
-
-
-def test_only_a_directory_that_nobody_else_can_change_is_private(tmp_path: Path) -> None:
-    place = tmp_path / "above" / "cache"
-    place.mkdir(parents=True, mode=0o755)
-    (tmp_path / "above").chmod(0o755)
-    place.chmod(0o755)
-    assert is_private(place)
-    for mode in (0o775, 0o757, 0o1777):
-        place.chmod(mode)
-        assert not is_private(place)
-    place.chmod(0o700)
-    (tmp_path / "above").chmod(0o777)
-    assert not is_private(place)
-    (tmp_path / "above").chmod(0o1777)  # sticky: others cannot rename what is ours
-    assert is_private(place)
-    (tmp_path / "above").chmod(0o755)
-    if os.getuid() == 0:
-        os.chown(place, 12345, -1)
-        assert not is_private(place)
-    (tmp_path / "link").symlink_to(place)
-    assert is_private(tmp_path / "link") == is_private(place)
