@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from secagg import labels
-from secagg.agreement.origin import Origin
+from secagg.agreement.origin import BeaconPulse, Ceremony, Origin, origin_to_bytes, read_origin
 from secagg.agreement.terms import Terms
-from secagg.codec import Blob, to_bytes
+from secagg.codec import Blob, Buffer, Reader, to_bytes
 from secagg.crypto.keys import Identity, digest, verify
 from secagg.errors import UsageError
 from secagg.types import ClientId, Group, GroupId, Grouping
@@ -32,7 +32,7 @@ class Agreement:
     def __post_init__(self) -> None:
         if not isinstance(self.terms, Terms):
             raise UsageError(f"terms: expected Terms, got {type(self.terms).__name__}")
-        if not isinstance(self.origin, Origin):
+        if not isinstance(self.origin, Ceremony | BeaconPulse):
             raise UsageError(f"origin: expected the origin of a seed, got {type(self.origin).__name__}")
         _ = self.seed  # audit: seed-origin-checked
 
@@ -43,10 +43,20 @@ class Agreement:
 
     def to_bytes(self) -> bytes:
         """The only encoding of this agreement."""
-        return to_bytes(Blob(), self.terms.to_bytes()) + self.origin.to_bytes()
+        return to_bytes(Blob(), self.terms.to_bytes()) + origin_to_bytes(self.origin)
+
+    @classmethod
+    def from_bytes(cls, data: Buffer) -> Agreement:
+        """The agreement that these bytes encode: WireError for other bytes, PeerError for a wrong origin."""
+        reader = Reader(data)
+        terms = Terms.from_bytes(Blob().get(reader))
+        origin = read_origin(reader)
+        reader.end()
+        return cls(terms=terms, origin=origin)
 
     @cached_property
     def fingerprint(self) -> bytes:
+        """The hash of all of it. People compare it (`secagg agree` prints it), and every message binds it."""
         return digest(labels.AGREEMENT, self.to_bytes())
 
     def groupings(self, round: int) -> tuple[Grouping, ...]:

@@ -7,22 +7,21 @@ unknown is refused.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from secagg import codec, labels
+from secagg.agreement.beacon import NAMED_PULSE
 from secagg.agreement.plan import MODES, MOST_CLIENTS, Member
 from secagg.codec import U8, U16, U32, U64, Blob, Codec, Fixed, Float, Many, Reader, Struct
-from secagg.crypto.keys import KEY_BYTES
+from secagg.crypto.keys import HASH_BYTES, KEY_BYTES
 from secagg.crypto.segments import Segment
 from secagg.errors import WireError
 from secagg.exposure.audit import MEMORIES, Policy
 from secagg.exposure.schedules import SCHEDULES, Schedule
 
-if TYPE_CHECKING:
-    from secagg.agreement.terms import Terms
-
 MOST_TEXT: Final = 4 * 200  # bytes of a name in UTF-8
 MOST_SEGMENTS: Final = 65535
+MOST_PREDECESSORS: Final = 64
 GROUPS: Final = ("whole", "survivors")
 _TEXT: Final = Blob(MOST_TEXT)
 
@@ -31,7 +30,7 @@ _SEGMENT: Final = Struct(
     dict,
     (("name", _TEXT), ("shape", Many(U32, 32)), ("floats", U8), ("clip", Float()), ("bound", U32)),
 )
-_FIELDS: Final[tuple[tuple[str, Codec, Callable[[Terms], Any]], ...]] = (
+_FIELDS: Final[tuple[tuple[str, Codec, Callable[[Any], Any]], ...]] = (
     ("version", U8, lambda t: labels.VERSION),
     ("name", _TEXT, lambda t: t.name.encode()),
     ("members", Many(_MEMBER, MOST_CLIENTS), lambda t: tuple(map(_flat_member, t.members))),
@@ -54,11 +53,14 @@ _FIELDS: Final[tuple[tuple[str, Codec, Callable[[Terms], Any]], ...]] = (
     ("max_leverage", Float(), lambda t: t.policy.max_leverage),
     ("mode", U8, lambda t: MODES.index(t.policy.mode)),
     ("memory", U8, lambda t: MEMORIES.index(t.policy.memory)),
+    ("beacon", Many(NAMED_PULSE, 1), lambda t: () if t.beacon is None else (t.beacon,)),
+    ("predecessors", Many(Fixed(HASH_BYTES), MOST_PREDECESSORS), lambda t: t.predecessors),
 )
 LAYOUT: Final = Struct(dict, tuple((name, layout) for name, layout, _ in _FIELDS))
 
 
-def terms_to_bytes(terms: Terms) -> bytes:
+def terms_to_bytes(terms: Any) -> bytes:
+    """`terms` is a `Terms`: its module imports this one."""
     return codec.to_bytes(LAYOUT, {name: get(terms) for name, _, get in _FIELDS})
 
 
@@ -82,7 +84,7 @@ def fields_from_bytes(data: codec.Buffer) -> dict[str, Any]:
     )
     limits = ("min_survivors", "anonymity", "max_leverage", "mode", "memory")
     values["policy"] = Policy(**{name: take(name) for name in limits})
-    for name in ("colluders", "threshold"):
+    for name in ("colluders", "threshold", "beacon"):
         values[name] = values[name][0] if values[name] else None
     values["name"] = _text(values["name"])
     values["members"] = tuple(Member(**{**member, "name": _text(member["name"])}) for member in values["members"])

@@ -3,24 +3,27 @@
 A ceremony is recorded whole: a signed commitment of every member to a secret contribution and to the terms, then the
 contributions. `secagg.exposure.seed` says why nobody can choose the seed. A commitment signs the hash of the terms, so
 the terms cannot change after the first commitment.
+
+With a beacon, the terms name a pulse that does not exist yet, and every member signs the terms before it is published.
+An honest member signs only while its own clock says so (`secagg agree --commit`). So nobody could fit the terms to the
+pulse, as long as the beacon does not tell anybody its pulses beforehand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
 from secagg import codec, labels
 from secagg.agreement.plan import MOST_CLIENTS
-from secagg.codec import U32, Fixed, Many, Struct
+from secagg.agreement.terms import Terms
+from secagg.codec import U8, U32, Blob, Fixed, Many, Reader, Struct
 from secagg.crypto.keys import HASH_BYTES, SIGNATURE_BYTES, Identity, digest, verify
-from secagg.errors import PeerError, UsageError
+from secagg.crypto.pulse import MOST_KEY, MOST_MESSAGE, MOST_SIGNATURE, Pulse
+from secagg.errors import PeerError, UsageError, WireError
 from secagg.exposure.seed import CONTRIBUTION_BYTES, SeedCeremony
 from secagg.types import ClientId, u32
-
-if TYPE_CHECKING:
-    from secagg.agreement.terms import Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +44,20 @@ class Reveal:
     signature: Annotated[bytes, Fixed(SIGNATURE_BYTES)]
 
 
+@dataclass(frozen=True, slots=True)
+class Approval:
+    """One member's signature on terms that name a pulse, given before the pulse exists."""
+
+    member: Annotated[ClientId, U32]
+    signature: Annotated[bytes, Fixed(SIGNATURE_BYTES)]
+
+
 COMMITMENT: Final = Struct.of(Commitment)
 REVEAL: Final = Struct.of(Reveal)
+APPROVAL: Final = Struct.of(Approval)
+PULSE: Final = Struct(
+    Pulse, (("message", Blob(MOST_MESSAGE)), ("signature", Blob(MOST_SIGNATURE)), ("key", Blob(MOST_KEY)))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +69,81 @@ class Ceremony:
 
     def seed(self, terms: Terms) -> bytes:
         """The seed, after a check of every commitment, contribution and signature."""
+        if terms.beacon is not None:  # audit: origin-as-named
+            raise PeerError(f"the terms name a beacon's pulse ({terms.beacon.when}), got a ceremony")
         check_commitments(terms, self.commitments)
         shown = commitments_hash(terms, self.commitments)
         for reveal in self.reveals:
-            statement = _reveal_statement(terms, shown, reveal.member, reveal.contribution)
-            # audit: reveal-signed
-            verify(_identity(terms, reveal.member), reveal.signature, statement, signer=reveal.member)
+            check_reveal(terms, shown, reveal)
         _check_order(self.reveals, "contributions")
         return _ceremony(terms).seed(
             {c.member: c.commitment for c in self.commitments}, {r.member: r.contribution for r in self.reveals}
         )
 
-    def to_bytes(self) -> bytes:
-        return codec.to_bytes(CEREMONY, self)
+
+@dataclass(frozen=True, slots=True)
+class BeaconPulse:
+    """A pulse that the terms name, and every member's signature on these terms, in the order of ids."""
+
+    approvals: Annotated[tuple[Approval, ...], Many(APPROVAL, MOST_CLIENTS)]
+    pulse: Annotated[Pulse, PULSE]
+
+    def seed(self, terms: Terms) -> bytes:
+        """The seed, after a check of the pulse and of every member's signature on the terms."""
+        if terms.beacon is None:
+            raise PeerError("the terms name no beacon: their seed comes from a ceremony")
+        check_approvals(terms, self.approvals)
+        return terms.beacon.seed(terms.hash, self.pulse)
 
 
-CEREMONY: Final = Struct.of(Ceremony)
-Origin = Ceremony
+Origin = Ceremony | BeaconPulse
+_KINDS: Final[tuple[Struct, ...]] = (Struct.of(Ceremony), Struct.of(BeaconPulse))
+
+
+def origin_to_bytes(origin: Origin) -> bytes:
+    kind = int(isinstance(origin, BeaconPulse))
+    return codec.to_bytes(U8, kind) + codec.to_bytes(_KINDS[kind], origin)
+
+
+def read_origin(reader: Reader) -> Origin:
+    """The origin that these bytes encode; nothing of it is checked yet."""
+    kind = U8.get(reader)
+    if kind >= len(_KINDS):
+        raise WireError(f"unknown origin of a seed ({kind})")
+    origin: Origin = _KINDS[kind].get(reader)
+    return origin
+
+
+def approve(terms: Terms, member: ClientId, identity: Identity) -> Approval:
+    """A member's only step with a beacon. The caller makes sure that the pulse is still in the future."""
+    if terms.beacon is None:
+        raise UsageError("these terms name no beacon: commit to a contribution instead")
+    _check_identity(terms, member, identity)
+    return Approval(member, identity.sign(_approval_statement(terms, member)))
+
+
+def check_approvals(terms: Terms, approvals: Iterable[Approval]) -> None:
+    """PeerError, naming the member, unless every member signed the terms."""
+    found = tuple(approvals)
+    _check_order(found, "approvals")
+    for approval in found:
+        check_approval(terms, approval)
+    missing = sorted(set(terms.ids).difference(approval.member for approval in found))
+    if missing:  # audit: all-approved
+        raise PeerError(f"member {missing[0]} has not signed the terms that name the pulse", culprit=missing[0])
+
+
+def check_approval(terms: Terms, approval: Approval) -> None:
+    statement = _approval_statement(terms, approval.member)
+    # audit: approval-signed
+    verify(_identity(terms, approval.member), approval.signature, statement, signer=approval.member)
 
 
 def commit(terms: Terms, member: ClientId, identity: Identity, contribution: bytes) -> Commitment:
     """A member's first step. It keeps `contribution`, 32 fresh random bytes, to itself until all have committed."""
-    if terms.identities.get(member) != identity.public:
-        raise UsageError(f"member {member} of these terms has another identity key")
+    if terms.beacon is not None:
+        raise UsageError("these terms name a beacon: there is nothing to commit to, approve them instead")
+    _check_identity(terms, member, identity)
     commitment = _ceremony(terms).commitment(member, contribution)
     return Commitment(member, commitment, identity.sign(_commitment_statement(terms, member, commitment)))
 
@@ -85,6 +152,7 @@ def reveal(
     terms: Terms, member: ClientId, identity: Identity, contribution: bytes, commitments: Iterable[Commitment]
 ) -> Reveal:
     """A member's second step, once it has the commitments of all members."""
+    _check_identity(terms, member, identity)
     all_commitments = tuple(commitments)
     check_commitments(terms, all_commitments)
     _ceremony(terms).reveal(member, contribution, {c.member: c.commitment for c in all_commitments})
@@ -101,9 +169,20 @@ def check_commitments(terms: Terms, commitments: Iterable[Commitment]) -> None:
     found = tuple(commitments)
     _check_order(found, "commitments")
     for commitment in found:
-        statement = _commitment_statement(terms, commitment.member, commitment.commitment)
-        # audit: commitment-signed
-        verify(_identity(terms, commitment.member), commitment.signature, statement, signer=commitment.member)
+        check_commitment(terms, commitment)
+
+
+def check_commitment(terms: Terms, commitment: Commitment) -> None:
+    statement = _commitment_statement(terms, commitment.member, commitment.commitment)
+    # audit: commitment-signed
+    verify(_identity(terms, commitment.member), commitment.signature, statement, signer=commitment.member)
+
+
+def check_reveal(terms: Terms, shown: bytes, reveal: Reveal) -> None:
+    """PeerError unless the member signed this contribution together with the commitments whose hash is `shown`."""
+    statement = _reveal_statement(terms, shown, reveal.member, reveal.contribution)
+    # audit: reveal-signed
+    verify(_identity(terms, reveal.member), reveal.signature, statement, signer=reveal.member)
 
 
 def commitments_hash(terms: Terms, commitments: Iterable[Commitment]) -> bytes:
@@ -122,10 +201,19 @@ def _identity(terms: Terms, member: ClientId) -> bytes:
     return identity
 
 
-def _check_order(steps: tuple[Commitment, ...] | tuple[Reveal, ...], what: str) -> None:
+def _check_identity(terms: Terms, member: ClientId, identity: Identity) -> None:
+    if terms.identities.get(member) != identity.public:
+        raise UsageError(f"member {member} of these terms has another identity key")
+
+
+def _check_order(steps: tuple[Commitment | Reveal | Approval, ...], what: str) -> None:
     ids = [step.member for step in steps]
-    if ids != sorted(set(ids)):
+    if ids != sorted(set(ids)):  # audit: origin-in-order
         raise PeerError(f"the {what} are not in the order of member ids, or one is there twice")
+
+
+def _approval_statement(terms: Terms, member: ClientId) -> bytes:
+    return labels.SIGN_TERMS + terms.hash + u32(member)
 
 
 def _commitment_statement(terms: Terms, member: ClientId, commitment: bytes) -> bytes:

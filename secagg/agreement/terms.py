@@ -11,10 +11,11 @@ from typing import Final, Literal, get_args
 
 from secagg import labels
 from secagg.agreement import canonical
+from secagg.agreement.beacon import NamedPulse
 from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES, Member
 from secagg.codec import Buffer
 from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
-from secagg.crypto.keys import digest
+from secagg.crypto.keys import HASH_BYTES, digest
 from secagg.crypto.segments import MOST_LENGTH, Segment
 from secagg.errors import UsageError, WireError
 from secagg.exposure.audit import Policy
@@ -41,6 +42,9 @@ class Terms:
     largest number of clients in one run (0: all in one); `threshold` None follows from both (`secagg.agreement.cells`).
     `degree` > 0 selects the sparse mode.
 
+    The seed comes from a ceremony of all members, or from the pulse that `beacon` names. `predecessors` are the
+    fingerprints of earlier agreements on the same data: what all of them open together is audited.
+
     >>> from secagg import Identity, Member, Schedule
     >>> from secagg.crypto import Segment
     >>> members = tuple(Member(i, Identity.generate().public, name=f"site {i}") for i in range(6))
@@ -64,6 +68,8 @@ class Terms:
     threshold: int | None = None
     cell: int = 0
     degree: int = 0
+    beacon: NamedPulse | None = None
+    predecessors: tuple[bytes, ...] = ()
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -71,6 +77,7 @@ class Terms:
         self._check_rounds()
         self._check_vector()
         self._check_groups()
+        self._check_origin()
 
     def _check_types(self) -> None:
         if not isinstance(self.name, str) or not 1 <= len(self.name) <= MOST_NAME or not self.name.isprintable():
@@ -94,6 +101,11 @@ class Terms:
                     object.__setattr__(self, name, index(value))
                 except TypeError:
                     raise UsageError(f"{name}: expected a whole number, got {value!r}") from None
+                if not 0 <= getattr(self, name) <= MOST_ROUND:
+                    raise UsageError(f"{name}: expected 0 to 2^63 - 1, got {value}")
+        for name in ("anonymity", "min_survivors"):
+            if getattr(self.policy, name) >= 2**32:
+                raise UsageError(f"policy.{name}: expected less than 2^32, got {getattr(self.policy, name)}")
         if self.groups not in get_args(Groups):
             raise UsageError(f"groups: expected 'whole' or 'survivors', got {self.groups!r}")
 
@@ -104,6 +116,9 @@ class Terms:
         for a, b in pairwise(self.members):
             if a.id >= b.id:
                 raise UsageError(f"members: ids must be strictly ascending, but {b.id} follows {a.id}; sort them by id")
+        for kind, name in [("member", m.name) for m in self.members] + [("segment", s.name) for s in self.segments]:
+            if len(name) > MOST_NAME or not name.isprintable():
+                raise UsageError(f"{kind} name: expected at most {MOST_NAME} printable characters, got {name!r}")
         for what, values in (("identity key", [m.identity for m in self.members]), ("name", self._names)):
             if len(set(values)) < len(values):
                 raise UsageError(f"members: two of them have one {what}")
@@ -120,6 +135,8 @@ class Terms:
             )
 
     def _check_vector(self) -> None:
+        if len(self.segments) > canonical.MOST_SEGMENTS:
+            raise UsageError(f"segments: expected at most {canonical.MOST_SEGMENTS}, got {len(self.segments)}")
         names = [segment.name for segment in self.segments]
         if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
             raise UsageError(f"segments: expected a different name for each, got {names}")
@@ -144,10 +161,27 @@ class Terms:
             raise UsageError(
                 "colluders, threshold, cell and degree are for groups = 'survivors'; whole groups need none of them"
             )
+        for name, bound in (("colluders", self.colluders), ("threshold", self.threshold), ("degree", self.degree)):
+            if bound is not None and bound > n:
+                raise UsageError(f"{name}: expected at most {n}, the number of members, got {bound}")
         if self.groups == SURVIVORS and self.least_groups != 1:
             raise UsageError("least_groups is for groups = 'whole'")
-        if self.cell < 0 or 0 < self.cell < schedule.size:
-            raise UsageError(f"cell: expected 0 (one cell) or at least the group size {schedule.size}, got {self.cell}")
+        if 0 < self.cell < schedule.size or self.cell > n:
+            raise UsageError(f"cell: expected 0 (one cell) or the group size {schedule.size} to {n}, got {self.cell}")
+
+    def _check_origin(self) -> None:
+        if self.beacon is not None and not isinstance(self.beacon, NamedPulse):
+            raise UsageError(f"beacon: expected a NamedPulse, got {type(self.beacon).__name__}")
+        earlier = self.predecessors
+        right = isinstance(earlier, tuple | list) and all(
+            isinstance(one, bytes) and len(one) == HASH_BYTES for one in earlier
+        )
+        if not right or len(set(earlier)) < len(earlier) or len(earlier) > canonical.MOST_PREDECESSORS:
+            raise UsageError(
+                f"predecessors: expected at most {canonical.MOST_PREDECESSORS} different fingerprints of "
+                f"{HASH_BYTES} bytes, got {earlier!r}"
+            )
+        object.__setattr__(self, "predecessors", tuple(earlier))
 
     @property
     def drawn(self) -> int:
@@ -192,8 +226,11 @@ class Terms:
 
     @classmethod
     def from_bytes(cls, data: Buffer) -> Terms:
-        """WireError for bytes that are not terms, UsageError for terms that cannot be kept."""
-        terms = cls(**canonical.fields_from_bytes(data))
+        """WireError for bytes that are not terms, or terms that cannot be kept."""
+        try:
+            terms = cls(**canonical.fields_from_bytes(data))
+        except UsageError as bad:
+            raise WireError(f"terms that cannot be kept: {bad}") from None
         if terms.to_bytes() != bytes(data):  # audit: terms-canonical
             raise WireError("the bytes of these terms are not canonical")
         return terms

@@ -5,10 +5,14 @@ all hashes are there, every client publishes its bytes. The seed is a hash of al
 contribution makes it uniform. Nobody can adapt a contribution to the others, because all were fixed before
 any was known. The hash includes the client's id, so a copy of another client's commitment cannot be opened.
 
-The client that reveals last sees the seed first and can withhold its contribution. Then there is no seed: the
-error names the clients that withheld, and the ceremony starts again without them (`SeedCeremony.without`),
-with fresh contributions from the others. So q colluding clients can reject at most q seeds, each time losing
-one of them, and can never choose one. They gain little: the audit judges every schedule in the same way.
+Who sees the last contribution first can prevent the seed by hiding a contribution: the client that reveals last
+hides its own, and whoever carries the messages (a server, a relay) can hide anybody's. Then there is no seed: the
+error names the clients whose contribution is missing, and the ceremony starts again without them
+(`SeedCeremony.without`), with fresh contributions from the others. Each refused seed costs one client of the roster,
+but not a colluding one: a relay may hide honest clients. A roster has at least 2 clients, so of n clients at most
+n - 2 seeds are refused, and whoever refuses chooses among at most n - 1 seeds (with q colluders and messages that
+everybody sees, among at most q + 1). So what happens with probability p for a uniform seed happens with probability
+at most (n - 1) p. Nobody chooses a seed freely. Members that compare by voice who revealed find such a relay out.
 
 **A public beacon** that is named in advance (`Beacon`) needs no ceremony. It needs trust in the beacon, and a
 pulse that was not yet published when it was named.
@@ -19,6 +23,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from secagg import labels
 from secagg.errors import PeerError, UsageError
@@ -116,8 +121,7 @@ class SeedCeremony:
             raise NotCommitted(f"no commitment from {_list(missing)}; do not reveal yet", missing)
 
     def _hash(self, label: bytes, *parts: bytes) -> bytes:
-        roster = b"".join(client.to_bytes(4, "big") for client in self.roster)
-        return hash_parts(label, self.training_id, roster, *parts)
+        return hash_parts(label, self.training_id, _packed(self.roster), *parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +146,11 @@ class Beacon:
         if len(value) < CONTRIBUTION_BYTES:
             raise UsageError(f"a pulse must have at least {CONTRIBUTION_BYTES} bytes, not {len(value)}")
         return hash_parts(labels.BEACON_SEED, training_id, self.name.encode(), str(self.pulse).encode(), value)
+
+
+@lru_cache(maxsize=4)
+def _packed(roster: tuple[ClientId, ...]) -> bytes:
+    return b"".join(client.to_bytes(4, "big") for client in roster)
 
 
 def _list(clients: Collection[ClientId]) -> str:
