@@ -14,7 +14,9 @@ from secagg.compilation import announce_compilation, load_compiler, warm_up
 from secagg.crypto.keys import Identity
 from secagg.errors import (
     AlreadyUsed,
+    EntryVanished,
     JournalError,
+    LossWarning,
     NoCacheWarning,
     PeerError,
     PlanRefused,
@@ -36,14 +38,6 @@ __version__ = "0.1.0"
 
 __all__ = ["Client", "FileJournal", "Floors", "Identity", "Journal", "Member", "MemoryJournal", "Plan", "Server"]
 __all__ += ["Dropout", "Policy", "Result", "Schedule", "Stage", "Verdict", "audit", "decode", "encode"]
-__all__ += [
-    "AlreadyUsed",
-    "JournalError",
-    "NoCacheWarning",
-    "PeerError",
-    "PlanRefused",
-    "SecAggError",
-    "TooFewSurvivors",
-]
-__all__ += ["UsageError", "WireError", "secure_mean", "secure_sum"]
+__all__ += ["AlreadyUsed", "EntryVanished", "JournalError", "LossWarning", "NoCacheWarning", "PeerError"]
+__all__ += ["PlanRefused", "SecAggError", "TooFewSurvivors", "UsageError", "WireError", "secure_mean", "secure_sum"]
 __all__ += ["__version__", "announce_compilation", "load_compiler", "warm_up"]

@@ -20,6 +20,16 @@ class UsageError(SecAggError, ValueError):
     """
 
 
+class EntryVanished(UsageError):  # noqa: N818 - the name says what happened
+    """All nonzero values of an entry are too small for its clip and would become zero; nothing was sent.
+
+    >>> from secagg import secure_sum
+    >>> secure_sum([{"dose": [1e-12]}] * 4, clip=1.0)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    secagg.errors.EntryVanished: ...
+    """
+
+
 class PeerError(SecAggError):
     """A peer (usually the server) broke the protocol; this run is over.
 
@@ -84,3 +94,10 @@ class JournalError(SecAggError):
 
 class NoCacheWarning(UserWarning):
     """numba has no cache that only this user can write to, so every process compiles again: set NUMBA_CACHE_DIR."""
+
+
+class LossWarning(UserWarning):
+    """Values of an update were clipped, or became zero; the text names the entry. It is given before anything is sent.
+
+    To refuse such updates, turn it into an error: `warnings.simplefilter("error", LossWarning)`.
+    """

@@ -14,9 +14,8 @@ from secagg.agreement import canonical
 from secagg.agreement.beacon import NamedPulse
 from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES, Member
 from secagg.codec import Buffer
-from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
 from secagg.crypto.keys import HASH_BYTES, digest
-from secagg.crypto.segments import MOST_LENGTH, Segment
+from secagg.crypto.segments import Segment, Segments
 from secagg.errors import UsageError, WireError
 from secagg.exposure.audit import Policy
 from secagg.exposure.schedules import Schedule
@@ -137,12 +136,7 @@ class Terms:
     def _check_vector(self) -> None:
         if len(self.segments) > canonical.MOST_SEGMENTS:
             raise UsageError(f"segments: expected at most {canonical.MOST_SEGMENTS}, got {len(self.segments)}")
-        names = [segment.name for segment in self.segments]
-        if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
-            raise UsageError(f"segments: expected a different name for each, got {names}")
-        if self.length > MOST_LENGTH:
-            raise UsageError(f"segments: at most {MOST_LENGTH} values together, got {self.length}")
-        _ = self.encodings  # raises if a sum could wrap
+        _ = self.encoding  # raises if a sum could wrap
 
     def _check_groups(self) -> None:
         n, schedule = len(self.members), self.schedule
@@ -203,18 +197,12 @@ class Terms:
     @property
     def length(self) -> int:
         """The number of values in one update."""
-        return sum(segment.length for segment in self.segments)
+        return self.encoding.length
 
     @cached_property
-    def encodings(self) -> tuple[Encoding, ...]:
-        """One per segment, for the group size, so that an honest sum cannot wrap."""
-        size = self.schedule.size
-        return tuple(
-            FixedPoint(clients=size, clip=float(s.clip))
-            if s.clip is not None
-            else Integers(clients=size, bound=s.bound or 0)
-            for s in self.segments
-        )
+    def encoding(self) -> Segments:
+        """Each segment's own scale, for the group size, so that an honest sum cannot wrap."""
+        return Segments(clients=self.schedule.size, segments=self.segments)
 
     @cached_property
     def weights(self) -> Mapping[ClientId, int]:

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from secagg.crypto.arrays import check_source
 from secagg.errors import UsageError
 from secagg.kernels.threads import Result, cores, spread
 from secagg.types import Ring32
 
-Float32 = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.floating[Any]]
 Int64 = npt.NDArray[np.int64]
 
 HALF_RING = 2**31
@@ -37,7 +38,7 @@ class FixedPoint:
     >>> encoding = FixedPoint(clients=3, clip=1.0)
     >>> encoded, clipped = encoding.encode([0.5, -0.25, 7.0])
     >>> encoding.decode(encoded + encoded), clipped
-    (array([ 1. , -0.5,  2. ], dtype=float32), 1)
+    (array([ 1. , -0.5,  2. ]), 1)
     """
 
     clients: int
@@ -64,35 +65,42 @@ class FixedPoint:
 
         The arithmetic is in float64. NaN or infinity in the update is an error, and then `out` is all zero.
         """
+        check_source(update, "an update")
         values = np.asarray(update)
         if values.dtype not in (np.float32, np.float64):
             raise UsageError(f"an update is float32 or float64, not {values.dtype}")
         values = _checked_vector(values, "an update")
+        encoded = target(out, len(values), np.uint32)
+        clipped, _ = self.encode_into(values, weight, encoded)
+        return encoded, clipped
+
+    def encode_into(self, values: npt.NDArray[Any], weight: float, encoded: Ring32) -> tuple[int, int]:
+        """`encode` for a vector of float32 or float64; the numbers of clipped values and of those that became zero."""
         if not (_normal(weight) and _normal(weight * self.scale)):
             raise UsageError(f"a weight is a positive number, not {weight}")
-        encoded = _target(out, len(values), np.uint32)
         from secagg.kernels import vectors
 
+        values = _checked_vector(values, "an update")
         factor, limit = weight * self.scale, self.clip * self.scale
 
-        counts: list[tuple[int, int]] = _spread(
+        counts: list[tuple[int, int, int]] = _spread(
             lambda a, b: vectors.encode(values[a:b], factor, limit, encoded[a:b]), len(values)
         )
-        if any(infinite for _, infinite in counts):  # audit: nonfinite-update-refused
+        if any(infinite for _, _, infinite in counts):  # audit: nonfinite-update-refused
             encoded[:] = 0
             raise UsageError("an update with a NaN or an infinity cannot be encoded")
-        return encoded, sum(clipped for clipped, _ in counts)
+        return sum(clipped for clipped, _, _ in counts), sum(vanished for _, vanished, _ in counts)
 
-    def decode(self, total: Ring32, *, divisor: float = 1.0, out: Float32 | None = None) -> Float32:
+    def decode(self, total: Ring32, *, divisor: float = 1.0, out: Floats | None = None) -> Floats:
         """The sum that a total encodes, or the mean if `divisor` is the sum of weights.
 
-        This is the signed total, exact in float64, times the float64 nearest to 1 / (scale * divisor),
-        rounded to float64 and then to float32: the same on every machine.
+        This is the signed total, exact in float64, times the float64 nearest to 1 / (scale * divisor), rounded to
+        float64: the same on every machine. `out` may also be float32, to which the values are then rounded.
         """
-        total = _checked_total(total)
+        total = checked_total(total)
         if not (_normal(divisor) and _normal(divisor * self.scale) and _normal(1 / (divisor * self.scale))):
             raise UsageError(f"a divisor is a positive number, not {divisor}")
-        values = _target(out, len(total), np.float32)
+        values = target(out, len(total), np.float32 if out is not None and out.dtype == np.float32 else np.float64)
         from secagg.kernels import vectors
 
         factor = 1 / (divisor * self.scale)
@@ -120,13 +128,14 @@ class Integers:
 
     def encode(self, update: npt.ArrayLike, *, weight: float = 1.0, out: Ring32 | None = None) -> tuple[Ring32, int]:
         """The code of integers of any width, and 0: an integer outside ±bound is an error."""
+        check_source(update, "an update")
         values = np.asarray(update)
         if values.dtype.kind not in "iu":
             raise UsageError(f"integers are expected, not {values.dtype}")
         values = _checked_vector(values, "an update")
         if weight != 1:
             raise UsageError(f"integers are summed as they are: weight 1, not {weight}")
-        encoded = _target(out, len(values), np.uint32)
+        encoded = target(out, len(values), np.uint32)
 
         def work(start: int, stop: int) -> bool:
             part = values[start:stop]
@@ -141,10 +150,10 @@ class Integers:
 
     def decode(self, total: Ring32, *, divisor: float = 1.0, out: Int64 | None = None) -> Int64:
         """The signed sum that a total encodes."""
-        total = _checked_total(total)
+        total = checked_total(total)
         if divisor != 1:
             raise UsageError(f"integers are summed exactly: divisor 1, not {divisor}")
-        values = _target(out, len(total), np.int64)
+        values = target(out, len(total), np.int64)
         np.copyto(values, total.view(np.int32))
         return values
 
@@ -181,13 +190,13 @@ def _checked_vector(values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
     return view
 
 
-def _checked_total(total: Ring32) -> Ring32:
+def checked_total(total: Ring32) -> Ring32:
     if not isinstance(total, np.ndarray) or total.dtype != np.uint32:
         raise UsageError("a total is an array of uint32")
     return _checked_vector(total, "a total")
 
 
-def _target(out: npt.NDArray[Any] | None, length: int, dtype: type[np.generic]) -> npt.NDArray[Any]:
+def target(out: npt.NDArray[Any] | None, length: int, dtype: type[np.generic]) -> npt.NDArray[Any]:
     if out is None:
         return np.empty(length, dtype)
     if out.dtype != dtype or out.shape != (length,) or not out.flags.carray:

@@ -48,21 +48,25 @@ def add_streams(vector: Any, start: int, stop: int, covered: Any, signs: Any, fi
 def encode(update: Any, factor: float, limit: float, encoded: Any) -> Any:
     """Round clip(update * factor, limit) to the nearest integer, ties to even, mod 2^32.
 
-    Returns how many values were clipped and how many were not finite (the codes of those mean nothing).
+    Returns how many values were clipped, how many others became zero, and how many were not finite (the codes of
+    those mean nothing).
     """
     outside = 0
+    vanished = 0
     infinite = 0
     for i in range(update.shape[0]):
         value = np.float64(update[i])
         infinite += not (abs(value) < np.inf)
         scaled = value * factor
         outside += not (abs(scaled) <= limit)
-        encoded[i] = np.uint32(np.int32(np.rint(min(max(scaled, -limit), limit))))
-    return outside - infinite, infinite
+        code = np.rint(min(max(scaled, -limit), limit))
+        vanished += (code == 0) & (value != 0)
+        encoded[i] = np.uint32(np.int32(code))
+    return outside - infinite, vanished, infinite
 
 
 @kernel
 def decode(total: Any, factor: float, values: Any) -> None:
-    """Signed value * factor as a float64 product, then rounded to float32."""
+    """Signed value * factor as a float64 product, rounded to the type of `values`."""
     for i in range(total.shape[0]):
-        values[i] = np.float32(np.float64(np.int32(total[i])) * factor)
+        values[i] = np.float64(np.int32(total[i])) * factor
