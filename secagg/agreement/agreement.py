@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 
 from secagg import labels
+from secagg.agreement.cells import colluders_in_cell
 from secagg.agreement.origin import BeaconPulse, Ceremony, Origin, origin_to_bytes, read_origin
-from secagg.agreement.terms import Terms
+from secagg.agreement.plan import Plan
+from secagg.agreement.terms import SURVIVORS, Terms
 from secagg.codec import Blob, Buffer, Reader, to_bytes
 from secagg.crypto.keys import Identity, digest, verify
 from secagg.errors import UsageError
+from secagg.exposure.schedules import Drawn
 from secagg.types import ClientId, Group, GroupId, Grouping
 
 
@@ -27,7 +31,7 @@ class Agreement:
 
     terms: Terms
     origin: Origin
-    _drawn: dict[int, tuple[Grouping, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _drawn: dict[int, tuple[Drawn, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.terms, Terms):
@@ -59,18 +63,66 @@ class Agreement:
         """The hash of all of it. People compare it (`secagg agree` prints it), and every message binds it."""
         return digest(labels.AGREEMENT, self.to_bytes())
 
-    def groupings(self, round: int) -> tuple[Grouping, ...]:
-        """The groupings of a round, drawn from the seed: the same for everybody."""
-        if round not in self.terms.rounds:
-            first, last = self.terms.first_round, self.terms.last_round
-            raise UsageError(f"round {round} is not in the agreement: it has rounds {first} to {last}")
+    def cells(self, round: int) -> tuple[Drawn, ...]:
+        """What is drawn for a round from the seed, the same for everybody: the groupings of each cell."""
         terms = self.terms
+        if round not in terms.rounds:
+            raise UsageError(
+                f"round {round} is not in the agreement: it has rounds {terms.first_round} to {terms.last_round}"
+            )
         fixed = terms.schedule.name == "fixed" and not terms.sample
         key = terms.first_round if fixed else round
         if key not in self._drawn:
             self._drawn.clear()
-            self._drawn[key] = terms.schedule.draw(terms.ids, self.seed, round, terms.sample or None)
+            sample = terms.sample or None
+            self._drawn[key] = terms.schedule.draw_cells(terms.ids, self.seed, round, terms.cells, sample)
         return self._drawn[key]
+
+    def groupings(self, round: int) -> tuple[Grouping, ...]:
+        """The groupings of a round, over all cells."""
+        return tuple(
+            tuple(chain.from_iterable(parts)) for parts in zip(*(c.groupings for c in self.cells(round)), strict=True)
+        )
+
+    def plan(self, round: int, cell: int, context: bytes) -> Plan:
+        """The plan of one cell's run, for groups = "survivors". `context` is the application's: a hash of the model.
+
+        >>> from secagg.simulation import make_agreement
+        >>> agreement, _ = make_agreement(members=12, size=3, length=4, clip=1.0, groups="survivors", cell=6)
+        >>> plan = agreement.plan(0, 1, b"model")
+        >>> len(plan.roster), plan.t, plan.training_id == agreement.fingerprint
+        (6, 6, True)
+        """
+        terms = self.terms
+        if terms.groups != SURVIVORS:
+            raise UsageError("a plan is for groups = 'survivors'; whole groups follow from `Agreement.groups`")
+        drawn = self.cells(round)
+        if cell not in range(len(drawn)):
+            raise UsageError(f"cell: expected 0 to {len(drawn) - 1}, got {cell}")
+        clients, members = drawn[cell].clients, {member.id: member for member in terms.members}
+        if len(terms.segments) > 1:
+            raise UsageError(f"segments: a plan has one, got {len(terms.segments)}; sum several with whole groups")
+        segment = terms.segments[0]
+        weighted = segment.bound is None and len(set(terms.weights.values())) > 1
+        return Plan(
+            training_id=self.fingerprint,
+            round=round,
+            roster=tuple(members[client] for client in clients),
+            length=terms.length,
+            schedule=terms.schedule,
+            training_seed=self.seed,
+            clip=segment.clip,
+            bound=segment.bound,
+            threshold=terms.threshold,
+            colluders=colluders_in_cell(len(members), terms.assumed_colluders, len(clients), terms.draws),
+            weights=tuple(terms.weights[client] for client in clients) if weighted else (),
+            policy=terms.policy,
+            context=context,
+            degree=terms.degree,
+            drawn=drawn[cell],
+            members=len(members),
+            total_weight=sum(terms.weights.values()),
+        )
 
     def groups(self, round: int) -> Mapping[GroupId, Group]:
         """The members of every permitted group of a round."""

@@ -20,7 +20,7 @@ from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, digest
 from secagg.errors import UsageError, WireError
 from secagg.exposure.audit import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
-from secagg.exposure.schedules import SCHEDULES, Schedule, check_roster, keep_whole_atoms
+from secagg.exposure.schedules import SCHEDULES, Drawn, Schedule, check_roster, keep_whole_atoms
 from secagg.types import ClientId, Group, GroupId, Grouping
 
 MOST_CLIENTS: Final = 65535  # a Shamir index has 16 bits
@@ -104,6 +104,9 @@ class Plan:
     roster member, in roster order. `degree` = 0 is the complete graph; an even number selects sparse mode (`graph.py`):
     a flat sum that protects from a semi-honest server only, with `threshold` counted inside each neighbourhood.
 
+    `Agreement.plan` also gives what was drawn for this cell (`drawn`; without it, the plan draws for its roster), and
+    the number and total weight of all members, over which weights are normalised (0 and 0: the roster).
+
     >>> from secagg import Identity, Member, Plan, Schedule
     >>> roster = tuple(Member(i, Identity.generate().public) for i in range(9))
     >>> plan = Plan(training_id=bytes(32), round=0, roster=roster, length=4, clip=8.0,
@@ -126,6 +129,9 @@ class Plan:
     policy: Policy = field(default_factory=Policy)
     context: bytes = b""
     degree: int = 0
+    drawn: Drawn | None = None
+    members: int = 0
+    total_weight: int = 0
 
     def __post_init__(self) -> None:
         _normalise(
@@ -250,12 +256,19 @@ class Plan:
 
     @cached_property
     def groupings(self) -> tuple[Grouping, ...]:
-        return self.schedule.draw(self.ids, self.training_seed, self.round)
+        return self._drawn.groupings
+
+    @cached_property
+    def _drawn(self) -> Drawn:
+        if self.drawn is not None:
+            return self.drawn
+        where = self.ids, self.training_seed, self.round
+        return Drawn(self.schedule.draw(*where), self.schedule.atoms(*where), self.schedule.columns(*where))
 
     @cached_property
     def atoms(self) -> tuple[Group, ...]:
         """Clients that always move together (empty unless the schedule has atoms)."""
-        return self.schedule.atoms(self.ids, self.training_seed, self.round)
+        return self._drawn.atoms
 
     @cached_property
     def groups_of(self) -> Mapping[ClientId, tuple[GroupId, ...]]:
@@ -301,10 +314,10 @@ class Plan:
         return dict(zip(self.ids, self.weights or (1,) * len(self.ids), strict=True))
 
     def relative_weight(self, client: ClientId) -> float:
-        """n_i over the mean n_i of the roster: a client scales its update by this before encoding."""
+        """n_i over the mean n_i of all members: a client scales its update by this before encoding."""
         if not self.weights:
             return 1.0
-        return self.weight_of[client] * len(self.ids) / sum(self.weights)
+        return self.weight_of[client] * (self.members or len(self.ids)) / (self.total_weight or sum(self.weights))
 
     def too_few_in_atom(self, survivors: Collection[ClientId]) -> tuple[ClientId, ...]:
         """Survivors whose atom is too small for the policy. They leave U3, so that their groups can open."""
@@ -322,7 +335,7 @@ class Plan:
             weights=self.weight_of if self.weights else None,
             plan_hash=self.hash,
             atoms=self.atoms,
-            columns=self.schedule.columns(self.ids, self.training_seed, self.round),
+            columns=self._drawn.columns,
         )
 
     @cached_property

@@ -12,7 +12,8 @@ from typing import Final, Literal, get_args
 from secagg import labels
 from secagg.agreement import canonical
 from secagg.agreement.beacon import NamedPulse
-from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES, Member
+from secagg.agreement.cells import cell_sizes, check_cells
+from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES, Member, default_colluders
 from secagg.codec import Buffer
 from secagg.crypto.keys import HASH_BYTES, digest
 from secagg.crypto.segments import Segment, Segments
@@ -162,6 +163,43 @@ class Terms:
             raise UsageError("least_groups is for groups = 'whole'")
         if 0 < self.cell < schedule.size or self.cell > n:
             raise UsageError(f"cell: expected 0 (one cell) or the group size {schedule.size} to {n}, got {self.cell}")
+        if self.groups == SURVIVORS:
+            self._check_survivors()
+
+    def _check_survivors(self) -> None:
+        n, schedule = len(self.members), self.schedule
+        if self.colluders is not None and not 0 <= self.colluders < n:
+            raise UsageError(f"colluders: expected 0 to {n - 1} of {n} members, got {self.colluders}")
+        if self.sample and schedule.name == "fixed" and schedule.groupings > 1:
+            raise UsageError(
+                f"sample: {schedule.groupings} fixed groupings connect the members, so no smaller sample can be drawn; "
+                "use the schedule 'atoms', groupings=1 or sample=0"
+            )
+        if self.degree and self.threshold is None:
+            raise UsageError("threshold: the sparse mode needs one; secagg.agreement.graph.search finds it")
+        if not self.degree:
+            check_cells(n, self.assumed_colluders, self.cells, self.draws, self.threshold)
+
+    @property
+    def assumed_colluders(self) -> int:
+        """The bound on colluders among all members, with its default filled in (survivors)."""
+        return default_colluders(len(self.members)) if self.colluders is None else self.colluders
+
+    @cached_property
+    def cells(self) -> tuple[int, ...]:
+        """The number of clients in each cell of a round. Whole groups need no cells: they have one."""
+        return cell_sizes(self.drawn, self.cell, self.schedule)
+
+    @property
+    def draws(self) -> int:
+        """How many random cells the training draws, times the seeds that could have been refused for another.
+
+        Cells of `fixed` and `atoms` without a sample are drawn once, others in every round. Whoever relays a ceremony
+        chooses among at most n - 1 seeds (`secagg.exposure.seed`). A named pulse leaves no choice.
+        """
+        seeds = 1 if self.beacon else len(self.members) - 1
+        lasting = self.schedule.lasting(self.sample or None) and (self.schedule.name == "fixed" or len(self.cells) > 1)
+        return len(self.cells) * (1 if lasting else self.last_round - self.first_round + 1) * seeds
 
     def _check_origin(self) -> None:
         if self.beacon is not None and not isinstance(self.beacon, NamedPulse):

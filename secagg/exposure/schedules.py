@@ -32,6 +32,23 @@ _WHOLE_TRAINING = None
 Item = TypeVar("Item")
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What was drawn for one round, or for one cell of it: groupings, and the atoms or columns behind them.
+
+    >>> Drawn(groupings=(((0, 2), (1, 3)),)).clients
+    (0, 1, 2, 3)
+    """
+
+    groupings: tuple[Grouping, ...]
+    atoms: tuple[Group, ...] = ()
+    columns: tuple[Group, ...] = ()
+
+    @property
+    def clients(self) -> Group:
+        return tuple(sorted(chain.from_iterable(self.groupings[0])))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """How the groupings of every round are drawn: `groupings` partitions into groups of `size` clients.
@@ -115,8 +132,68 @@ class Schedule:
             return drawn if sample is None else _sampled(drawn, training_seed, round, sample)
         return self._regroup(self._units(roster, training_seed, round, sample), training_seed, round)
 
-    def _regroup(self, units: Sequence[Group], training_seed: bytes, when: int | None) -> tuple[Grouping, ...]:
-        orders = (shuffled(units, training_seed, when, b"grouping", r) for r in range(self.groupings))
+    def draw_cells(
+        self,
+        roster: Sequence[ClientId],
+        training_seed: bytes,
+        round: int,
+        sizes: Sequence[int],
+        sample: int | None = None,
+    ) -> tuple[Drawn, ...]:
+        """The clients of a round, divided into cells of these sizes, with groupings inside each cell.
+
+        A cell has whole groups, and with `atoms` whole atoms. One cell is drawn as by `draw`. Several are drawn once
+        for the whole training if `lasting`, otherwise for the round; clients that do not fit are left out.
+
+        >>> schedule = Schedule(name="fixed", size=2)
+        >>> [cell.clients for cell in schedule.draw_cells(range(8), bytes(32), round=3, sizes=(4, 4))]
+        [(1, 2, 3, 5), (0, 4, 6, 7)]
+        """
+        if len(sizes) == 1:
+            where = roster, training_seed, round, sample
+            return (Drawn(self.draw(*where), self.atoms(*where), self.columns(*where)),)
+        when = _WHOLE_TRAINING if self.lasting(sample) else round
+        if self.name == "fixed" and sample is not None:
+            units = self._sampled_groups(roster, training_seed, round, sample)
+        elif self.name == "atoms" and sample is None:
+            units = self._atoms(roster, training_seed)  # all of them: none may move from cell to cell
+        else:
+            units = self._units(roster, training_seed, round, sample)
+        order, start, cells = shuffled(units, training_seed, when, b"cells"), 0, []
+        for index, size in enumerate(sizes):
+            end = start + size // len(units[0])
+            cells.append(self._draw_inside(tuple(sorted(order[start:end])), training_seed, round, index, sample))
+            start = end
+        return tuple(cells)
+
+    def lasting(self, sample: int | None) -> bool:
+        """Whether several cells are drawn once for the whole training."""
+        return self.name in ("fixed", "atoms") and sample is None
+
+    def _draw_inside(
+        self, units: tuple[Group, ...], training_seed: bytes, round: int, cell: int, sample: int | None
+    ) -> Drawn:
+        """The groupings of one cell. Each cell has its own random order."""
+        if self.name == "fixed" and sample is not None:
+            return Drawn((units,))
+        if self.name == "transversal":
+            columns = self._columns(list(chain.from_iterable(units)), training_seed, round, cell)
+            return Drawn(self._cross(columns), (), columns)
+        when = _WHOLE_TRAINING if self.name == "fixed" else round
+        return Drawn(self._regroup(units, training_seed, when, cell), units if self.atom else ())
+
+    def _sampled_groups(self, roster: Sequence[ClientId], training_seed: bytes, round: int, sample: int) -> Grouping:
+        if self.groupings > 1:
+            raise UsageError(
+                f"{self.groupings} fixed groupings connect the clients, so a sample cannot be divided into cells; "
+                "use the schedule 'atoms', groupings=1 or no sample"
+            )
+        return self.draw(roster, training_seed, round, sample)[0]
+
+    def _regroup(
+        self, units: Sequence[Group], training_seed: bytes, when: int | None, cell: int = 0
+    ) -> tuple[Grouping, ...]:
+        orders = (shuffled(units, training_seed, when, b"grouping", (cell << 32) + r) for r in range(self.groupings))
         return tuple(_cut(list(chain.from_iterable(order)), self.size) for order in orders)
 
     def atoms(
@@ -136,7 +213,12 @@ class Schedule:
         if self.name != "transversal":
             return ()
         clients = chain.from_iterable(self._units(roster, training_seed, round, sample))
-        order = shuffled(list(clients), training_seed, round, b"transversal")
+        return self._columns(list(clients), training_seed, round)
+
+    def _columns(
+        self, clients: Sequence[ClientId], training_seed: bytes, round: int, cell: int = 0
+    ) -> tuple[Group, ...]:
+        order = shuffled(clients, training_seed, round, b"transversal", cell)
         c = len(order) // self.size
         return tuple(tuple(order[a * c : (a + 1) * c]) for a in range(self.size))
 
@@ -155,12 +237,13 @@ class Schedule:
         check_roster(roster)
         clients = len(roster) if sample is None else min(sample, len(roster))
         wanted = self.groups(clients) * self.size // (self.atom or 1)
-        units = _cut(roster, 1)
-        if self.atom:
-            order = shuffled(roster, training_seed, _WHOLE_TRAINING, b"atoms")
-            units = _cut(order[: len(order) // self.atom * self.atom], self.atom)
+        units = self._atoms(roster, training_seed) if self.atom else _cut(roster, 1)
         when = _WHOLE_TRAINING if self.name == "fixed" else round
         return tuple(sorted(shuffled(units, training_seed, when, b"lot")[:wanted]))
+
+    def _atoms(self, roster: Sequence[ClientId], training_seed: bytes) -> tuple[Group, ...]:
+        order = shuffled(roster, training_seed, _WHOLE_TRAINING, b"atoms")
+        return _cut(order[: len(order) // self.atom * self.atom], self.atom)
 
 
 def check_roster(roster: Sequence[ClientId]) -> None:
