@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final, Protocol, get_type_hints
 import numpy as np
 
 from secagg.errors import WireError
+from secagg.labels import VERSION
 from secagg.types import Ring32, u32
 
 BUFFERS = (bytes, bytearray, memoryview)  # what may be received
@@ -241,6 +242,38 @@ class Struct:
 
     def get(self, reader: Reader) -> Any:
         return self.cls(**{name: codec.get(reader) for name, codec in self.fields})
+
+
+class Wire:
+    """Messages to bytes and back: a version byte, a type byte, then the fields, and nothing else.
+
+    `decode(encode(x))` is x, and `encode(decode(b))` is b. Nothing is allocated for a length that the bytes do not
+    hold.
+    """
+
+    def __init__(self, messages: Sequence[type[Any]], *, first: int) -> None:
+        self.layouts = {tag: Struct.of(message) for tag, message in enumerate(messages, start=first)}
+        self.types = {layout.cls: tag for tag, layout in self.layouts.items()}
+
+    def parts(self, message: Any) -> list[Buffer]:
+        """The message as buffers to send one after the other; large vectors are views, not copies."""
+        tag = self.types[type(message)]
+        out: list[Buffer] = [bytes((VERSION, tag))]
+        self.layouts[tag].put(out, message)
+        return out
+
+    def decode(self, data: Buffer) -> Any:
+        """One message from exactly these bytes, or WireError. A vector is a read-only view of `data`."""
+        reader = Reader(data)
+        version, tag = reader.take(2)
+        if version != VERSION:  # audit: wire-version
+            raise WireError(f"wire version {version}, this is version {VERSION}")
+        layout = self.layouts.get(tag)
+        if layout is None:
+            raise WireError(f"unknown message type {tag}")
+        message = layout.get(reader)
+        reader.end()
+        return message
 
 
 U8: Final = Uint(1)

@@ -50,6 +50,7 @@ AGREEMENT: Final = _label("agreement")
 CONTEXT: Final = _label("context")
 GROUP_ADVERTS: Final = _label("group-adverts")
 ANSWER: Final = _label("answer")
+ANSWER_VECTORS: Final = _label("answer-vectors")
 ANSWER_RECORD: Final = _label("answer-record")
 
 # signatures

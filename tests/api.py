@@ -21,6 +21,7 @@ PACKAGES = (
     "secagg.exposure",
     "secagg.protocol",
     "secagg.simulation",
+    "secagg.whole",
     "robust",
     "robust.tolerance",
     "fl",

@@ -28,6 +28,7 @@ LAYERS = {
         ("secagg.crypto", "secagg.exposure", "secagg.codec"),
         ("secagg.agreement",),
         ("secagg.protocol",),
+        ("secagg.whole",),
         ("secagg.simulation", "secagg.reference"),
         ("secagg.compilation",),
         ("secagg",),  # the public names
@@ -65,6 +66,7 @@ PUBLIC = (
     "secagg.exposure",
     "secagg.protocol",
     "secagg.simulation",
+    "secagg.whole",
     "robust",
     "robust.tolerance",
 )

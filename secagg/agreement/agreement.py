@@ -32,6 +32,7 @@ class Agreement:
     terms: Terms
     origin: Origin
     _drawn: dict[int, tuple[Drawn, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _checked: set[tuple[bytes, ...]] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.terms, Terms):
@@ -144,7 +145,14 @@ class Agreement:
         return labels.SIGN_AGREEMENT + self.fingerprint + client.to_bytes(4, "little")
 
     def check_signatures(self, signatures: Mapping[ClientId, bytes]) -> None:
-        """PeerError, naming the member, unless every member has signed this agreement."""
+        """PeerError, naming the member, unless every member has signed this agreement.
+
+        Signatures that this object has checked are not checked again: a simulation has many clients.
+        """
+        given = tuple(bytes(signatures.get(member, b"")) for member in self.terms.ids)
+        if given in self._checked:
+            return
         for member in self.terms.members:
             signature = signatures.get(member.id, b"")
             verify(member.identity, signature, self.statement(member.id), signer=member.id)  # audit: all-members-signed
+        self._checked.add(given)

@@ -70,3 +70,13 @@ def decode(total: Any, factor: float, values: Any) -> None:
     """Signed value * factor as a float64 product, rounded to the type of `values`."""
     for i in range(total.shape[0]):
         values[i] = np.float64(np.int32(total[i])) * factor
+
+
+@kernel
+def project(total: Any, weights: Any, chunk: int, sums: Any) -> None:
+    """The signed values times their weights, summed for each chunk of values."""
+    for c in range(sums.shape[0]):
+        found = np.int64(0)
+        for i in range(c * chunk, min((c + 1) * chunk, total.shape[0])):
+            found += np.int64(np.int32(total[i])) * np.int64(weights[i])
+        sums[c] = found

@@ -6,9 +6,7 @@ docs/protocol.md prints these layouts, and a test compares the two. `decode(enco
 
 from typing import Final
 
-from secagg.codec import Buffer, Codec, Reader, Struct
-from secagg.errors import WireError
-from secagg.labels import VERSION
+from secagg.codec import Buffer, Wire
 from secagg.protocol import messages as m
 
 _IN_ORDER: Final = (
@@ -22,16 +20,14 @@ _IN_ORDER: Final = (
     m.Signatures,
     m.Unmasking,
 )
-LAYOUTS: Final = {tag: Struct.of(message) for tag, message in enumerate(_IN_ORDER, start=1)}
-TYPES: Final = {layout.cls: tag for tag, layout in LAYOUTS.items()}
+_WIRE: Final = Wire(_IN_ORDER, first=1)
+LAYOUTS: Final = _WIRE.layouts
+TYPES: Final = _WIRE.types
 
 
 def parts(message: m.Message) -> list[Buffer]:
     """The message as buffers to send one after the other; large vectors are views, not copies."""
-    tag = TYPES[type(message)]
-    out: list[Buffer] = [bytes((VERSION, tag))]
-    LAYOUTS[tag].put(out, message)
-    return out
+    return _WIRE.parts(message)
 
 
 def encode(message: m.Message) -> bytes:
@@ -56,13 +52,5 @@ def decode(data: Buffer) -> m.Message:
     >>> decode(bytes([1, 8, 0, 0, 0, 0]))
     Signatures(endorsements=())
     """
-    reader = Reader(data)
-    version, tag = reader.take(2)
-    if version != VERSION:  # audit: wire-version
-        raise WireError(f"wire version {version}, this is version {VERSION}")
-    layout: Codec | None = LAYOUTS.get(tag)
-    if layout is None:
-        raise WireError(f"unknown message type {tag}")
-    message: m.Message = layout.get(reader)
-    reader.end()
+    message: m.Message = _WIRE.decode(data)
     return message

@@ -16,6 +16,7 @@ from secagg.simulation.cost import Cost
 from secagg.simulation.misbehaviour import Misbehaviour
 from secagg.simulation.run import clear, make_identities, make_roster, run
 from secagg.simulation.secure_sum import secure_mean, secure_sum
+from secagg.simulation.whole import WholeRun, clear_whole, run_whole
 
 __all__ = ["Cost", "Misbehaviour", "Tamper", "clear", "cores", "make_identities", "make_roster", "run"]
-__all__ += ["agree_on", "make_agreement", "secure_mean", "secure_sum"]
+__all__ += ["WholeRun", "agree_on", "clear_whole", "make_agreement", "run_whole", "secure_mean", "secure_sum"]

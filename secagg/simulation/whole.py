@@ -1,0 +1,259 @@
+"""Rounds of whole groups on this machine, with the same `Client` and `Server` that a distributed application uses.
+
+Only one client's masked vectors are in memory at a time. `clear_whole` gives the same sums without cryptography, bit
+for bit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from secagg.agreement.agreement import Agreement
+from secagg.crypto.keys import Identity
+from secagg.errors import LossWarning, SecAggError, UsageError
+from secagg.protocol.result import NO_ANSWER, Stage
+from secagg.simulation.cost import Cost
+from secagg.simulation.misbehaviour import Misbehaviour
+from secagg.types import ClientId, Entropy, GroupId, Ring32
+from secagg.whole import encoding, relations, transcript
+from secagg.whole.client import Client
+from secagg.whole.client_state import Task
+from secagg.whole.layout import layout
+from secagg.whole.messages import Round, size
+from secagg.whole.result import TOO_LARGE, GroupSum, WholeResult
+from secagg.whole.server import Server
+from secagg.whole.store import SlotStore, Store
+
+Inputs = Mapping[ClientId, Any]
+OnAnswer = Callable[[Stage, ClientId], None]
+
+
+class WholeRun:
+    """The clients and the server of an agreement, over several rounds.
+
+    `store` keeps the slots, and spools if it has a place for them; the default keeps slots in memory. `entropy` is for
+    tests: it gives the source of random bytes of each client.
+
+    >>> from secagg.simulation import WholeRun, make_agreement
+    >>> agreement, identities = make_agreement(members=4, size=2, length=2, bound=9, rounds=2)
+    >>> run = WholeRun(agreement, identities)
+    >>> [len(run.round(t, {v: [v, t] for v in range(4)}).groups) for t in (0, 1)]
+    [2, 2]
+    """
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        identities: Mapping[ClientId, Identity],
+        *,
+        store: Store | None = None,
+        entropy: Callable[[ClientId], Entropy] | None = None,
+    ) -> None:
+        missing = set(agreement.terms.ids).difference(identities)
+        if missing:
+            raise UsageError(f"expected the identity of every member, got none for member {min(missing)}")
+        self.agreement, self.server = agreement, Server(agreement)
+        self._identities, self._entropy = identities, entropy
+        self._signatures = {v: agreement.sign(v, identities[v]) for v in agreement.terms.ids}
+        self._store = store if store is not None else SlotStore()
+        self._clients: dict[ClientId, Client] = {}
+
+    def client(self, member: ClientId) -> Client:
+        """A member's client; it lives as long as this run."""
+        if member not in self._clients:
+            draw = self._entropy(member) if self._entropy else os.urandom
+            identity = self._identities[member]
+            self._clients[member] = Client(self.agreement, self._signatures, member, identity, entropy=draw)
+        return self._clients[member]
+
+    def round(
+        self,
+        round: int,
+        inputs: Inputs,
+        *,
+        data: bytes = b"",
+        context: bytes = b"",
+        drop: Collection[ClientId] = (),
+        misbehave: Mapping[ClientId, Misbehaviour] | None = None,
+        cost: Cost | None = None,
+        on_answer: OnAnswer | None = None,
+    ) -> WholeResult:
+        """One round. Clients in `drop` do not take part; those in `misbehave` send garbage or nothing."""
+        absent = check_members(self.agreement, drop, misbehave)
+        cost = cost if cost is not None else Cost()
+        cost.clients += len(layout(self.agreement, round).seats)
+        self._advertise(round, absent, cost)
+        with cost.serving(Stage.INPUTS, time.process_time):
+            outbox = self.server.begin(round, data=data, context=context)
+        for client, message in outbox.items():
+            if client in absent:
+                continue
+            self._answer(client, message, inputs, context, misbehave or {}, cost)
+            if on_answer is not None:
+                on_answer(Stage.INPUTS, client)
+        with cost.serving(Stage.INPUTS, time.process_time):
+            return self.server.close()
+
+    def _advertise(self, round: int, absent: Collection[ClientId], cost: Cost) -> None:
+        for member, hello in self.server.hello(round).items():
+            if member in absent:
+                continue
+            start = time.process_time()
+            advert = self.client(member).receive(hello)
+            assert not isinstance(advert, Task)
+            seconds = time.process_time() - start
+            cost.answered(Stage.KEYS, seconds, up=size(advert), down=size(hello))  # type: ignore[arg-type]
+            with cost.serving(Stage.KEYS, time.process_time):
+                self.server.receive(member, advert)  # type: ignore[arg-type]
+
+    def _answer(
+        self,
+        member: ClientId,
+        message: Round,
+        inputs: Inputs,
+        context: bytes,
+        misbehave: Mapping[ClientId, Misbehaviour],
+        cost: Cost,
+    ) -> None:
+        start = time.process_time()
+        reply: Any = None
+        if member in misbehave:
+            reply = hashlib.shake_256(self.agreement.fingerprint + self._identities[member].public).digest(100)
+        else:
+            client = self.client(member)
+            try:
+                client.receive(message)
+                with quiet():
+                    pending = client.answer(inputs[member], context=context)
+                client.stored(self._store.keep(pending))
+            except UsageError:
+                raise
+            except SecAggError:
+                return
+            reply = pending.message
+            del pending
+        sent = len(reply) if isinstance(reply, bytes) else size(reply)
+        cost.answered(Stage.INPUTS, time.process_time() - start, up=sent, down=size(message))
+        with cost.serving(Stage.INPUTS, time.process_time):
+            self.server.receive(member, reply)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No LossWarning inside: a simulation would repeat it for every client and round."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LossWarning)
+        yield
+
+
+def check_members(
+    agreement: Agreement, drop: Collection[ClientId], misbehave: Mapping[ClientId, Misbehaviour] | None
+) -> frozenset[ClientId]:
+    """The clients that send nothing; UsageError for one that is no member or a misbehaviour that needs shares."""
+    unknown = {*drop, *(misbehave or {})}.difference(agreement.terms.ids)
+    if unknown:
+        raise UsageError(f"client {min(unknown)} is not a member of the agreement")
+    silent = set(drop)
+    for client, kind in (misbehave or {}).items():
+        if kind not in (Misbehaviour.SILENCE, Misbehaviour.GARBAGE):
+            raise UsageError(f"client {client}: whole groups have no shares; expected silence or garbage, got {kind}")
+        if kind is Misbehaviour.SILENCE:
+            silent.add(client)
+    return frozenset(silent)
+
+
+def run_whole(
+    agreement: Agreement,
+    round: int,
+    inputs: Inputs,
+    identities: Mapping[ClientId, Identity],
+    *,
+    data: bytes = b"",
+    context: bytes = b"",
+    drop: Collection[ClientId] = (),
+    misbehave: Mapping[ClientId, Misbehaviour] | None = None,
+    store: Store | None = None,
+    cost: Cost | None = None,
+    on_answer: OnAnswer | None = None,
+    entropy: Callable[[ClientId], Entropy] | None = None,
+) -> WholeResult:
+    """One round with every member on this machine; `WholeRun` does several.
+
+    >>> from secagg.simulation import make_agreement, run_whole
+    >>> agreement, identities = make_agreement(members=6, size=3, length=2, bound=9)
+    >>> result = run_whole(agreement, 0, {v: [v, 1] for v in range(6)}, identities)
+    >>> sum(result.sum(group) for group in result.groups)
+    array([15,  6])
+    """
+    run = WholeRun(agreement, identities, store=store, entropy=entropy)
+    return run.round(
+        round, inputs, data=data, context=context, drop=drop, misbehave=misbehave, cost=cost, on_answer=on_answer
+    )
+
+
+def clear_whole(
+    agreement: Agreement,
+    round: int,
+    inputs: Inputs,
+    drop: Collection[ClientId] = (),
+    *,
+    data: bytes = b"",
+    context: bytes = b"",
+) -> WholeResult:
+    """The sums that `run_whole` would give, bit for bit, without cryptography.
+
+    >>> from secagg.simulation import clear_whole, make_agreement
+    >>> agreement, _ = make_agreement(members=6, size=3, length=2, bound=9)
+    >>> len(clear_whole(agreement, 0, {v: [v, 1] for v in range(6)}, drop=[4]).groups)
+    1
+    """
+    absent, terms, places = check_members(agreement, drop, None), agreement.terms, layout(agreement, round)
+    alive = [client for client in sorted(places.seats) if client not in absent]
+    lost = dict(_missing(places.groups, absent))
+    totals: dict[GroupId, Ring32] = {}
+    for client in alive:
+        if all(group in lost for group in places.seats[client]):
+            continue
+        with quiet():
+            encoded, _ = encoding.encode(terms, client, inputs[client])
+        for group in places.seats[client]:
+            if group in totals:
+                totals[group] += encoded
+            elif group not in lost:
+                totals[group] = encoded.copy()
+    for group in [g for g, total in totals.items() if encoding.out_of_range(terms, total, len(places.groups[g]))]:
+        lost[group] = TOO_LARGE
+        del totals[group]
+    skipped = ""
+    if len(totals) < terms.least_groups:
+        skipped = f"{len(totals)} complete groups, the agreement asks for {terms.least_groups}"
+        lost.update(dict.fromkeys(totals, f"the round is skipped: {skipped}"))
+        totals = {}
+    groups = {group: GroupSum(totals[group], places.groups[group]) for group in sorted(totals)}
+    return WholeResult(
+        agreement=agreement,
+        round=round,
+        context=transcript.context_hash(data, context),
+        groups=groups,
+        lost=dict(sorted(lost.items())),
+        answers=dict.fromkeys(alive, bytes(32)),
+        dropouts={client: NO_ANSWER for client in sorted(places.seats) if client in absent},
+        blamed={},
+        inconsistent=relations.contradictions(groups),
+        skipped=skipped,
+    )
+
+
+def _missing(
+    groups: Mapping[GroupId, tuple[ClientId, ...]], absent: Collection[ClientId]
+) -> Iterator[tuple[GroupId, str]]:
+    for group, members in groups.items():
+        missing = [client for client in members if client in absent]
+        if missing:
+            yield group, "; ".join(f"client {client}: {NO_ANSWER}" for client in missing)

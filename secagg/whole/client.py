@@ -1,0 +1,457 @@
+"""One client of an agreement with whole groups, over all its rounds.
+
+A round is one exchange: the server sends the adverts of the client's groups, the client sends one masked vector per
+group. `STEPS` is the whole state machine. The client does no I/O: it hands out what must be stored before anything is
+sent (`Pending`), and goes on when `stored` tells it the outcome. A message that is refused changes nothing: nothing was
+derived from it, and nothing was sent.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from secagg.agreement.agreement import Agreement
+from secagg.agreement.terms import WHOLE
+from secagg.codec import BUFFERS, Buffer
+from secagg.crypto.keys import KEY_BYTES, AgreementKey, Identity, verify
+from secagg.crypto.segments import Losses
+from secagg.errors import AlreadyUsed, PeerError, UsageError
+from secagg.types import ClientId, Entropy, Group, GroupId, Ring32
+from secagg.whole import client_state, encoding, flat, transcript
+from secagg.whole.client_state import (
+    ANSWER_RECORD,
+    RELEASE_RECORD,
+    ClientMemory,
+    Pending,
+    PrivateKey,
+    Resend,
+    State,
+    Task,
+)
+from secagg.whole.layout import layout
+from secagg.whole.masking import mask_keys, masked
+from secagg.whole.messages import AHEAD, Advert, Answer, Hello, Release, Round, ToClient, decode
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """What the application passes with `answer`."""
+
+    values: Any = field(repr=False)
+    context: bytes
+    out: Ring32 | None
+
+
+@dataclass(frozen=True, slots=True)
+class Giving:
+    """What the application passes with `release`."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A Round of the round that was answered last."""
+
+    message: Round
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the application passes with `stored`."""
+
+    found: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A round whose message passed the first checks: it waits for the update."""
+
+    message: Round
+    mine: Advert
+    private: AgreementKey = field(repr=False)
+    released: frozenset[ClientId]
+
+
+class Client:
+    """One member of an agreement. `receive` takes messages, `answer` the update, `stored` the word that it is stored.
+
+    `signatures` are all members' signatures on the agreement. `entropy` is for tests; `threads` limits the cores that
+    masking uses. `secagg.whole.respond` does `answer`, storing and `stored` in one call.
+
+    >>> from secagg.simulation import make_agreement
+    >>> from secagg.whole import Client, Hello
+    >>> agreement, identities = make_agreement(members=3, size=3, length=4, clip=1.0)
+    >>> signatures = {v: agreement.sign(v, identity) for v, identity in identities.items()}
+    >>> client = Client(agreement, signatures, 0, identities[0])
+    >>> client.receive(Hello(agreement.fingerprint, 0)).sender, client
+    (0, <whole.Client 0, IDLE>)
+    """
+
+    def __init__(
+        self,
+        agreement: Agreement,
+        signatures: Mapping[ClientId, bytes],
+        me: ClientId,
+        identity: Identity,
+        *,
+        entropy: Entropy = os.urandom,
+        threads: int | None = None,
+    ) -> None:
+        self._bind(
+            agreement, signatures, ClientMemory(me=me, fingerprint=agreement.fingerprint), identity, entropy, threads
+        )
+
+    def _bind(
+        self,
+        agreement: Agreement,
+        signatures: Mapping[ClientId, bytes],
+        memory: ClientMemory,
+        identity: Identity,
+        entropy: Entropy,
+        threads: int | None,
+    ) -> None:
+        if agreement.terms.groups != WHOLE:
+            raise UsageError("this agreement has groups = 'survivors': use secagg.protocol.Client")
+        if agreement.terms.identities.get(memory.me) != identity.public:  # audit: whole-client-is-member
+            raise UsageError(f"client {memory.me} with this identity is not a member of the agreement")
+        agreement.check_signatures(signatures)  # audit: whole-client-checks-signatures
+        self._agreement, self._memory, self._identity = agreement, memory, identity
+        self._entropy, self._threads = entropy, threads
+        self._lock = threading.RLock()
+        self._state = State.IDLE
+        self._accepted: Accepted | None = None
+        self._pending: Pending | None = None
+        self._next_keys: tuple[PrivateKey, ...] = ()
+        self.losses: Losses | None = None  # what the last update lost when it was encoded; private to the application
+        self.left_out: Mapping[GroupId, str] = {}  # groups that the last answer left out, and why
+
+    def __repr__(self) -> str:
+        return f"<whole.Client {self._memory.me}, {self.state.name}>"
+
+    def __reduce_ex__(self, protocol: object) -> str:
+        raise UsageError("a client cannot be copied or pickled; use save()")  # audit: whole-client-not-copied
+
+    @property
+    def me(self) -> ClientId:
+        return self._memory.me
+
+    @property
+    def agreement(self) -> Agreement:
+        return self._agreement
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    @property
+    def answered(self) -> int | None:
+        """The last round that this client answered or released; None before the first."""
+        return self._memory.answered[0] if self._memory.answered else None
+
+    # --- the state machine ---------------------------------------------------------------------------
+
+    def receive(self, message: ToClient | Buffer) -> Advert | Task | Resend:
+        """Take one message: Hello gives an Advert to send, Round a Task, or a Resend if the round is answered.
+
+        PeerError: the message is refused, and nothing has changed.
+        """
+        if isinstance(message, BUFFERS):
+            message = decode(message)  # type: ignore[assignment]
+        if not isinstance(message, (Hello, Round)):
+            raise PeerError(f"expected a Hello or a Round, got {type(message).__name__}")
+        with self._lock:
+            repeated = isinstance(message, Round) and message.round == self.answered
+            return self._step(Repeated(message) if repeated else message)  # type: ignore
+
+    def answer(self, update: Any, *, context: bytes = b"", out: Ring32 | None = None) -> Pending:
+        """Mask the update for the task's round; the result is to be stored before it is sent.
+
+        `context` is what else the update was computed from and the Round did not carry: all members of a group must
+        give the same. `out` may be memory for the masked vectors: uint32, one row per grouping.
+        """
+        return self._step(Update(update, bytes(context), out))  # type: ignore[no-any-return]
+
+    def release(self, round: int) -> Pending:
+        """A signed promise that this client has not answered a round and never will. It fills the answer's slot."""
+        return self._step(Giving(round))  # type: ignore[no-any-return]
+
+    def stored(self, found: bytes | None = None) -> str:
+        """Go on after the spool and the slot's record are stored; `found` is a record that was already in the slot.
+
+        Returns the name of the spool to send: the new one, or an earlier answer of the same round. AlreadyUsed if the
+        slot holds a release instead of an answer, or the other way round: then nothing is sent.
+        """
+        return self._step(Stored(found))  # type: ignore[no-any-return]
+
+    def _step(self, event: Any) -> Any:
+        with self._lock:  # audit: whole-client-lock
+            step = STEPS.get((self._state, type(event)))
+            if step is None:
+                raise UsageError(_MISPLACED[self._state].format(type(event).__name__))
+            handler, after = step
+            result = handler(self, event)
+            self._state = after
+            return result
+
+    # --- adverts -------------------------------------------------------------------------------------
+
+    def _advertise(self, message: Hello) -> Advert:
+        """A signed key for a round. Keys of rounds outside the window from this round on are forgotten."""
+        self._check_round(message.fingerprint, message.round)
+        if self.answered is not None and message.round <= self.answered:  # audit: no-advert-for-answered-round
+            raise PeerError(f"the server asks for an advert of round {message.round}, but {self.answered} is answered")
+        self._accepted = None
+        memory, window = self._memory, range(message.round, message.round + AHEAD + 1)
+        memory.keys = tuple(key for key in memory.keys if key.round in window)
+        if all(key.round != message.round for key in memory.keys):
+            memory.keys = (*memory.keys, self._new_key(message.round))
+        return self._advert(self._private(message.round), message.round)
+
+    def _new_key(self, round: int) -> PrivateKey:
+        return PrivateKey(round, self._entropy(KEY_BYTES))
+
+    def _private(self, round: int) -> AgreementKey:
+        for key in self._memory.keys:
+            if key.round == round:
+                return AgreementKey.from_private(key.private)
+        raise PeerError(f"I have no key for round {round}: ask for an advert first")
+
+    def _advert(self, key: AgreementKey, round: int) -> Advert:
+        unsigned = Advert(self.me, round, key.public, b"")
+        statement = transcript.advert_statement(self._memory.fingerprint, unsigned)
+        return replace(unsigned, signature=self._identity.sign(statement))
+
+    # --- a round -------------------------------------------------------------------------------------
+
+    def _accept(self, message: Round) -> Task:
+        """Checks 1 to 3: the agreement's round, a free slot, my own key."""
+        round = message.round
+        self._check_round(message.fingerprint, round)
+        if self.answered is not None and round <= self.answered:  # audit: no-earlier-round
+            raise PeerError(f"the server asks for round {round}, but round {self.answered} is answered")
+        ids = [advert.sender for advert in message.adverts]
+        if ids != sorted(set(ids)):
+            raise PeerError("the adverts of a round must be in the order of ids, one per client")
+        private = self._private(round)
+        mine = next((advert for advert in message.adverts if advert.sender == self.me), None)
+        if mine is None or (mine.round, mine.key) != (round, private.public):  # audit: own-advert-unchanged
+            raise PeerError("the round shows an advert under my id that I did not send")
+        self._accepted = Accepted(message, mine, private, self._released(message))
+        return Task(round, message.data, self._slot(round))
+
+    def _released(self, message: Round) -> frozenset[ClientId]:
+        """The members that have signed a release of this round."""
+        ids = [release.sender for release in message.releases]
+        if ids != sorted(set(ids)) or self.me in ids:
+            raise PeerError("the releases of a round must be in the order of ids, one per client, and none of mine")
+        for release in message.releases:
+            if release.round != message.round or release.sender not in self._agreement.terms.identities:
+                raise PeerError(f"client {release.sender}: a release of another round or agreement")
+            statement = transcript.release_statement(self._memory.fingerprint, release)
+            # audit: mate-release-signed
+            verify(
+                self._agreement.terms.identities[release.sender], release.signature, statement, signer=release.sender
+            )
+        return frozenset(ids)
+
+    def _resend(self, repeated: Repeated) -> Resend:
+        """The spool again, byte for byte: nothing is derived a second time from a key and another update."""
+        self._check_round(repeated.message.fingerprint, repeated.message.round)
+        if self._memory.released:  # audit: released-round-not-answered
+            raise PeerError(f"round {repeated.message.round} is released: I will not answer it")
+        return Resend(repeated.message.round, self._memory.last.hex())
+
+    def _check_round(self, fingerprint: bytes, round: int) -> None:
+        if fingerprint != self._memory.fingerprint:  # audit: message-of-this-agreement
+            raise PeerError("the message belongs to another agreement")
+        terms = self._agreement.terms
+        if round not in terms.rounds:  # audit: round-in-agreement
+            raise PeerError(f"round {round} is not in the agreement: {terms.first_round} to {terms.last_round}")
+        if self.me not in layout(self._agreement, round).seats:  # audit: seated-clients-only
+            raise PeerError(f"I am not drawn for round {round}")
+
+    def _slot(self, round: int) -> str:
+        return transcript.slot_name(self._identity.public, self._memory.fingerprint, round)
+
+    def _mask(self, given: Update) -> Pending:
+        """Checks 4 and 5, then mask every group that passed with every mate, and sign."""
+        assert self._accepted is not None
+        message, mine = self._accepted.message, self._accepted.mine
+        memory, round = self._memory, message.round
+        context = transcript.context_hash(message.data, given.context)
+        encoded, losses = encoding.encode(self._agreement.terms, self.me, given.values)
+        groups, agreed, left_out = self._check_groups(self._accepted)
+        if not groups:  # audit: nothing-sent-without-group
+            raise PeerError(
+                f"no group of round {round} can be answered: {next(iter(left_out.values()), 'none listed')}"
+            )
+        adverts = {advert.sender: advert for advert in message.adverts}
+        mates = [(group[0], adverts[v]) for group, members in groups for v in members if v != self.me]
+        keys = mask_keys(memory.fingerprint, round, context, mine, mates, agreed)
+        vectors = masked(encoded, self.me, groups, keys, out=given.out, threads=self._threads)
+        self._next_keys = self._keys_ahead(round)
+        unsigned = Answer(
+            sender=self.me,
+            round=round,
+            context=context,
+            groups=tuple(group for group, _ in groups),
+            seen=tuple(
+                transcript.adverts_hash(memory.fingerprint, round, group, [adverts[v] for v in members])
+                for group, members in groups
+            ),
+            previous=memory.last,
+            adverts=tuple(self._advert(AgreementKey.from_private(k.private), k.round) for k in self._next_keys),
+            signature=transcript.NO_SIGNATURE,
+            vectors=vectors,
+        )
+        hash = transcript.answer_hash(memory.fingerprint, unsigned, transcript.row_hashes(vectors, self._threads))
+        answer = replace(unsigned, signature=self._identity.sign(transcript.answer_statement(hash)))
+        self.losses, self.left_out = losses, left_out
+        return self._hold(Pending(round, hash.hex(), answer, self._slot(round), ANSWER_RECORD + hash, self._obsolete))
+
+    @property
+    def _obsolete(self) -> str:
+        return self._memory.last.hex() if self._memory.last != transcript.FIRST else ""
+
+    def _keys_ahead(self, round: int) -> tuple[PrivateKey, ...]:
+        """A key for each of the next rounds that this client is drawn for and has none for."""
+        have = {key.round for key in self._memory.keys}
+        last = min(round + AHEAD, self._agreement.terms.last_round)
+        wanted = [t for t in range(round + 1, last + 1) if t not in have]
+        return tuple(self._new_key(t) for t in wanted if self.me in layout(self._agreement, t).seats)
+
+    def _check_groups(
+        self, accepted: Accepted
+    ) -> tuple[list[tuple[GroupId, Group]], dict[ClientId, bytes], dict[GroupId, str]]:
+        """Check 5: the groups to answer, the secret agreed with each mate, and why other groups are left out.
+
+        A group is answered with all its members or not at all.
+        """
+        message, places = accepted.message, layout(self._agreement, accepted.message.round)
+        adverts = {advert.sender: advert for advert in message.adverts}
+        agreed: dict[ClientId, bytes] = {}
+        bad: dict[ClientId, str] = {}
+        groups, left_out = [], {}
+        for group in places.seats[self.me]:
+            members = flat.remaining(self._agreement, places, group, accepted.released)
+            if group not in message.groups:
+                left_out[group] = "the server did not list it"
+                continue
+            for mate in members:
+                if mate != self.me and mate not in agreed and mate not in bad:
+                    try:
+                        agreed[mate] = self._agree(accepted, mate, adverts.get(mate))
+                    except PeerError as why:
+                        bad[mate] = str(why)
+            why_not = next((bad[mate] for mate in members if mate in bad), "")
+            if why_not:  # audit: whole-group-or-none
+                left_out[group] = why_not
+            else:
+                groups.append((group, members))
+        return groups, agreed, left_out
+
+    def _agree(self, accepted: Accepted, mate: ClientId, advert: Advert | None) -> bytes:
+        """The secret that is shared with a mate, from its signed advert."""
+        if advert is None:
+            raise PeerError(f"client {mate}: no advert")
+        if advert.round != accepted.message.round:  # audit: advert-of-this-round
+            raise PeerError(f"client {mate}: an advert of round {advert.round}, expected {accepted.message.round}")
+        statement = transcript.advert_statement(self._memory.fingerprint, advert)
+        # audit: mate-advert-signed
+        verify(self._agreement.terms.identities[mate], advert.signature, statement, signer=mate)
+        return accepted.private.agree(advert.key)
+
+    def _release(self, given: Giving) -> Pending:
+        """The release takes the slot of the answer, so that only one of them can ever be sent.
+
+        A round before the last answered one may be released if its slot is free.
+        """
+        memory, round = self._memory, given.round
+        if round not in self._agreement.terms.rounds:
+            raise UsageError(f"round {round} is not in the agreement")
+        unsigned = Release(self.me, round, b"")
+        statement = transcript.release_statement(memory.fingerprint, unsigned)
+        release = replace(unsigned, signature=self._identity.sign(statement))
+        self._next_keys = ()
+        name = f"{self._slot(round)}.release"
+        return self._hold(Pending(round, name, release, self._slot(round), RELEASE_RECORD, ""))
+
+    def _hold(self, pending: Pending) -> Pending:
+        self._pending, self._accepted = pending, None
+        return pending
+
+    def _send(self, given: Stored) -> str:
+        """The slot is filled. Forget all keys up to this round; the answer stands, or an earlier one in its slot."""
+        pending, memory = self._pending, self._memory
+        assert pending is not None
+        self._pending, added, self._next_keys = None, self._next_keys, ()
+        record = pending.record if given.found is None else bytes(given.found)
+        answer = record.startswith(ANSWER_RECORD)
+        if self.answered is None or pending.round > self.answered:
+            keys = (*memory.keys, *added)
+            # audit: keys-erased-after-claim
+            memory.keys = tuple(sorted((key for key in keys if key.round > pending.round), key=lambda key: key.round))
+            memory.answered, memory.released = (pending.round,), int(not answer)
+            memory.last = record[len(ANSWER_RECORD) :] if answer else memory.last
+        if record != pending.record and not (answer and isinstance(pending.message, Answer)):
+            self._state = State.IDLE
+            # audit: slot-answer-or-release
+            raise AlreadyUsed(f"round {pending.round} has been answered or released before; nothing is sent")
+        return pending.name if record == pending.record else record[len(ANSWER_RECORD) :].hex()
+
+    # --- state in bytes ------------------------------------------------------------------------------
+
+    def save(self) -> bytes:
+        """This client as bytes, between two rounds. They hold the private keys of its adverts: encrypt them.
+
+        Save after each answer and overwrite the earlier bytes, so that erased keys are gone. An older copy cannot
+        answer a round again, because its slot is filled.
+        """
+        with self._lock:
+            if self._state is State.MASKED:
+                raise UsageError("an answer is being stored: call stored() first")
+            return client_state.save(self._memory)
+
+    @classmethod
+    def restore(
+        cls,
+        data: bytes,
+        agreement: Agreement,
+        signatures: Mapping[ClientId, bytes],
+        me: ClientId,
+        identity: Identity,
+        *,
+        entropy: Entropy = os.urandom,
+        threads: int | None = None,
+    ) -> Client:
+        """The client that `save` wrote, for the same agreement."""
+        client = cls.__new__(cls)
+        memory = client_state.restore(data, me, agreement.fingerprint)
+        client._bind(agreement, signatures, memory, identity, entropy, threads)
+        return client
+
+
+Handler = Callable[[Client, Any], Any]
+STEPS: Final[Mapping[tuple[State, type], tuple[Handler, State]]] = {
+    # (state, event) -> (handler, next state). A handler that raises leaves the state as it was.
+    (State.IDLE, Hello): (Client._advertise, State.IDLE),
+    (State.ASKED, Hello): (Client._advertise, State.IDLE),
+    (State.IDLE, Round): (Client._accept, State.ASKED),
+    (State.ASKED, Round): (Client._accept, State.ASKED),  # takes the place of the first: nothing was derived yet
+    (State.IDLE, Repeated): (Client._resend, State.IDLE),
+    (State.ASKED, Repeated): (Client._resend, State.ASKED),
+    (State.ASKED, Update): (Client._mask, State.MASKED),
+    (State.IDLE, Giving): (Client._release, State.MASKED),
+    (State.ASKED, Giving): (Client._release, State.MASKED),
+    (State.MASKED, Stored): (Client._send, State.IDLE),
+}
+_MISPLACED: Final = {
+    State.IDLE: "{} came, but no round waits for it: pass a Round to receive() first",
+    State.ASKED: "{} came, but the round waits for answer()",
+    State.MASKED: "{} came, but an answer is being stored: call stored() first",
+}

@@ -1,0 +1,116 @@
+"""What a client remembers between two messages, its bytes (`Client.save`), and what it hands out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Annotated, Final
+
+from secagg import codec
+from secagg.codec import U8, U64, Buffer, Fixed, Many, Struct
+from secagg.crypto.keys import KEY_BYTES
+from secagg.errors import SecAggError, UsageError
+from secagg.types import ClientId
+from secagg.whole import messages
+from secagg.whole.messages import AHEAD, Hash, Id
+
+MOST_KEYS: Final = AHEAD + 1  # of the round in progress and of those ahead
+ANSWER_RECORD: Final = b"answer "  # what begins the record of a slot; a hash follows
+RELEASE_RECORD: Final = b"release "
+
+
+class State(IntEnum):
+    """What a client is waiting for: a message, the application's update, or the word that its answer is stored.
+
+    >>> [state.name for state in State]
+    ['IDLE', 'ASKED', 'MASKED']
+    """
+
+    IDLE = 0
+    ASKED = 1
+    MASKED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A round that waits for an update: what the server sent for it, and the slot that the answer will fill."""
+
+    round: int
+    data: bytes = field(repr=False)
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resend:
+    """This round is answered: load the spool of this name and send it again, byte for byte."""
+
+    round: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pending:
+    """What to store before anything is sent: first the spool under its name, then the record in its slot.
+
+    Both must be durable, and the slot exclusive: `Journal.create` gives what is already there. Then call
+    `Client.stored`. After that, the spool named `obsolete` is not needed any more (empty: none).
+    """
+
+    round: int
+    name: str
+    message: messages.Answer | messages.Release
+    slot: str
+    record: bytes
+    obsolete: str
+
+    @property
+    def parts(self) -> list[Buffer]:
+        """The spool: the bytes of the message, in pieces."""
+        return messages.parts(self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateKey:
+    """The private half of an advert."""
+
+    round: Annotated[int, U64]
+    private: Annotated[bytes, Fixed(KEY_BYTES)] = field(repr=False)  # audit: repr-hides-round-key
+
+
+@dataclass(slots=True, kw_only=True)
+class ClientMemory:
+    """Everything that a client must remember between two rounds, and what `Client.save` writes.
+
+    `answered` has the last round that is answered or released, if any; `last` is the hash of the last answer.
+    """
+
+    me: Id
+    fingerprint: Hash
+    released: Annotated[int, U8] = 0
+    answered: Annotated[tuple[int, ...], Many(U64, 1)] = ()
+    last: Hash = bytes(32)
+    keys: Annotated[tuple[PrivateKey, ...], Many(Struct.of(PrivateKey), MOST_KEYS)] = field(default=(), repr=False)
+
+
+_SAVED: Final = b"secagg whole client 1\n"
+_MEMORY: Final = Struct.of(ClientMemory)
+
+
+def save(memory: ClientMemory) -> bytes:
+    """The bytes that `restore` reads."""
+    return _SAVED + codec.to_bytes(_MEMORY, memory)
+
+
+def restore(data: bytes, me: ClientId, fingerprint: bytes) -> ClientMemory:
+    """The memory that `save` wrote for this client and this agreement; UsageError for anything else."""
+    if data[: len(_SAVED)] != _SAVED:
+        raise UsageError("these bytes are not a saved client of whole groups of this version")
+    try:
+        memory: ClientMemory = codec.from_bytes(_MEMORY, memoryview(data)[len(_SAVED) :])
+    except SecAggError as damaged:
+        raise UsageError(f"this saved client is damaged: {damaged}") from None
+    if memory.fingerprint != fingerprint:  # audit: saved-client-of-this-agreement
+        raise UsageError("this saved client belongs to another agreement")
+    if memory.me != me:
+        raise UsageError(f"this saved client is client {memory.me}, expected client {me}")
+    return memory

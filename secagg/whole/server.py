@@ -1,0 +1,360 @@
+"""The server of an agreement with whole groups, over all its rounds.
+
+The application calls `receive` for every message that arrives, `begin` to begin a round and `close` to end it. A masked
+vector is added to the sum of its group on arrival and not kept. A client that misbehaves becomes a dropout with a
+reason and never stops the others; it is blamed only if its own signatures convict it. `STEPS` is the whole state
+machine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from secagg.agreement.agreement import Agreement
+from secagg.agreement.terms import WHOLE
+from secagg.codec import BUFFERS, Buffer
+from secagg.crypto.keys import check_public_key, verify
+from secagg.errors import PeerError, UsageError
+from secagg.types import ClientId, Group, GroupId
+from secagg.whole import encoding, flat, relations, server_state, transcript
+from secagg.whole.layout import RoundLayout, layout
+from secagg.whole.messages import AHEAD, MOST_DATA, TYPES, Advert, Answer, Hello, Release, Round, ToServer, decode
+from secagg.whole.result import NO_ADVERT, NO_ANSWER, TOO_LARGE, GroupSum, WholeResult
+from secagg.whole.server_state import ServerMemory, Stage
+
+
+class Server:
+    """The server's side of an agreement with whole groups.
+
+    `receive(sender, message)` takes one message; the application's channel has authenticated `sender`. It returns None,
+    or why the message does not count. `hello(round)` asks for missing adverts, `begin(round)` gives the messages of a
+    round by client, `close()` its result. `threads` limits the cores that hashing uses.
+
+    >>> from secagg.simulation import make_agreement
+    >>> from secagg.whole import Server
+    >>> agreement, _ = make_agreement(members=3, size=3, length=4, clip=1.0)
+    >>> server = Server(agreement)
+    >>> sorted(server.hello(0)), server.stage.name
+    ([0, 1, 2], 'IDLE')
+    >>> server.receive(0, b"not a message")
+    'wire version 110, this is version 1'
+    """
+
+    def __init__(self, agreement: Agreement, *, threads: int | None = None) -> None:
+        self._bind(agreement, ServerMemory(fingerprint=agreement.fingerprint), threads)
+
+    def _bind(self, agreement: Agreement, memory: ServerMemory, threads: int | None) -> None:
+        if agreement.terms.groups != WHOLE:
+            raise UsageError("this agreement has groups = 'survivors': use secagg.protocol.Server")
+        self._agreement, self._memory, self._threads = agreement, memory, threads
+        self._lock = threading.RLock()
+        self._hashes: dict[GroupId, bytes] = {}  # of the adverts of this round's groups, once they are needed
+
+    def __repr__(self) -> str:
+        return f"<whole.Server of {len(self._agreement.terms.members)} members, {self.stage.name}>"
+
+    @property
+    def agreement(self) -> Agreement:
+        return self._agreement
+
+    @property
+    def stage(self) -> Stage:
+        return self._memory.stage
+
+    @property
+    def round(self) -> int | None:
+        """The round that was begun last; None before the first."""
+        return self._memory.rounds[0] if self._memory.rounds else None
+
+    @property
+    def dropouts(self) -> Mapping[ClientId, str]:
+        """Why clients have no accepted answer in this round, so far."""
+        return dict(self._memory.dropouts)
+
+    @property
+    def blamed(self) -> Mapping[ClientId, str]:
+        """The clients that their own signatures convict, in this round or before."""
+        return dict(sorted(self._memory.blamed.items()))
+
+    # --- messages ------------------------------------------------------------------------------------
+
+    def receive(self, sender: ClientId, message: ToServer | Buffer) -> str | None:
+        """Take one message. It does not raise when a client misbehaves; it returns why the message does not count."""
+        if sender not in self._agreement.terms.identities:
+            raise UsageError(f"client {sender} is not a member of the agreement")
+        if not isinstance(message, (*TYPES, *BUFFERS)):
+            raise UsageError(f"expected bytes or a message class, got {type(message).__name__}")
+        with self._lock:  # audit: whole-server-lock
+            try:
+                if isinstance(message, BUFFERS):
+                    message = decode(message)  # type: ignore[assignment]
+                handler = STEPS.get((self.stage, type(message)))
+                if handler is None:
+                    raise PeerError(f"{type(message).__name__} is not a message to the server")
+                if message.sender != sender:  # type: ignore[union-attr] # audit: whole-sender-matches-channel
+                    raise PeerError(f"its message names client {message.sender}")  # type: ignore[union-attr]
+                handler(self, message)
+            except PeerError as bad:
+                return self._drop(sender, str(bad))
+        return None
+
+    def _drop(self, client: ClientId, reason: str) -> str:
+        if self.stage is Stage.OPEN and client not in self._memory.answers:
+            self._memory.dropouts.setdefault(client, reason)
+        return reason
+
+    def _take_advert(self, advert: Advert) -> None:
+        """Keep a signed advert of this round or one ahead. After a round has begun, its adverts are fixed."""
+        soonest = self._agreement.terms.first_round if self.round is None else self.round + 1
+        if advert.round < soonest:
+            return  # late
+        if advert.round > soonest + AHEAD:  # audit: adverts-not-far-ahead
+            raise PeerError(f"its advert is for round {advert.round}, more than {AHEAD} rounds ahead")
+        self._check_advert(advert)
+        self._memory.adverts.setdefault(advert.round, {})[advert.sender] = advert
+
+    def _check_advert(self, advert: Advert) -> None:
+        terms = self._agreement.terms
+        if advert.round not in terms.rounds or advert.sender not in layout(self._agreement, advert.round).seats:
+            raise PeerError(f"it is not drawn for round {advert.round}")
+        check_public_key(advert.key)  # audit: whole-server-checks-keys
+        statement = transcript.advert_statement(self._memory.fingerprint, advert)
+        # audit: whole-server-checks-adverts
+        verify(terms.identities[advert.sender], advert.signature, statement, signer=advert.sender)
+
+    def _take_release(self, release: Release) -> None:
+        """Keep a signed release. With an answer of the same round, it convicts its sender."""
+        terms, memory, sender = self._agreement.terms, self._memory, release.sender
+        if release.round not in terms.rounds:
+            raise PeerError(f"round {release.round} is not in the agreement")
+        statement = transcript.release_statement(memory.fingerprint, release)
+        verify(terms.identities[sender], release.signature, statement, signer=sender)  # audit: release-signed
+        if self.round is None or release.round > self.round:
+            memory.releases.setdefault(release.round, {})[sender] = release
+        elif release.round == self.round and sender in memory.answers:
+            memory.blamed[sender] = f"it signed an answer and a release of round {release.round}"
+
+    def _take_answer(self, answer: Answer) -> None:
+        """Check everything before anything is kept, then add each vector to the sum of its group."""
+        memory, sender = self._memory, answer.sender
+        self._take_next(answer)
+        if answer.round != self.round:
+            raise PeerError(f"its answer is of round {answer.round}, expected {self.round}")
+        groups = self._check_answer(answer)
+        hash = self._signed_hash(answer)
+        if sender in memory.answers:
+            if memory.answers[sender][0] != hash:
+                memory.blamed[sender] = f"it signed two different answers for round {answer.round}"
+            return
+        try:
+            for group, vector in zip(groups, answer.vectors, strict=True):
+                if group in memory.sums:
+                    np.add(memory.sums[group], vector, out=memory.sums[group])
+                else:
+                    memory.sums[group] = np.array(vector, dtype=np.uint32)
+        except BaseException:  # out of memory, or interrupted
+            for group in groups:  # audit: half-added-groups-lost
+                memory.spoiled[group] = f"the answer of client {sender} was not added completely"
+                memory.sums.pop(group, None)
+            raise
+        memory.answers[sender] = (hash, answer.signature)
+        memory.dropouts.pop(sender, None)
+
+    def _check_answer(self, answer: Answer) -> tuple[GroupId, ...]:
+        """The groups that an answer must have: all of its sender's groups that were complete."""
+        memory, sender, round = self._memory, answer.sender, answer.round
+        if answer.context != memory.context:  # audit: answer-of-this-context
+            raise PeerError("it answered with another context: it computed its update from other data")
+        complete, mine = frozenset(memory.complete), self._layout.seats.get(sender, ())
+        groups = tuple(group for group in mine if group in complete)
+        if not groups:
+            raise PeerError(f"it has no complete group in round {round}")
+        if answer.groups != groups:  # audit: answer-omits-no-group
+            raise PeerError(f"its answer has groups {list(answer.groups)}, expected {list(groups)}")
+        expected = (len(groups), self._agreement.terms.length)
+        if answer.vectors.shape != expected:  # audit: answer-shape
+            raise PeerError(f"its answer has vectors of shape {answer.vectors.shape}, expected {expected}")
+        if answer.seen != tuple(self._seen(group) for group in groups):  # audit: answer-saw-these-adverts
+            raise PeerError("it saw other adverts than those of this round")
+        return groups
+
+    def _seen(self, group: GroupId) -> bytes:
+        found = self._hashes.get(group)
+        if found is None:
+            adverts = self._memory.adverts[self._current]
+            members = [adverts[v] for v in self._members(group)]
+            found = transcript.adverts_hash(self._memory.fingerprint, self._current, group, members)
+            self._hashes[group] = found
+        return found
+
+    def _signed_hash(self, answer: Answer) -> bytes:
+        rows = transcript.row_hashes(answer.vectors, self._threads)
+        hash = transcript.answer_hash(self._memory.fingerprint, answer, rows)
+        identity = self._agreement.terms.identities[answer.sender]
+        # audit: answer-signed
+        verify(identity, answer.signature, transcript.answer_statement(hash), signer=answer.sender)
+        return hash
+
+    def _take_next(self, answer: Answer) -> None:
+        """An answer brings adverts of later rounds; each is signed and checked by itself."""
+        for advert in answer.adverts:
+            if advert.sender != answer.sender:
+                raise PeerError(f"its answer brings an advert of client {advert.sender}")
+            self._take_advert(advert)
+
+    # --- rounds --------------------------------------------------------------------------------------
+
+    def hello(self, round: int) -> Mapping[ClientId, Hello]:
+        """What to send to the clients of a later round whose adverts are missing."""
+        with self._lock:
+            have = self._memory.adverts.get(round, {})
+            missing = [v for v in sorted(self._next(round).seats) if v not in have]
+            released = self._memory.releases.get(round, {})
+            message = Hello(self._memory.fingerprint, round)
+            return {v: message for v in missing if v not in released}
+
+    def begin(self, round: int, *, data: bytes = b"", context: bytes = b"") -> Mapping[ClientId, Round]:
+        """Begin a round with the adverts that are there, and return the message of each client with a complete group.
+
+        `data` is the application's, for every client. `context` is what else the updates are computed from; clients
+        must give the same. If fewer groups are complete than the agreement's least, nothing is sent.
+        """
+        with self._lock:
+            if self.stage is not Stage.IDLE:
+                raise UsageError(f"round {self.round} is not closed")
+            if len(data) > MOST_DATA:
+                raise UsageError(f"data has {len(data)} bytes, at most {MOST_DATA} are allowed")
+            places, memory = self._next(round), self._memory
+            have = memory.adverts.setdefault(round, {})
+            for kept in (memory.adverts, memory.releases):
+                for old in [t for t in kept if t < round]:
+                    del kept[old]
+            memory.stage, memory.rounds, memory.data = Stage.OPEN, (round,), bytes(data)
+            memory.context = transcript.context_hash(data, context)
+            memory.answers, memory.sums, memory.spoiled, memory.dropouts = {}, {}, {}, {}
+            self._hashes = {}
+            memory.complete = tuple(
+                group for group in sorted(places.groups) if all(v in have for v in self._members(group))
+            )
+            released = memory.releases.get(round, {})
+            memory.dropouts = {v: NO_ADVERT for v in sorted(places.seats) if v not in have and v not in released}
+            return self.outbox()
+
+    def _next(self, round: int) -> RoundLayout:
+        if round not in self._agreement.terms.rounds:
+            raise UsageError(f"round {round} is not in the agreement")
+        if self.round is not None and round <= self.round:
+            raise UsageError(f"round {round} is over: round {self.round} was begun")
+        return layout(self._agreement, round)
+
+    def outbox(self) -> Mapping[ClientId, Round]:
+        """The messages of this round for clients that have not answered."""
+        with self._lock:
+            memory = self._memory
+            if self.stage is not Stage.OPEN or len(memory.complete) < self._agreement.terms.least_groups:
+                return {}
+            complete, adverts = frozenset(memory.complete), memory.adverts[self._current]
+            releases = tuple(memory.releases.get(self._current, {}).values())
+            releases = tuple(sorted(releases, key=lambda r: r.sender)) if self._flat else ()
+            box: dict[ClientId, Round] = {}
+            for client, mine in sorted(self._layout.seats.items()):
+                groups = tuple(group for group in mine if group in complete)
+                if groups and client in adverts and client not in memory.answers:
+                    mates = sorted({v for group in groups for v in self._members(group)})
+                    shown = tuple(adverts[v] for v in mates)
+                    box[client] = Round(memory.fingerprint, self._current, memory.data, groups, shown, releases)
+            return box
+
+    def waiting_for(self) -> tuple[ClientId, ...]:
+        """The clients that were sent this round and have not answered."""
+        return tuple(self.outbox())
+
+    def close(self) -> WholeResult:
+        """End the round: open the groups whose members all answered, unless there are too few of them."""
+        with self._lock:
+            if self.stage is not Stage.OPEN:
+                raise UsageError("no round is open: call begin() first")
+            memory, terms = self._memory, self._agreement.terms
+            for client in self.waiting_for():
+                memory.dropouts.setdefault(client, NO_ANSWER)
+            lost = {group: why for group in self._layout.groups if (why := self._why_lost(group))}
+            opened = {group: memory.sums[group] for group in sorted(self._layout.groups) if group not in lost}
+            for group, total in opened.items():
+                if encoding.out_of_range(terms, total, len(self._members(group))):  # audit: too-large-sum-discarded
+                    lost[group] = TOO_LARGE
+            opened = {group: total for group, total in opened.items() if group not in lost}
+            skipped = ""
+            if len(opened) < terms.least_groups:  # audit: least-groups
+                skipped = f"{len(opened)} complete groups, the agreement asks for {terms.least_groups}"
+                lost.update(dict.fromkeys(opened, f"the round is skipped: {skipped}"))
+                opened = {}
+            groups = {group: GroupSum(total, self._members(group)) for group, total in opened.items()}
+            result = WholeResult(
+                agreement=self._agreement,
+                round=self._current,
+                context=memory.context,
+                groups=groups,
+                lost=dict(sorted(lost.items())),
+                answers={v: hash for v, (hash, _) in sorted(memory.answers.items())},
+                dropouts=dict(sorted(memory.dropouts.items())),
+                blamed=self.blamed,
+                inconsistent=relations.contradictions(groups),
+                skipped=skipped,
+            )
+            memory.stage, memory.sums, memory.data, memory.complete = Stage.IDLE, {}, b"", ()
+            return result
+
+    def _why_lost(self, group: GroupId) -> str:
+        memory = self._memory
+        if group in memory.spoiled:
+            return memory.spoiled[group]
+        missing = [v for v in self._members(group) if v not in memory.answers]
+        return "; ".join(f"client {v}: {memory.dropouts.get(v, NO_ANSWER)}" for v in missing)
+
+    # --- what follows from the agreement and the releases ---------------------------------------------
+
+    @property
+    def _current(self) -> int:
+        return self._memory.rounds[0]
+
+    @property
+    def _layout(self) -> RoundLayout:
+        return layout(self._agreement, self._current)
+
+    @property
+    def _flat(self) -> bool:
+        return flat.is_flat(self._layout)
+
+    def _members(self, group: GroupId) -> Group:
+        """The members that are summed: all of the group, or those of a flat sum that are not released."""
+        released = self._memory.releases.get(self._current, {})
+        return flat.remaining(self._agreement, self._layout, group, released)
+
+    # --- state in bytes ------------------------------------------------------------------------------
+
+    def save(self) -> bytes:
+        """This server as bytes, also in the middle of a round. `restore` goes on."""
+        with self._lock:
+            return server_state.save(self._memory)
+
+    @classmethod
+    def restore(cls, data: bytes, agreement: Agreement, *, threads: int | None = None) -> Server:
+        """The server that `save` wrote, for the same agreement."""
+        server = cls.__new__(cls)
+        server._bind(agreement, server_state.restore(data, agreement.fingerprint), threads)
+        return server
+
+
+STEPS: Final[Mapping[tuple[Stage, type], Callable[[Server, Any], None]]] = {
+    # (stage, message) -> handler; begin() and close() change the stage
+    (Stage.IDLE, Advert): Server._take_advert,
+    (Stage.OPEN, Advert): Server._take_advert,
+    (Stage.OPEN, Answer): Server._take_answer,
+    (Stage.IDLE, Answer): Server._take_next,
+    (Stage.IDLE, Release): Server._take_release,
+    (Stage.OPEN, Release): Server._take_release,
+}

@@ -1,0 +1,125 @@
+"""What a server remembers between two messages, and its bytes (`Server.save`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+
+from secagg import codec
+from secagg.codec import U8, U32, U64, AscendingGroups, Blob, Fixed, Many, Matrix, Struct
+from secagg.crypto.keys import HASH_BYTES, SIGNATURE_BYTES
+from secagg.errors import SecAggError, UsageError
+from secagg.types import ClientId, GroupId, Ring32
+from secagg.whole.messages import ADVERT, RELEASE, Advert, Release
+
+
+class Stage(IntEnum):
+    """What a server does: it waits for the next round, or collects the answers of one.
+
+    >>> [stage.name for stage in Stage]
+    ['IDLE', 'OPEN']
+    """
+
+    IDLE = 0
+    OPEN = 1
+
+
+@dataclass(slots=True, kw_only=True)
+class ServerMemory:
+    """Everything that a server must remember between two messages.
+
+    `rounds` has the round that was begun last, if any. `adverts` are by round and client, of this round and later ones.
+    `complete` are the groups of this round that were sent. `answers` are hash and signature of each accepted answer;
+    `sums` the masked sums so far; `spoiled` why groups are lost beside missing answers.
+    """
+
+    fingerprint: bytes
+    stage: Stage = Stage.IDLE
+    rounds: tuple[int, ...] = ()
+    data: bytes = field(default=b"", repr=False)
+    context: bytes = bytes(HASH_BYTES)
+    adverts: dict[int, dict[ClientId, Advert]] = field(default_factory=dict)
+    releases: dict[int, dict[ClientId, Release]] = field(default_factory=dict)
+    complete: tuple[GroupId, ...] = ()
+    answers: dict[ClientId, tuple[bytes, bytes]] = field(default_factory=dict)
+    sums: dict[GroupId, Ring32] = field(default_factory=dict, repr=False)
+    spoiled: dict[GroupId, str] = field(default_factory=dict)
+    dropouts: dict[ClientId, str] = field(default_factory=dict)
+    blamed: dict[ClientId, str] = field(default_factory=dict)
+
+
+_SAVED: Final = b"secagg whole server 1\n"
+_TEXT: Final = Blob(10000)
+_REASONS: Final = Many(Struct(dict, (("id", U32), ("reason", _TEXT))))
+_ANSWER: Final = Struct(dict, (("id", U32), ("hash", Fixed(HASH_BYTES)), ("signature", Fixed(SIGNATURE_BYTES))))
+_GROUPS: Final = AscendingGroups()
+_MEMORY: Final = Struct(
+    dict,
+    (
+        ("fingerprint", Fixed(HASH_BYTES)),
+        ("stage", U8),
+        ("rounds", Many(U64, 1)),
+        ("data", Blob()),
+        ("context", Fixed(HASH_BYTES)),
+        ("adverts", Many(ADVERT, 2**20)),
+        ("releases", Many(RELEASE, 2**20)),
+        ("complete", _GROUPS),
+        ("answers", Many(_ANSWER)),
+        ("sum_ids", _GROUPS),
+        ("sums", Matrix()),
+        ("spoiled_ids", _GROUPS),
+        ("spoiled", Many(_TEXT, 2**20)),
+        ("dropouts", _REASONS),
+        ("blamed", _REASONS),
+    ),
+)
+_SAVED_FIELDS: Final = {name for name, _ in _MEMORY.fields} - {"sum_ids", "spoiled_ids"}
+assert {one.name for one in fields(ServerMemory)} == _SAVED_FIELDS, "the saved layout must name every field"
+
+
+def save(memory: ServerMemory) -> bytes:
+    """The bytes that `restore` reads."""
+    sum_ids, spoiled_ids = sorted(memory.sums), sorted(memory.spoiled)
+    values: dict[str, Any] = {name: getattr(memory, name) for name in _SAVED_FIELDS}
+    for name in ("adverts", "releases"):
+        values[name] = [message for messages in values[name].values() for message in messages.values()]
+    for name in ("dropouts", "blamed"):
+        values[name] = [{"id": v, "reason": reason.encode()} for v, reason in values[name].items()]
+    values |= {
+        "answers": [{"id": v, "hash": hash, "signature": sign} for v, (hash, sign) in memory.answers.items()],
+        "sum_ids": sum_ids,
+        "sums": np.stack([memory.sums[i] for i in sum_ids]) if sum_ids else np.empty((0, 0), np.uint32),
+        "spoiled_ids": spoiled_ids,
+        "spoiled": [memory.spoiled[i].encode() for i in spoiled_ids],
+    }
+    return _SAVED + codec.to_bytes(_MEMORY, values)
+
+
+def restore(data: bytes, fingerprint: bytes) -> ServerMemory:
+    """The memory that `save` wrote for this agreement; UsageError for anything else."""
+    if data[: len(_SAVED)] != _SAVED:
+        raise UsageError("these bytes are not a saved server of whole groups of this version")
+    try:
+        values: dict[str, Any] = codec.from_bytes(_MEMORY, memoryview(data)[len(_SAVED) :])
+        sum_ids, spoiled_ids = values.pop("sum_ids"), values.pop("spoiled_ids")
+        for name in ("adverts", "releases"):
+            kept: dict[int, dict[ClientId, Any]] = {}
+            for message in values[name]:
+                kept.setdefault(message.round, {})[message.sender] = message
+            values[name] = kept
+        for name in ("dropouts", "blamed"):
+            values[name] = {entry["id"]: entry["reason"].decode() for entry in values[name]}
+        values |= {
+            "stage": Stage(values["stage"]),
+            "answers": {entry["id"]: (entry["hash"], entry["signature"]) for entry in values["answers"]},
+            "sums": {i: vector.copy() for i, vector in zip(sum_ids, values["sums"], strict=True)},
+            "spoiled": {i: reason.decode() for i, reason in zip(spoiled_ids, values["spoiled"], strict=True)},
+        }
+    except (SecAggError, ValueError) as damaged:
+        raise UsageError(f"this saved server is damaged: {damaged}") from None
+    if values["fingerprint"] != fingerprint:
+        raise UsageError("this saved server belongs to another agreement")
+    return ServerMemory(**values)

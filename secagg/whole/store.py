@@ -1,0 +1,147 @@
+"""Where a client's answers are kept: a spool of masked bytes, and the exclusive slot of each round.
+
+The spool is written and synced first, then the slot is claimed with the hash that names the spool. So a filled slot
+always has its spool, and an answer that was sent once can be sent again, byte for byte.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+from secagg.codec import Buffer
+from secagg.errors import UsageError
+from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
+from secagg.types import Ring32
+from secagg.whole.client import Client
+from secagg.whole.client_state import Pending
+
+
+class Store(Protocol):
+    """What `respond` needs. `MemoryStore` shows the contract.
+
+    >>> from secagg.whole import MemoryStore, Store
+    >>> store: Store = MemoryStore()
+    """
+
+    def keep(self, pending: Pending) -> bytes | None:
+        """Store the spool durably, then claim the slot. None, or the record that the slot already had.
+
+        It must be atomic between processes. Raise to refuse; then nothing is sent.
+        """
+        ...
+
+    def load(self, name: str) -> Buffer:
+        """The spool of this name; UsageError if it is not there."""
+        ...
+
+
+class MemoryStore:
+    """For simulations and tests, where all clients live in one process.
+
+    >>> MemoryStore().load("00")
+    Traceback (most recent call last):
+    secagg.errors.UsageError: no spool 00 is stored here
+    """
+
+    def __init__(self, journal: Journal | None = None) -> None:
+        self._journal = journal if journal is not None else MemoryJournal()
+        self._spools: dict[str, bytes] = {}
+
+    def keep(self, pending: Pending) -> bytes | None:
+        self._spools[pending.name] = b"".join(pending.parts)
+        found = self._journal.create(pending.slot, pending.record)
+        self._spools.pop(pending.obsolete if found is None else "", None)
+        return found
+
+    def load(self, name: str) -> Buffer:
+        if name not in self._spools:
+            raise UsageError(f"no spool {name} is stored here")
+        return self._spools[name]
+
+
+class SlotStore(MemoryStore):
+    """Keeps the slots and no spools: for simulations, where no answer gets lost and vectors would fill the memory.
+
+    >>> SlotStore().load("00")
+    Traceback (most recent call last):
+    secagg.errors.UsageError: no spool 00 is stored here
+    """
+
+    def keep(self, pending: Pending) -> bytes | None:
+        return self._journal.create(pending.slot, pending.record)
+
+
+class FileStore:
+    """Spools and slots in a folder; one spool per client is kept, that of its last answer.
+
+    >>> from tempfile import mkdtemp
+    >>> FileStore(mkdtemp()).load("00")
+    Traceback (most recent call last):
+    secagg.errors.UsageError: no spool 00 is stored here
+    """
+
+    def __init__(self, folder: Path | str, journal: Journal | None = None) -> None:
+        self._folder = Path(folder)
+        self._journal = journal if journal is not None else FileJournal(self._folder)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def keep(self, pending: Pending) -> bytes | None:
+        draft = self._path(pending.name).with_suffix(f".{os.getpid()}.{os.urandom(8).hex()}")
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.writelines(pending.parts)
+                file.flush()
+                os.fsync(file.fileno())  # audit: spool-synced
+            os.replace(draft, self._path(pending.name))
+        finally:
+            draft.unlink(missing_ok=True)
+        self._sync_folder()  # audit: spool-folder-synced
+        found = self._journal.create(pending.slot, pending.record)
+        if found is None and pending.obsolete:
+            self._path(pending.obsolete).unlink(missing_ok=True)
+        elif found not in (None, pending.record):
+            self._path(pending.name).unlink(missing_ok=True)
+        return found
+
+    def load(self, name: str) -> Buffer:
+        try:
+            return self._path(name).read_bytes()
+        except FileNotFoundError:
+            raise UsageError(f"no spool {name} is stored here") from None
+
+    def _path(self, name: str) -> Path:
+        return self._folder / f"{name}.spool"
+
+    def _sync_folder(self) -> None:
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def respond(
+    client: Client, store: Store, update: Any, *, context: bytes = b"", out: Ring32 | None = None
+) -> list[Buffer]:
+    """Answer the task that a client has: mask, store, and give the bytes to send, in pieces.
+
+    >>> from secagg.simulation import make_agreement
+    >>> from secagg.whole import Client, Hello, MemoryStore, Server, respond
+    >>> agreement, identities = make_agreement(members=2, size=2, length=3, bound=9)
+    >>> signatures = {v: agreement.sign(v, identity) for v, identity in identities.items()}
+    >>> clients = {v: Client(agreement, signatures, v, identities[v]) for v in identities}
+    >>> server, store = Server(agreement), MemoryStore()
+    >>> for v, client in clients.items():
+    ...     _ = server.receive(v, client.receive(Hello(agreement.fingerprint, 0)))
+    >>> for v, message in server.begin(0).items():
+    ...     _ = clients[v].receive(message)
+    ...     _ = server.receive(v, b"".join(respond(clients[v], store, [v, 1, 2])))
+    >>> server.close().sum((0, 0))
+    array([1, 2, 4])
+    """
+    pending = client.answer(update, context=context, out=out)
+    name = client.stored(store.keep(pending))
+    return pending.parts if name == pending.name else [store.load(name)]
