@@ -19,6 +19,7 @@ def warm_up() -> None:
     import numpy as np
 
     from secagg.crypto import hashing, prg, shamir
+    from secagg.crypto.fixedpoint import FixedPoint
     from secagg.exposure.audit import Policy, audit
     from secagg.exposure.schedules import Schedule
     from secagg.kernels import jit
@@ -32,6 +33,7 @@ def warm_up() -> None:
         shamir.combine(shamir.split(bytes(32), 2, 3))
         for dtype in (np.float32, np.float64):
             secure_sum([np.zeros(8, dtype)] * 4, clip=1.0, drop=[3])
+        FixedPoint(clients=1, clip=1.0).decode(np.zeros(1, np.uint32), out=np.empty(1, np.float32))
         groupings = Schedule(name="random", size=4, groupings=3).draw(range(12), bytes(32), round=0)
         audit(groupings, range(12), Policy(anonymity=3), plan_hash=b"")
 

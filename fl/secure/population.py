@@ -5,6 +5,7 @@ Samples, cells, clusters and the clients that are left out are drawn by `secagg`
 
 import hashlib
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,7 +17,7 @@ import secagg
 from fl.config.schema import Experiment
 from fl.errors import ConfigError
 from fl.secure.layout import Cell, Layout, placeholder_roster, policy, training_seed
-from secagg import Dropout, Identity, Member, Plan, Result, Stage, TooFewSurvivors, UsageError, Verdict
+from secagg import Dropout, Identity, LossWarning, Member, Plan, Result, Stage, TooFewSurvivors, UsageError, Verdict
 from secagg.crypto import FixedPoint
 from secagg.exposure import Anonymity, shuffled
 from secagg.protocol import GroupId, GroupSum
@@ -80,7 +81,9 @@ class CellResult:
         assert self.result is not None
         group = self.result.groups[cluster]
         divisor = self._weight(group.members) / self._mean_weight
-        return self._encoding.decode(group.total, divisor=divisor, out=out)
+        out = np.empty(len(group.total), np.float32) if out is None else out
+        self._encoding.decode(group.total, divisor=divisor, out=out)
+        return out
 
     def total(self, grouping: int) -> tuple[NDArray[np.float64], int]:
         """The sum of a grouping's opened clusters, added as integers, and their weight (Lemma 1).
@@ -110,7 +113,9 @@ class CellResult:
     @property
     def _encoding(self) -> FixedPoint:
         assert self.result is not None
-        encoding = self.result.encoding if isinstance(self.result, UnprotectedResult) else self.result.plan.encoding
+        if isinstance(self.result, UnprotectedResult):
+            return self.result.encoding
+        [encoding] = self.result.plan.encoding.encodings
         assert isinstance(encoding, FixedPoint)
         return encoding
 
@@ -215,20 +220,23 @@ class Population(Cohort):
         worth_forking = len(inside) >= 24 or len(inside) * plan.length * plan.schedule.groupings >= 10**7
         zeros = np.zeros(plan.length, dtype=np.float32)
         inputs = {**dict.fromkeys(inside.difference(cell.clustered), zeros), **inputs}
+        inputs = {client: zeros if _vanishes(plan, client, update) else update for client, update in inputs.items()}
         try:
-            if self.secure:
-                result = run(
-                    plan,
-                    inputs,
-                    {client: self._identities[client] for client in cell.clients},
-                    drop=drop,
-                    misbehave=misbehave,
-                    processes=self.processes if worth_forking else 1,
-                    cost=cost,
-                    on_answer=on_answer,
-                )
-            else:
-                result = clear(plan, inputs, drop=drop, misbehave=misbehave)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", LossWarning)  # the experiment sets the clip; attacks exceed it
+                if self.secure:
+                    result = run(
+                        plan,
+                        inputs,
+                        {client: self._identities[client] for client in cell.clients},
+                        drop=drop,
+                        misbehave=misbehave,
+                        processes=self.processes if worth_forking else 1,
+                        cost=cost,
+                        on_answer=on_answer,
+                    )
+                else:
+                    result = clear(plan, inputs, drop=drop, misbehave=misbehave)
         except TooFewSurvivors as error:
             silent = (c for c, kind in misbehave.items() if kind is Misbehaviour.SILENCE)
             dropouts = dict.fromkeys(silent, Dropout(Stage.INPUTS, NO_ANSWER)) | dropouts
@@ -253,6 +261,14 @@ class Population(Cohort):
         )
         groups = {(0, c): GroupSum(encoding.encode(inputs[c])[0], (c,)) for c in survivors}
         return UnprotectedResult(survivors=survivors, groups=groups, verdict=verdict, encoding=encoding)
+
+
+def _vanishes(plan: Plan, client: int, update: Vector) -> bool:
+    """Whether all of an update is below half a step: a client sends zeros then, since its encoding would refuse it."""
+    [encoding] = plan.encoding.encodings
+    assert isinstance(encoding, FixedPoint)
+    largest = max(float(update.max()), -float(update.min()))
+    return largest * (plan.relative_weight(client) * encoding.scale) <= 0.5
 
 
 def capped_weights(sizes: Sequence[int], ratio: float) -> tuple[int, ...]:

@@ -11,32 +11,25 @@ from typing import Any, Final
 
 from secagg import codec, labels
 from secagg.agreement.beacon import NAMED_PULSE
+from secagg.agreement.layout import SEGMENTS, TEXT, flat_segments, segments_from, text
 from secagg.agreement.plan import MODES, MOST_CLIENTS, Member
-from secagg.codec import U8, U16, U32, U64, Blob, Codec, Fixed, Float, Many, Reader, Struct
+from secagg.codec import U8, U16, U32, U64, Codec, Fixed, Float, Many, Reader, Struct
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES
-from secagg.crypto.segments import Segment
 from secagg.errors import WireError
 from secagg.exposure.audit import MEMORIES, Policy
 from secagg.exposure.schedules import SCHEDULES, Schedule
 
-MOST_TEXT: Final = 4 * 200  # bytes of a name in UTF-8
-MOST_SEGMENTS: Final = 65535
 MOST_PREDECESSORS: Final = 64
 GROUPS: Final = ("whole", "survivors")
-_TEXT: Final = Blob(MOST_TEXT)
 
-_MEMBER: Final = Struct(dict, (("id", U32), ("identity", Fixed(KEY_BYTES)), ("name", _TEXT), ("weight", U32)))
-_SEGMENT: Final = Struct(
-    dict,
-    (("name", _TEXT), ("shape", Many(U32, 32)), ("floats", U8), ("clip", Float()), ("bound", U32)),
-)
+_MEMBER: Final = Struct(dict, (("id", U32), ("identity", Fixed(KEY_BYTES)), ("name", TEXT), ("weight", U32)))
 _FIELDS: Final[tuple[tuple[str, Codec, Callable[[Any], Any]], ...]] = (
     ("version", U8, lambda t: labels.VERSION),
-    ("name", _TEXT, lambda t: t.name.encode()),
+    ("name", TEXT, lambda t: t.name.encode()),
     ("members", Many(_MEMBER, MOST_CLIENTS), lambda t: tuple(map(_flat_member, t.members))),
     ("first_round", U64, lambda t: t.first_round),
     ("last_round", U64, lambda t: t.last_round),
-    ("segments", Many(_SEGMENT, MOST_SEGMENTS), lambda t: tuple(map(_flat_segment, t.segments))),
+    ("segments", SEGMENTS, lambda t: flat_segments(t.segments)),
     ("schedule", U8, lambda t: SCHEDULES.index(t.schedule.name)),
     ("size", U32, lambda t: t.schedule.size),
     ("groupings", U16, lambda t: t.schedule.groupings),
@@ -86,37 +79,11 @@ def fields_from_bytes(data: codec.Buffer) -> dict[str, Any]:
     values["policy"] = Policy(**{name: take(name) for name in limits})
     for name in ("colluders", "threshold", "beacon"):
         values[name] = values[name][0] if values[name] else None
-    values["name"] = _text(values["name"])
-    values["members"] = tuple(Member(**{**member, "name": _text(member["name"])}) for member in values["members"])
-    values["segments"] = tuple(map(_segment, values["segments"]))
+    values["name"] = text(values["name"])
+    values["members"] = tuple(Member(**{**member, "name": text(member["name"])}) for member in values["members"])
+    values["segments"] = segments_from(values["segments"])
     return values  # type: ignore[no-any-return]
 
 
 def _flat_member(member: Member) -> dict[str, Any]:
     return {"id": member.id, "identity": member.identity, "name": member.name.encode(), "weight": member.weight}
-
-
-def _flat_segment(segment: Segment) -> dict[str, Any]:
-    clip, bound = segment.clip, segment.bound
-    floats = clip is not None
-    return {
-        "name": segment.name.encode(),
-        "shape": segment.shape,
-        "floats": int(floats),
-        "clip": float(clip or 0.0),
-        "bound": bound or 0,
-    }
-
-
-def _segment(values: dict[str, Any]) -> Segment:
-    if values["floats"] > 1:
-        raise WireError(f"unknown encoding ({values['floats']}) in the terms")
-    number = {"clip": values["clip"]} if values["floats"] else {"bound": values["bound"]}
-    return Segment(name=_text(values["name"]), shape=values["shape"], **number)
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        raise WireError("a name in the terms is not UTF-8") from None

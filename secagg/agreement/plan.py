@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from secagg import codec, labels
 from secagg.agreement import graph
-from secagg.codec import U8, U16, U32, U64, Blob, Codec, Fixed, Float, Many, Struct
-from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
+from secagg.agreement.layout import MOST_SEGMENTS, SEGMENTS, flat_segments, segments_from
+from secagg.codec import U8, U16, U32, U64, Blob, Codec, Fixed, Float, Many, Reader, Struct
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, digest
+from secagg.crypto.segments import Segment, Segments
 from secagg.errors import UsageError, WireError
 from secagg.exposure.audit import ENFORCE, REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
 from secagg.exposure.schedules import SCHEDULES, Drawn, Schedule, check_roster, keep_whole_atoms
@@ -100,9 +101,10 @@ class Plan:
     """One run of secure aggregation. Build it with keywords; unsafe combinations raise UsageError.
 
     `threshold` and `colluders` default to `default_threshold` and `default_colluders`. Give exactly one of `clip`
-    (floats, fixed point) and `bound` (exact integers). `weights` is empty (all equal) or holds one positive integer per
-    roster member, in roster order. `degree` = 0 is the complete graph; an even number selects sparse mode (`graph.py`):
-    a flat sum that protects from a semi-honest server only, with `threshold` counted inside each neighbourhood.
+    (floats, fixed point), `bound` (exact integers) and `segments` (named parts with a clip or bound each). `weights` is
+    empty (all equal) or holds one positive integer per roster member, in roster order. `degree` = 0 is the complete
+    graph; an even number selects sparse mode (`graph.py`): a flat sum that protects from a semi-honest server only,
+    with `threshold` counted inside each neighbourhood.
 
     `Agreement.plan` also gives what was drawn for this cell (`drawn`; without it, the plan draws for its roster), and
     the number and total weight of all members, over which weights are normalised (0 and 0: the roster).
@@ -123,6 +125,7 @@ class Plan:
     training_seed: bytes
     clip: float | None = None
     bound: int | None = None
+    segments: tuple[Segment, ...] = ()
     threshold: int | None = None
     colluders: int | None = None
     weights: tuple[int, ...] = ()
@@ -180,15 +183,19 @@ class Plan:
             )
 
     def _check_numbers(self, n: int) -> None:
-        if (self.clip is None) == (self.bound is None):
-            raise UsageError("give either clip (for floats) or bound (for integers)")
-        _ = self.encoding  # raises if a sum could wrap
+        object.__setattr__(self, "segments", tuple(self.segments))
+        if sum((self.clip is not None, self.bound is not None, bool(self.segments))) != 1:
+            raise UsageError("give either clip (for floats) or bound (for integers), or segments with their own")
+        if len(self.segments) > MOST_SEGMENTS:
+            raise UsageError(f"at most {MOST_SEGMENTS} segments, got {len(self.segments)}")
+        if self.encoding.length != self.length:  # the encoding raises if a sum could wrap
+            raise UsageError(f"length {self.length}, but the segments have {self.encoding.length} values")
         if self.weights:
             if len(self.weights) != n:
                 raise UsageError(f"{len(self.weights)} weights for {n} clients")
             if not all(0 < weight < 2**32 for weight in self.weights):
                 raise UsageError("weights must be positive integers below 2^32")
-            if self.bound is not None and len(set(self.weights)) > 1:
+            if not self.clips and len(set(self.weights)) > 1:
                 raise UsageError("exact integers cannot be weighted; scale them first, or use clip")
 
     def _check_thresholds(self, n: int) -> None:
@@ -234,12 +241,20 @@ class Plan:
         return self.degree > 0
 
     @cached_property
-    def encoding(self) -> Encoding:
-        """One scale per run, for the group size, so that an honest sum can never wrap."""
-        if self.clip is not None:
-            return FixedPoint(clients=self.schedule.size, clip=self.clip)
-        assert self.bound is not None
-        return Integers(clients=self.schedule.size, bound=self.bound)
+    def encoding(self) -> Segments:
+        """Each segment's own scale, for the group size, so that an honest sum can never wrap."""
+        one = () if self.segments else (Segment(shape=(self.length,), clip=self.clip, bound=self.bound),)
+        return Segments(clients=self.schedule.size, segments=self.segments or one)
+
+    @property
+    def clips(self) -> list[float]:
+        """The clip of every segment of floats."""
+        return [segment.clip for segment in self.encoding.segments if segment.clip is not None]
+
+    @property
+    def bounds(self) -> list[int]:
+        """The bound of every segment of integers."""
+        return [segment.bound for segment in self.encoding.segments if segment.bound is not None]
 
     @cached_property
     def ids(self) -> tuple[ClientId, ...]:
@@ -343,12 +358,17 @@ class Plan:
         return roster_hash(self.roster)
 
     def to_bytes(self) -> bytes:
-        return codec.to_bytes(LAYOUT, flat(self))
+        segments = codec.to_bytes(SEGMENTS, flat_segments(self.segments)) if self.segments else b""
+        return codec.to_bytes(LAYOUT, flat(self)) + segments
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Plan:
         """WireError for bytes that are not a plan, UsageError for a plan that may not be built."""
-        plan = _plan_from(codec.from_bytes(LAYOUT, data))
+        reader = Reader(data)
+        values = LAYOUT.get(reader)
+        segments = segments_from(SEGMENTS.get(reader)) if reader.left else ()
+        reader.end()
+        plan = _plan_from(values, segments)
         if plan.to_bytes() != data:  # audit: plan-canonical
             raise WireError("plan bytes are not canonical")
         return plan
@@ -368,7 +388,7 @@ def flat(plan: Plan) -> dict[str, Any]:
     return {name: get(plan) for name, _, get in _FIELDS}
 
 
-def _plan_from(values: dict[str, Any]) -> Plan:
+def _plan_from(values: dict[str, Any], segments: tuple[Segment, ...]) -> Plan:
     """The plan with these fields; `values` is used up."""
     take = values.pop
     if (version := take("version")) != labels.VERSION:  # audit: plan-version
@@ -376,7 +396,8 @@ def _plan_from(values: dict[str, Any]) -> Plan:
     schedule, mode, floats = take("schedule"), take("mode"), take("floats")
     if schedule >= len(SCHEDULES) or mode >= len(MODES) or floats > 1:
         raise WireError(f"unknown schedule ({schedule}), mode ({mode}) or encoding ({floats}) in a plan")
-    values["bound" if floats else "clip"] = None
+    values["segments"] = segments
+    values |= {"clip": None, "bound": None} if segments else {"bound" if floats else "clip": None}
     values["schedule"] = Schedule(
         name=SCHEDULES[schedule], size=take("size"), groupings=take("groupings"), atom=take("atom")
     )

@@ -13,6 +13,7 @@ from secagg import labels
 from secagg.agreement import canonical
 from secagg.agreement.beacon import NamedPulse
 from secagg.agreement.cells import cell_sizes, check_cells
+from secagg.agreement.layout import MOST_SEGMENTS
 from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES, Member, default_colluders
 from secagg.codec import Buffer
 from secagg.crypto.keys import HASH_BYTES, digest
@@ -135,8 +136,8 @@ class Terms:
             )
 
     def _check_vector(self) -> None:
-        if len(self.segments) > canonical.MOST_SEGMENTS:
-            raise UsageError(f"segments: expected at most {canonical.MOST_SEGMENTS}, got {len(self.segments)}")
+        if len(self.segments) > MOST_SEGMENTS:
+            raise UsageError(f"segments: expected at most {MOST_SEGMENTS}, got {len(self.segments)}")
         _ = self.encoding  # raises if a sum could wrap
 
     def _check_groups(self) -> None:

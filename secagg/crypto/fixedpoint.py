@@ -124,7 +124,9 @@ class Integers:
         _check_clients(self.clients)
         # audit: integer-sum-never-wraps
         if not (isinstance(self.bound, int) and self.bound >= 0 and self.clients * self.bound < HALF_RING):
-            raise UsageError(f"the sum of {self.clients} integers of ±{self.bound} could wrap mod 2^32")
+            raise UsageError(
+                f"the sum of {self.clients} integers of ±{self.bound} could wrap mod 2^32; give floats, or smaller ones"
+            )
 
     def encode(self, update: npt.ArrayLike, *, weight: float = 1.0, out: Ring32 | None = None) -> tuple[Ring32, int]:
         """The code of integers of any width, and 0: an integer outside ±bound is an error."""

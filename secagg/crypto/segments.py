@@ -40,8 +40,8 @@ class Segment:
     bound: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or len(self.name) > MOST_NAME:
-            raise UsageError(f"a segment's name is text of at most {MOST_NAME} characters, got {self.name!r}")
+        if not isinstance(self.name, str) or len(self.name) > MOST_NAME or not self.name.isprintable():
+            raise UsageError(f"name of a segment: expected at most {MOST_NAME} printable characters, got {self.name!r}")
         try:
             object.__setattr__(self, "shape", tuple(index(side) for side in self.shape))
         except TypeError:
@@ -211,7 +211,7 @@ class Segments:
         total: Ring32,
         *,
         divisor: float = 1.0,
-        count: int | None = None,
+        count: float | None = None,
         out: npt.NDArray[np.floating[Any]] | None = None,
     ) -> Any:
         """The sums that a total encodes, as a dict for named segments: floats in float64, integers in int64.
@@ -225,8 +225,8 @@ class Segments:
             raise UsageError(f"a total of {self.length} values is expected, not {len(total)}")
         if count is None and divisor != 1 and any(isinstance(encoding, Integers) for encoding in self.encodings):
             raise UsageError("for a mean of integers give count, the number of clients: they are not weighted")
-        if count is not None and not (isinstance(count, int) and count >= 1):
-            raise UsageError(f"count is a positive number of clients, not {count!r}")
+        if count is not None and not 0 < count < math.inf:
+            raise UsageError(f"count is a positive number of clients, not {count}")
         if out is not None:
             out = target(out, self.length, np.float32 if out.dtype == np.float32 else np.float64)
         decoded = {}

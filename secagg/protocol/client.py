@@ -12,16 +12,16 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from secagg import codec, labels
 from secagg.agreement.plan import Plan, roster_hash
 from secagg.codec import BUFFERS, Buffer
 from secagg.crypto import box, hashtree, shamir
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Identity, digest
+from secagg.crypto.segments import Update
 from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, UsageError
 from secagg.protocol import client_state, messages, transcript
 from secagg.protocol.cache import Cache, NoCache
@@ -33,8 +33,6 @@ from secagg.protocol.journal import Journal
 from secagg.protocol.masking import masked_vectors
 from secagg.protocol.wire import decode
 from secagg.types import ClientId, Entropy, Ring32, u32
-
-Update = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +176,11 @@ class Client:
     def _encode(self, update: Update | None, out: Ring32 | None) -> tuple[Ring32, int]:
         if update is None:
             raise UsageError("pass the update with the Bundle: receive(bundle, update=...)")
-        vector = np.asarray(update)
-        if vector.shape != (self.plan.length,):
-            raise UsageError(f"the update has shape {vector.shape}, the plan expects ({self.plan.length},)")
         shape = (len(self.plan.groupings), self.plan.length)
         if out is not None and (out.shape != shape or out.dtype != np.uint32 or not out.flags.carray):
             raise UsageError(f"out must be writable, contiguous uint32 of shape {shape}")
-        return self.plan.encoding.encode(vector, weight=self.plan.relative_weight(self.me))
+        encoded, losses = self.plan.encoding.encode(update, weight=self.plan.relative_weight(self.me))
+        return encoded, losses.clipped
 
     def _take_step(self) -> None:
         """Record this transition, so that a copy of this client cannot take it as well."""

@@ -65,8 +65,8 @@ class Floors:
             policy=plan.policy,
             schedule=plan.schedule,
             weight=None if me is None else plan.weight_of.get(me),
-            clip=(plan.clip, plan.clip) if plan.clip is not None else (1.0, 1.0),
-            bound=plan.bound,
+            clip=(min(plan.clips), max(plan.clips)) if plan.clips else (1.0, 1.0),
+            bound=min(plan.bounds, default=None),
             weight_ratio=max(weights) / min(weights),
             groupings=plan.schedule.groupings,
             accept_semi_honest_server_only=plan.semi_honest_only,
@@ -98,13 +98,13 @@ class Floors:
         )
         # audit: floor-clip
         refuse_if(
-            plan.clip is not None and not least_clip <= plan.clip <= most_clip,
-            f"clip {plan.clip} is outside my range {least_clip} to {most_clip}",
+            not all(least_clip <= clip <= most_clip for clip in plan.clips),
+            f"clip {plan.clip or plan.clips} is outside my range {least_clip} to {most_clip}",
         )
         # audit: floor-integer-bound
         refuse_if(
-            plan.bound is not None and (self.bound is None or plan.bound < self.bound),
-            f"bound {plan.bound} would reveal which clients exceed it; mine is {self.bound}",
+            bool(plan.bounds) and (self.bound is None or min(plan.bounds) < self.bound),
+            f"bound {min(plan.bounds, default=0)} would reveal which clients exceed it; mine is {self.bound}",
         )
         # audit: floor-weight
         refuse_if(

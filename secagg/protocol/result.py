@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.agreement.plan import Plan
-from secagg.crypto.fixedpoint import Integers
 from secagg.errors import UsageError
 from secagg.exposure.audit import Verdict
 from secagg.types import ClientId, Group, GroupId, Ring32
@@ -91,27 +90,23 @@ class Result:
         """True for a sparse run: its privacy holds only if the server followed the protocol."""
         return self.plan.semi_honest_only
 
-    def sum(self, group: GroupId = (0, 0)) -> npt.NDArray[Any]:
-        """The sum of a group's (weighted) updates: float32, or int64 for exact integers."""
+    def sum(self, group: GroupId = (0, 0)) -> Any:
+        """The sum of a group's (weighted) updates: float64, int64 for exact integers, a dict for named segments."""
         return self.plan.encoding.decode(self._opened(group).total)
 
     def mean(
-        self, group: GroupId = (0, 0), *, divisor: float | None = None, out: npt.NDArray[np.float32] | None = None
-    ) -> npt.NDArray[Any]:
-        """The weighted mean over a group's survivors: float32, or float64 for exact integers.
+        self, group: GroupId = (0, 0), *, divisor: float | None = None, out: npt.NDArray[np.floating[Any]] | None = None
+    ) -> Any:
+        """The mean over a group's survivors in float64, weighted except for exact integers; a dict for named segments.
 
-        `divisor` replaces the sum of the survivors' relative weights. A float32 mean is written to `out`.
+        `divisor` replaces the sum of the survivors' relative weights, and for integers their number. All values are
+        written to `out`, a flat vector of float32 or float64, if there is one.
         """
         opened = self._opened(group)
-        weight = divisor
-        if weight is None:
-            weight = sum(self.plan.relative_weight(client) for client in opened.members)
-        encoding = self.plan.encoding
-        if isinstance(encoding, Integers):
-            if out is not None or weight <= 0:
-                raise UsageError(f"expected a positive divisor and no `out` for exact integers, got divisor {weight}")
-            return encoding.decode(opened.total) / weight
-        return encoding.decode(opened.total, divisor=weight, out=out)
+        if divisor is not None:
+            return self.plan.encoding.decode(opened.total, divisor=divisor, count=divisor, out=out)
+        weight = sum(self.plan.relative_weight(client) for client in opened.members)
+        return self.plan.encoding.decode(opened.total, divisor=weight, count=len(opened.members), out=out)
 
     def _opened(self, group: GroupId) -> GroupSum:
         opened = self.groups.get(group)

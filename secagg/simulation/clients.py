@@ -20,10 +20,10 @@ from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from secagg.agreement.plan import Plan
 from secagg.crypto import hashing
+from secagg.crypto.segments import Update
 from secagg.errors import SecAggError, UsageError
 from secagg.exposure import Verdict
 from secagg.protocol import wire
@@ -33,8 +33,7 @@ from secagg.protocol.messages import MaskedInput, ToClient, ToServer
 from secagg.protocol.result import Stage
 from secagg.types import ClientId, Ring32
 
-Array = npt.NDArray[Any]
-Inputs = Mapping[ClientId, Array]
+Inputs = Mapping[ClientId, Update]
 Tamper = Callable[[Stage, ToServer], ToServer | bytes | None]
 Reply = ToServer | bytes | None
 Requests = Iterator[tuple[ClientId, ToClient | None]]

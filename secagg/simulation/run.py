@@ -9,8 +9,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
-import numpy as np
-
 from secagg.agreement.plan import Member, Plan
 from secagg.crypto.keys import Identity
 from secagg.errors import TooFewSurvivors, UsageError
@@ -159,7 +157,7 @@ def clear(
     verdict = plan.audit(alive)
     totals: dict[GroupId, Ring32] = {}
     for client in alive:
-        encoded, _ = plan.encoding.encode(np.asarray(inputs[client]), weight=plan.relative_weight(client))
+        encoded, _ = plan.encoding.encode(inputs[client], weight=plan.relative_weight(client))
         for group in plan.groups_of[client]:
             if group in totals:
                 totals[group] += encoded

@@ -351,5 +351,5 @@ def encoded_sum(plan: Plan, inputs: Mapping[int, Any], members: Iterable[int]) -
     """The sum in the ring of what these clients encode: the truth that a group is compared with."""
     total = np.zeros(plan.length, np.uint32)
     for v in members:
-        total += plan.encoding.encode(np.asarray(inputs[v]), weight=plan.relative_weight(v))[0]
+        total += plan.encoding.encode(inputs[v], weight=plan.relative_weight(v))[0]
     return [int(x) for x in total]

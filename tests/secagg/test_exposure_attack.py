@@ -41,7 +41,7 @@ def attack(result: Result) -> dict[int, np.ndarray]:
 
 def encoded(result: Result, updates: np.ndarray, client: int) -> np.ndarray:
     """A client's fixed-point vector, which the server must never see."""
-    return np.rint(updates[client].astype(np.float64) * result.plan.encoding.scale)
+    return np.rint(updates[client].astype(np.float64) * result.plan.encoding.encodings[0].scale)
 
 
 def test_the_papers_default_reveals_every_update_exactly():

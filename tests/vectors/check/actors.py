@@ -2,9 +2,10 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from secagg import codec, reference
 from secagg.agreement.plan import Plan, roster_hash
@@ -232,14 +233,20 @@ def _server_values(s: Session, _: Values) -> Values:
 
 def _server_result(s: Session, _: Values) -> Values:
     result = s.server.result()
+    clip = result.plan.clip is not None
+
+    def rounded(values: npt.NDArray[Any]) -> str:
+        """In float32, as in a model, or exact integers."""
+        return (values.astype(np.float32) if clip else values).tobytes().hex()
+
     return {
         "survivors": list(result.survivors),
         "rows": {
             row_name(row): {
                 "members": list(opened.members),
                 "total": words(opened.total),
-                "sum": result.sum(row).tobytes().hex(),
-                "mean": result.mean(row).tobytes().hex(),
+                "sum": rounded(result.sum(row)),
+                "mean": rounded(result.mean(row)),
             }
             for row, opened in result.groups.items()
         },

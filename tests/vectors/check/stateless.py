@@ -128,6 +128,7 @@ def _encode(_: Session, v: Values) -> Values:
 
 def _decode(_: Session, v: Values) -> Values:
     values = _encoding(v).decode(ring(v["total"]), divisor=v["divisor"])
+    values = values.astype(np.float32) if "clip" in v else values  # as in a model
     return {"values": values.astype(values.dtype.newbyteorder("<")).tobytes().hex()}
 
 
@@ -190,7 +191,7 @@ def _graph(_: Session, v: Values) -> Values:
 
 def _plan(s: Session, v: Values) -> Values:
     plan = Plan.from_bytes(s.get(v["plan"]))
-    encoding = plan.encoding
+    [encoding] = plan.encoding.encodings
     return {
         "training_id": plan.training_id.hex(),
         "round": plan.round,
