@@ -101,10 +101,8 @@ class Agreement:
         if cell not in range(len(drawn)):
             raise UsageError(f"cell: expected 0 to {len(drawn) - 1}, got {cell}")
         clients, members = drawn[cell].clients, {member.id: member for member in terms.members}
-        if len(terms.segments) > 1:
-            raise UsageError(f"segments: a plan has one, got {len(terms.segments)}; sum several with whole groups")
-        segment = terms.segments[0]
-        weighted = segment.bound is None and len(set(terms.weights.values())) > 1
+        floats = any(segment.clip is not None for segment in terms.segments)
+        weighted = floats and len(set(terms.weights.values())) > 1
         return Plan(
             training_id=self.fingerprint,
             round=round,
@@ -112,8 +110,7 @@ class Agreement:
             length=terms.length,
             schedule=terms.schedule,
             training_seed=self.seed,
-            clip=segment.clip,
-            bound=segment.bound,
+            segments=terms.segments,
             threshold=terms.threshold,
             colluders=colluders_in_cell(len(members), terms.assumed_colluders, len(clients), terms.draws),
             weights=tuple(terms.weights[client] for client in clients) if weighted else (),
