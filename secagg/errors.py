@@ -51,7 +51,7 @@ class WireError(PeerError):
     >>> from secagg import decode
     >>> decode(bytes([9, 1]))
     Traceback (most recent call last):
-    secagg.errors.WireError: wire version 9, this is version 1
+    secagg.errors.WireError: wire version 9, this is version 2
     """
 
 

@@ -6,8 +6,8 @@ prefix of another: each ends with a newline, which appears nowhere else in it.
 
 from typing import Final
 
-VERSION: Final = 1
-_PREFIX: Final = b"secagg/v1/"
+VERSION: Final = 2
+_PREFIX: Final = b"secagg/v%d/" % VERSION
 
 
 def _label(name: str) -> bytes:

@@ -20,7 +20,7 @@ from secagg import codec, labels
 from secagg.agreement.plan import Plan, roster_hash
 from secagg.codec import BUFFERS, Buffer
 from secagg.crypto import box, hashtree, shamir
-from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Identity, digest
+from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Identity
 from secagg.crypto.segments import Update
 from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, UsageError
 from secagg.protocol import client_state, messages, transcript
@@ -29,7 +29,7 @@ from secagg.protocol.client_checks import check_adverts, check_dealers, check_en
 from secagg.protocol.client_state import OPENING, ClientMemory, Opening, State
 from secagg.protocol.dealing import HeldShares, nonces_of, open_boxes, share_hashes
 from secagg.protocol.floors import Floors
-from secagg.protocol.journal import Journal
+from secagg.protocol.journal import Journal, record_name
 from secagg.protocol.masking import masked_vectors
 from secagg.protocol.wire import decode
 from secagg.types import ClientId, Entropy, Ring32, u32
@@ -186,7 +186,7 @@ class Client:
         """Record this transition, so that a copy of this client cannot take it as well."""
         memory = self._memory
         memory.step += 1
-        name = digest(labels.STEP_RECORD, memory.instance, u32(memory.step)).hex()
+        name = record_name(labels.STEP_RECORD, memory.instance, u32(memory.step))
         if self._journal.create(name, b"") is not None:  # audit: step-taken-once
             raise AlreadyUsed(f"client {memory.me}: step {memory.step} of this run was already taken")
 
@@ -340,7 +340,7 @@ class Client:
     def _record_name(self, label: bytes) -> str:
         """The name of a record about one update: of this client, this training and this round."""
         round = self._memory.round.to_bytes(8, "little")
-        return digest(label, self._identity.public, self._floors.training_id, round).hex()
+        return record_name(label, self._identity.public, self._floors.training_id, round)
 
     # --- stage 4 -------------------------------------------------------------------------------------
 

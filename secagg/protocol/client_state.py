@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated, Final
 
-from secagg import codec
+from secagg import codec, labels
 from secagg.codec import U8, U32, U64, Fixed, Many, Struct
 from secagg.crypto.shamir import SECRET_BYTES
 from secagg.errors import SecAggError, UsageError
@@ -65,8 +65,18 @@ class Opening:
 
 
 OPENING: Final = Struct.of(Opening)
-_SAVED_CLIENT: Final = b"secagg client 1\n"
+_SAVED_CLIENT: Final = b"secagg client %d\n" % labels.VERSION
 _MEMORY: Final = Struct.of(ClientMemory)
+
+
+def check_header(data: bytes, header: bytes, what: str) -> None:
+    """UsageError unless saved bytes begin with this header, which ends with the version."""
+    found = bytes(data[: len(header)])
+    if found != header:  # audit: saved-version
+        kind, _, version = found.rstrip(b"\n").rpartition(b" ")
+        if kind == header.rpartition(b" ")[0] and version.isdigit():
+            raise UsageError(f"this saved {what} is of version {int(version)}, this is version {labels.VERSION}")
+        raise UsageError(f"these bytes are not a saved {what}")
 
 
 def save(memory: ClientMemory) -> bytes:
@@ -76,8 +86,7 @@ def save(memory: ClientMemory) -> bytes:
 
 def restore(data: bytes) -> ClientMemory:
     """The memory that `save` wrote; UsageError for anything else."""
-    if data[: len(_SAVED_CLIENT)] != _SAVED_CLIENT:
-        raise UsageError("these bytes are not a saved client of this version")
+    check_header(data, _SAVED_CLIENT, "client")
     try:
         memory: ClientMemory = codec.from_bytes(_MEMORY, memoryview(data)[len(_SAVED_CLIENT) :])
         memory.state = State(memory.state)

@@ -12,9 +12,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
+from secagg import labels
+from secagg.crypto.keys import digest
 from secagg.errors import JournalError, UsageError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.-]{0,199}")
+_VERSION_1: Final = re.compile("[0-9a-f]{64}")
+
+
+def record_name(label: bytes, *parts: bytes) -> str:
+    """The name of a record: the version, and the hash of what the record is about."""
+    return f"v{labels.VERSION}-{digest(label, *parts).hex()}"
 
 
 class Journal(Protocol):
@@ -82,6 +90,9 @@ class FileJournal:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for place in missing:
                 _sync(place.parent)  # audit: journal-folder-durable
+            names = [record.name for record in self._folder.iterdir()]
+        if any(map(_VERSION_1.fullmatch, names)):  # audit: journal-version
+            raise UsageError(f"{self._folder} is a journal of version 1, this is version {labels.VERSION}: use another")
 
     def create(self, name: str, content: bytes) -> bytes | None:
         final, content = self._folder / _checked(name), _checked_content(content)

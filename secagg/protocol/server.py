@@ -19,12 +19,12 @@ import numpy as np
 from secagg import labels
 from secagg.agreement.plan import Plan
 from secagg.codec import BUFFERS, Buffer
-from secagg.crypto.keys import HASH_BYTES, digest, verify
+from secagg.crypto.keys import HASH_BYTES, verify
 from secagg.errors import AlreadyUsed, PeerError, TooFewSurvivors, UsageError
 from secagg.exposure.audit import Verdict
 from secagg.protocol import messages, server_state, transcript
 from secagg.protocol.dealing import box_bytes, check_advert
-from secagg.protocol.journal import Journal, MemoryJournal
+from secagg.protocol.journal import Journal, MemoryJournal, record_name
 from secagg.protocol.result import ATOM_TOO_SMALL, NO_ANSWER, Dropout, GroupSum, Result, Stage
 from secagg.protocol.server_state import ServerMemory
 from secagg.protocol.unmask import AgreedOpening, Shares, rebuild, remove_masks
@@ -50,7 +50,7 @@ class Server:
     >>> server.stage.name, server.waiting_for()
     ('KEYS', (0, 1, 2))
     >>> server.receive(0, b"not a message").reason
-    'wire version 110, this is version 1'
+    'wire version 110, this is version 2'
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Server:
 
     def _claim(self, stage: Stage) -> None:
         """Record that this process begins a stage. A second one, restored from the same bytes, must not."""
-        name = digest(labels.STEP_RECORD, self._memory.instance, u32(stage)).hex()
+        name = record_name(labels.STEP_RECORD, self._memory.instance, u32(stage))
         if self._journal.create(name, b"") is not None:  # audit: stage-closed-once
             raise AlreadyUsed(f"another process has begun stage {stage.name} of this run")
 

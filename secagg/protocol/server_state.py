@@ -5,10 +5,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from secagg import codec
+from secagg import codec, labels
 from secagg.agreement.plan import Plan
 from secagg.codec import U8, U32, Blob, Fixed, Many, Matrix, Struct
 from secagg.errors import SecAggError, UsageError
+from secagg.protocol.client_state import check_header
 from secagg.protocol.messages import ADVERT, GROUPS, SURVIVOR, Consistency, Dealing, KeyAdvert, Survivor, Unmasking
 from secagg.protocol.result import Dropout, Stage
 from secagg.protocol.wire import LAYOUTS
@@ -36,7 +37,7 @@ class ServerMemory:
     dropouts: dict[ClientId, Dropout] = field(default_factory=dict)
 
 
-_SAVED_SERVER: Final = b"secagg server 1\n"
+_SAVED_SERVER: Final = b"secagg server %d\n" % labels.VERSION
 _DROPOUT: Final = Struct(dict, (("id", U32), ("stage", U8), ("reason", Blob(1000))))
 _MEMORY: Final = Struct(
     dict,
@@ -78,8 +79,7 @@ def save(memory: ServerMemory) -> bytes:
 
 def restore(data: bytes) -> ServerMemory:
     """The memory that `save` wrote; UsageError for anything else."""
-    if data[: len(_SAVED_SERVER)] != _SAVED_SERVER:
-        raise UsageError("these bytes are not a saved server of this version")
+    check_header(data, _SAVED_SERVER, "server")
     try:
         values: dict[str, Any] = codec.from_bytes(_MEMORY, memoryview(data)[len(_SAVED_SERVER) :])
         sum_ids, sums = values.pop("sum_ids"), values["sums"]

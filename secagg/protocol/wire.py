@@ -35,7 +35,7 @@ def encode(message: m.Message) -> bytes:
 
     >>> from secagg.protocol import Signatures, encode
     >>> encode(Signatures(()))
-    b'\x01\x08\x00\x00\x00\x00'
+    b'\x02\x08\x00\x00\x00\x00'
     """
     return b"".join(parts(message))
 
@@ -49,7 +49,7 @@ def decode(data: Buffer) -> m.Message:
     """One message from exactly these bytes, or WireError. A vector is a read-only view of `data`.
 
     >>> from secagg.protocol import decode
-    >>> decode(bytes([1, 8, 0, 0, 0, 0]))
+    >>> decode(bytes([2, 8, 0, 0, 0, 0]))
     Signatures(endorsements=())
     """
     message: m.Message = _WIRE.decode(data)

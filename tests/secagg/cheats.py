@@ -130,11 +130,11 @@ def _everywhere(stage: str, kind: type) -> None:
 
     @cheat(f"the right message and then garbage at {stage}", kind)
     def afterthought(cluster: Cluster, me: int, message: Any) -> list[Any]:
-        return [message, b"\x01\xff"]
+        return [message, b"\x02\xff"]
 
     @cheat(f"garbage and then the right message at {stage}", kind)
     def too_late(cluster: Cluster, me: int, message: Any) -> list[Any]:
-        return [b"\x01\xff", message]
+        return [b"\x02\xff", message]
 
     @cheat(f"a server's message at {stage}", kind)
     def reflected(cluster: Cluster, me: int, message: Any) -> bytes:

@@ -25,7 +25,7 @@ Draw = Callable[[int], bytes]
 
 
 def label(name: str) -> bytes:
-    return f"secagg/v1/{name}\n".encode("ascii")
+    return f"secagg/v2/{name}\n".encode("ascii")
 
 
 def H(name: str, *parts: bytes) -> bytes:  # noqa: N802 - as the document writes it
@@ -324,7 +324,7 @@ class Client:
     def hello(self) -> bytes:
         plan, publics = self.plan, public_of(self.channel) + public_of(self.mask)
         signed = label("sign-keys") + plan.training_id + u64(plan.round) + plan.roster_hash
-        return b"\x01\x01" + u32(self.id) + publics + self.sign(signed + u32(self.id) + publics)
+        return b"\x02\x01" + u32(self.id) + publics + self.sign(signed + u32(self.id) + publics)
 
     def deal(self, key_list: bytes) -> bytes:
         plan, read = self.plan, message(key_list, 2)
@@ -352,7 +352,7 @@ class Client:
         signed = label("sign-shares") + plan.hash + u32(self.id) + self.keys[self.id]
         signature = self.sign(signed + many(commitments) + root)
         public = u32(self.id) + many(commitments) + root + signature
-        return b"\x01\x03" + public + blob(b"".join(hashes)) + blob(b"".join(boxes))
+        return b"\x02\x03" + public + blob(b"".join(hashes)) + blob(b"".join(boxes))
 
     def masked(self, bundle: bytes, update: Sequence[float]) -> bytes:
         plan, read = self.plan, message(bundle, 4)
@@ -379,7 +379,7 @@ class Client:
         view = view_of(plan, self.keys, self.dealers)
         signed = label("sign-view") + plan.hash + u32(self.id) + view + H("disputes", ids(disputes))
         shape = u32(len(vectors)) + u32(plan.length if vectors else 0)
-        return b"\x01\x05" + u32(self.id) + ids(disputes) + self.sign(signed) + shape + b"".join(vectors)
+        return b"\x02\x05" + u32(self.id) + ids(disputes) + self.sign(signed) + shape + b"".join(vectors)
 
     def _open(self, dealer: int, sealed: bytes, place: int, siblings: Sequence[bytes]) -> bool:
         plan = self.plan
@@ -405,7 +405,7 @@ class Client:
         read.end()
         view = bytes(32) if plan.degree else view_of(plan, self.keys, self.dealers)
         opening = H("opening", plan.hash, view, ids(self.survivors), rows(self.rows))
-        return b"\x01\x07" + u32(self.id) + self.sign(label("sign-opening") + opening)
+        return b"\x02\x07" + u32(self.id) + self.sign(label("sign-opening") + opening)
 
     def unmask(self, signatures: bytes) -> bytes:
         plan, seeds, keys = self.plan, b"", b""
@@ -420,7 +420,7 @@ class Client:
                 keys += shares[0] + nonce_of(nonce, 0)
         given = ids(seed_owners) + blob(seeds) + ids(key_owners) + blob(keys)
         signed = label("sign-unmasking") + plan.hash + u32(self.id) + H("unmasking", given)
-        return b"\x01\x09" + u32(self.id) + given + self.sign(signed)
+        return b"\x02\x09" + u32(self.id) + given + self.sign(signed)
 
 
 # --- section 9 -------------------------------------------------------------------------------------------
@@ -576,7 +576,7 @@ class Server:
         return [v for v in self.plan.peers[dealer] if v in self.adverts]
 
     def key_list(self, client: int) -> bytes:
-        return b"\x01\x02" + blob(self.plan.bytes) + many(self.adverts[v] for v in self.holders(client))
+        return b"\x02\x02" + blob(self.plan.bytes) + many(self.adverts[v] for v in self.holders(client))
 
     def bundle(self, client: int) -> bytes:
         plan, boxes, proofs = self.plan, b"", b""
@@ -591,7 +591,7 @@ class Server:
             levels = tree([sha256(label("tree-leaf") + leaf).digest() for leaf in leaves])
             proofs += u16(place) + proof(levels, place)
         public = many(self.dealings[v]["public"] for v in dealers)
-        return b"\x01\x04" + public + blob(boxes) + blob(proofs)
+        return b"\x02\x04" + public + blob(boxes) + blob(proofs)
 
     def survivors(self) -> bytes:
         least = self.plan.policy[1] if self.plan.policy[3] == 0 else 0
@@ -600,11 +600,11 @@ class Server:
             for v in left if len(left) < least else []:
                 del self.inputs[v]
         self.opened = audit(self.plan, set(self.inputs))
-        return b"\x01\x06" + many(self.inputs[v] for v in sorted(self.inputs)) + rows(self.opened)
+        return b"\x02\x06" + many(self.inputs[v] for v in sorted(self.inputs)) + rows(self.opened)
 
     def signatures(self, client: int) -> bytes:
         signers = [v for v in self.plan.peers[client] if v in self.endorsements]
-        return b"\x01\x08" + many(self.endorsements[v] for v in signers[: self.plan.t])
+        return b"\x02\x08" + many(self.endorsements[v] for v in signers[: self.plan.t])
 
     def rebuilt(self, owner: int, k: int) -> bytes:
         good = sorted(self.shares[owner, k].items())[: self.plan.t]

@@ -173,3 +173,9 @@ def test_the_folders_that_a_journal_makes_are_synced(tmp_path: Path, monkeypatch
     synced.calls.clear()
     FileJournal(tmp_path / "a" / "b")
     assert synced.calls == []
+
+
+def test_a_folder_of_version_1_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / ("0f" * 32)).write_bytes(b"")
+    with pytest.raises(UsageError, match=r"is a journal of version 1, this is version 2: use another$"):
+        FileJournal(tmp_path)

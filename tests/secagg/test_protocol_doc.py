@@ -61,8 +61,8 @@ def test_no_other_message_is_documented() -> None:
     ("title", "struct"),
     [
         ("Plan", plan.LAYOUT),
-        ("A saved client is `secagg client 1` and a newline, then", client_state._MEMORY),
-        ("A saved server is `secagg server 1` and a newline, then", server_state._MEMORY),
+        ("A saved client is `secagg client 2` and a newline, then", client_state._MEMORY),
+        ("A saved server is `secagg server 2` and a newline, then", server_state._MEMORY),
         ("Content of an opening record", client_state.OPENING),
     ],
 )
@@ -71,19 +71,19 @@ def test_the_layouts_of_plans_states_and_records_are_documented(title: str, stru
 
 
 def test_saved_bytes_begin_as_documented() -> None:
-    assert client_state._SAVED_CLIENT == b"secagg client 1\n"
-    assert server_state._SAVED_SERVER == b"secagg server 1\n"
+    assert client_state._SAVED_CLIENT == b"secagg client 2\n"
+    assert server_state._SAVED_SERVER == b"secagg server 2\n"
     states = ", ".join(f"{s.value} {s.name}" for s in State if s not in (State.FAILED, State.DONE))
     assert states in DOC
 
 
 def test_every_label_is_documented_and_no_other() -> None:
-    documented = {row[0]: f"secagg/v1/{row[1]}\n".encode() for row in table("Labels")}
+    documented = {row[0]: f"secagg/v2/{row[1]}\n".encode() for row in table("Labels")}
     assert documented == {
         name: value for name, value in vars(labels).items() if name[0].isupper() and type(value) is bytes
     }
     for label in (labels.SCHEDULE, labels.SEED_CONTRIBUTION, labels.TRAINING_SEED, labels.BEACON_SEED):
-        assert f'F("{label.decode().removeprefix("secagg/v1/").strip()}", ' in DOC
+        assert f'F("{label.decode().removeprefix("secagg/v2/").strip()}", ' in DOC
 
 
 def test_every_floor_is_documented_and_no_other() -> None:

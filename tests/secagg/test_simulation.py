@@ -131,7 +131,7 @@ def at(stage: Stage, spoil: Callable[[Any], ToServer | bytes | None]) -> Tamper:
 
 SPOILERS: dict[str, Callable[[Any], ToServer | bytes | None]] = {
     "nothing": lambda message: None,
-    "noise": lambda message: b"\x01\x09noise",
+    "noise": lambda message: b"\x02\x09noise",
     "somebody else's name": lambda message: dataclasses.replace(message, sender=message.sender ^ 1),
     "a bent signature": lambda message: dataclasses.replace(message, signature=bytes(64)),
     "a byte too much": lambda message: wire.encode(message) + b"\0",

@@ -141,13 +141,17 @@ def test_saved_bytes_belong_to_one_identity_and_one_version() -> None:
     data = world.run_to(Stage.SHARES)[0].client.save()
     with pytest.raises(UsageError, match="another identity"):
         Client.restore(data, identity(1), world.floors, MemoryJournal())
-    for bad in (b"", data[:10], b"secagg client 2\n" + data[16:], b"secagg server 1\n" + data[16:], data[:-1]):
+    for bad in (b"", data[:10], b"secagg server 2\n" + data[16:], data[:-1]):
         with pytest.raises(UsageError):
             Client.restore(bad, identity(0), world.floors, MemoryJournal())
     server = Server(plan_of_six()).save()
-    for bad in (b"", server[:10], b"secagg server 2\n" + server[16:], data, server[:-1], server + b"\0"):
+    for bad in (b"", server[:10], data, server[:-1], server + b"\0"):
         with pytest.raises(UsageError):
             Server.restore(bad)
+    with pytest.raises(UsageError, match=r"^this saved client is of version 1, this is version 2$"):
+        Client.restore(b"secagg client 1\n" + data[16:], identity(0), world.floors, MemoryJournal())
+    with pytest.raises(UsageError, match=r"^this saved server is of version 1, this is version 2$"):
+        Server.restore(b"secagg server 1\n" + server[16:])
 
 
 def saved_in_every_state(folder: Path) -> list[tuple[bytes, bytes]]:

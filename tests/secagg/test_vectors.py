@@ -102,7 +102,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
     "a draw too many": lambda case: case["given"]["entropy"]["3"].append("00"),
     "no bytes": lambda case: case["bytes"].pop("dealing/3"),
     "an unknown operation": lambda case: case["operations"][3].update(op="client.old"),
-    "another format": lambda case: case.update(format="secagg vectors 2"),
+    "another format": lambda case: case.update(format="secagg vectors 1"),
 }
 
 

@@ -387,7 +387,7 @@ def bad_schedules(case: Case) -> None:
 def graphs(case: Case) -> None:
     """The circle and the neighbours of the sparse mode, and degrees that no circle has."""
     out = case.do("graph", {"ids": list(range(10)), "degree": 4, "seed": ""})
-    assert out["circle"] == [8, 4, 2, 9, 3, 6, 5, 7, 1, 0]
+    assert out["circle"] == [8, 0, 4, 6, 9, 5, 1, 7, 2, 3]
     for degree in (2, 6):
         seed = (SEED + (7).to_bytes(8, "little")).hex()
         case.do("graph", {"ids": [3 * k + 1 for k in range(8)], "degree": degree, "seed": seed})

@@ -14,10 +14,11 @@ import numpy as np
 from secagg import Member, Plan, Policy, codec, labels, reference
 from secagg.agreement.plan import LAYOUT, flat
 from secagg.crypto import hashtree
-from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey, digest
+from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey
 from secagg.crypto.shamir import PRIME
 from secagg.protocol import transcript
 from secagg.protocol.client_state import OPENING, Opening
+from secagg.protocol.journal import record_name
 from secagg.protocol.messages import (
     Bundle,
     Consistency,
@@ -91,7 +92,7 @@ def bad_plan_bytes(case: Case) -> None:
         "one byte short": good[:-1],
         "empty": b"",
         "version 0": b"\x00" + good[1:],
-        "version 2": b"\x02" + good[1:],
+        "version 1": b"\x01" + good[1:],
         "huge roster": good[:41] + b"\xff" * 4 + good[45:],
         "huge context": good[: -len(plan.context) - 4] + b"\xff" * 4 + plan.context,
         "no such encoding": good[: clip - 1] + b"\x02" + good[clip:],
@@ -218,26 +219,26 @@ def wire_errors(case: Case) -> None:
     """Bytes that are not exactly one message: a byte more or less, another version or type, lengths that the
     bytes do not hold (a few bytes that claim 4 GB cost nothing), lists out of order.
     """
-    changed: dict[str, bytes] = {"empty": b"", "version only": b"\x01"}
+    changed: dict[str, bytes] = {"empty": b"", "version only": b"\x02"}
     for name in SENT:
         good = case.session.get(name)
         changed[f"{name}: trailing byte"] = good + b"\x00"
         changed[f"{name}: one byte short"] = good[:-1]
         changed[f"{name}: version 0"] = b"\x00" + good[1:]
-        changed[f"{name}: version 2"] = b"\x02" + good[1:]
+        changed[f"{name}: version 1"] = b"\x01" + good[1:]
     changed |= {
-        "type 0": b"\x01\x00",
-        "type 10": b"\x01\x0a",
-        "plan of 4 GB": b"\x01\x02" + b"\xff" * 4,
-        "4 billion adverts": b"\x01\x02" + bytes(4) + b"\xff" * 4,
-        "65,536 adverts": b"\x01\x02" + bytes(4) + (65536).to_bytes(4, "little"),
-        "matrix of 2^64 words": b"\x01\x05" + bytes(4 + 4 + 64) + b"\xff" * 8,
-        "matrix without columns": b"\x01\x05" + bytes(4 + 4 + 64) + struct.pack("<II", 5, 0),
-        "disputes out of order": b"\x01\x05" + bytes(4) + struct.pack("<III", 2, 5, 3) + bytes(64 + 8),
-        "dispute twice": b"\x01\x05" + bytes(4) + struct.pack("<III", 2, 5, 5) + bytes(64 + 8),
-        "row twice": b"\x01\x06" + bytes(4) + struct.pack("<IHIHI", 2, 0, 1, 0, 1),
-        "2^20 + 1 rows": b"\x01\x06" + bytes(4) + (2**20 + 1).to_bytes(4, "little"),
-        "1025 commitments": b"\x01\x03" + bytes(4) + (1025).to_bytes(4, "little"),
+        "type 0": b"\x02\x00",
+        "type 10": b"\x02\x0a",
+        "plan of 4 GB": b"\x02\x02" + b"\xff" * 4,
+        "4 billion adverts": b"\x02\x02" + bytes(4) + b"\xff" * 4,
+        "65,536 adverts": b"\x02\x02" + bytes(4) + (65536).to_bytes(4, "little"),
+        "matrix of 2^64 words": b"\x02\x05" + bytes(4 + 4 + 64) + b"\xff" * 8,
+        "matrix without columns": b"\x02\x05" + bytes(4 + 4 + 64) + struct.pack("<II", 5, 0),
+        "disputes out of order": b"\x02\x05" + bytes(4) + struct.pack("<III", 2, 5, 3) + bytes(64 + 8),
+        "dispute twice": b"\x02\x05" + bytes(4) + struct.pack("<III", 2, 5, 5) + bytes(64 + 8),
+        "row twice": b"\x02\x06" + bytes(4) + struct.pack("<IHIHI", 2, 0, 1, 0, 1),
+        "2^20 + 1 rows": b"\x02\x06" + bytes(4) + (2**20 + 1).to_bytes(4, "little"),
+        "1025 commitments": b"\x02\x03" + bytes(4) + (1025).to_bytes(4, "little"),
     }
     for name, data in changed.items():
         case.do("message", {"message": case.give(name, data)}, "WireError")
@@ -647,7 +648,7 @@ def interrupted(case: Case) -> None:
     view = view_of(plan, memory.adverts, memory.dealers)
     survivors = tuple(member.id for member in honest.members)
     update = identity(client).public + plan.training_id + plan.round.to_bytes(8, "little")
-    name = digest(labels.OPENING_RECORD, update).hex()
+    name = record_name(labels.OPENING_RECORD, update)
     before = {
         "the same": (Opening(plan.hash, view, survivors, honest.groups), True),
         "more rows before": (Opening(plan.hash, view, survivors, (*honest.groups, (1, 1))), True),
@@ -736,7 +737,7 @@ def adverts_to_server(case: Case) -> None:
         "a key list": got(case, "keylist", KeyList),
         "trailing byte": encode(three) + b"\x00",
         "nothing": b"",
-        "version 2": b"\x02" + encode(three)[1:],
+        "version 1": b"\x01" + encode(three)[1:],
     }.items():
         bad.send(name, forged)
     case.do("server.receive", {"client": 12, "message": "advert/3"}, "UsageError")

@@ -205,6 +205,7 @@ def crossed_plan() -> Plan:
         colluders=2,
         policy=Policy(max_leverage=0.9),
         weights=tuple(range(1, 10)),
+        round=11,
     )
 
 
