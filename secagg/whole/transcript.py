@@ -13,6 +13,7 @@ from secagg import codec, labels
 from secagg.codec import Blob, Buffer
 from secagg.crypto.keys import digest
 from secagg.kernels.threads import spread, thread_count
+from secagg.protocol.journal import record_name
 from secagg.types import ClientId, GroupId, Ring32, u32
 from secagg.whole.messages import LAYOUTS, NO_VECTORS, Advert, Answer, Release
 
@@ -82,7 +83,7 @@ def release_statement(fingerprint: bytes, release: Release) -> bytes:
 
 def slot_name(identity: bytes, fingerprint: bytes, round: int) -> str:
     """The name of the exclusive record of one client's round: an answer or a release, never both."""
-    return digest(labels.ANSWER_RECORD, identity, fingerprint, u64(round)).hex()
+    return record_name(labels.ANSWER_RECORD, identity, fingerprint, u64(round))
 
 
 def mask_infos(
