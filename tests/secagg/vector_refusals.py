@@ -688,7 +688,6 @@ def two_copies(case: Case) -> None:
         "updates": {
             "short": {"f64": "00" * 8},
             "nan": {"f64": "00" * 40 + "000000000000f87f"},
-            "integers": {"i64": [0] * 6},
         }
     },
 )
@@ -698,7 +697,7 @@ def application_mistakes(case: Case) -> None:
     """
     request = {"client": "2", "message": "bundle/2", "as": "nothing"}
     case.do("client.receive", request, "UsageError")
-    for name in ("short", "nan", "integers"):
+    for name in ("short", "nan"):
         case.do("client.receive", {**request, "update": name}, "UsageError")
     case.do("client.state", {"client": "2"})
     case.do("client.receive", {**request, "update": "2", "as": "masked/2"})
