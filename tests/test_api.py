@@ -18,7 +18,7 @@ ENTRIES = {
 
 def needs_example(thing: object) -> bool:
     """Errors and interfaces are not called; `Client` and `Server` make the messages, not their users."""
-    if thing.__module__ == "secagg.protocol.messages":
+    if thing.__module__ in ("secagg.protocol.messages", "secagg.whole.messages"):
         return False
     interface = getattr(thing, "_is_protocol", False)
     return not (inspect.isclass(thing) and (issubclass(thing, BaseException) or interface))

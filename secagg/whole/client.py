@@ -11,70 +11,35 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from secagg.agreement.agreement import Agreement
 from secagg.agreement.terms import WHOLE
 from secagg.codec import BUFFERS, Buffer
-from secagg.crypto.keys import KEY_BYTES, AgreementKey, Identity, verify
+from secagg.crypto.keys import KEY_BYTES, AgreementKey, Identity
 from secagg.crypto.segments import Losses
 from secagg.errors import AlreadyUsed, PeerError, UsageError
-from secagg.types import ClientId, Entropy, Group, GroupId, Ring32
-from secagg.whole import client_state, encoding, flat, transcript
+from secagg.types import ClientId, Entropy, GroupId, Ring32
+from secagg.whole import client_state, encoding, transcript
+from secagg.whole.client_checks import Accepted, check_adverts, check_groups, check_releases, check_round
 from secagg.whole.client_state import (
     ANSWER_RECORD,
     RELEASE_RECORD,
     ClientMemory,
+    Giving,
     Pending,
     PrivateKey,
+    Repeated,
     Resend,
     State,
+    Stored,
     Task,
+    Update,
 )
 from secagg.whole.layout import layout
 from secagg.whole.masking import mask_keys, masked
 from secagg.whole.messages import AHEAD, Advert, Answer, Hello, Release, Round, ToClient, decode
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Update:
-    """What the application passes with `answer`."""
-
-    values: Any = field(repr=False)
-    context: bytes
-    out: Ring32 | None
-
-
-@dataclass(frozen=True, slots=True)
-class Giving:
-    """What the application passes with `release`."""
-
-    round: int
-
-
-@dataclass(frozen=True, slots=True)
-class Repeated:
-    """A Round of the round that was answered last."""
-
-    message: Round
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """What the application passes with `stored`."""
-
-    found: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A round whose message passed the first checks: it waits for the update."""
-
-    message: Round
-    mine: Advert
-    private: AgreementKey = field(repr=False)
-    released: frozenset[ClientId]
 
 
 class Client:
@@ -149,6 +114,19 @@ class Client:
         return self._state
 
     @property
+    def task(self) -> Task | None:
+        """The round that waits for its update, if any."""
+        accepted = self._accepted
+        if accepted is None:
+            return None
+        return Task(accepted.message.round, accepted.message.data, self._slot(accepted.message.round))
+
+    @property
+    def pending(self) -> Pending | None:
+        """What is to be stored before anything is sent, if anything: to try again after an error of the storage."""
+        return self._pending
+
+    @property
     def answered(self) -> int | None:
         """The last round that this client answered or released; None before the first."""
         return self._memory.answered[0] if self._memory.answered else None
@@ -184,7 +162,8 @@ class Client:
         """Go on after the spool and the slot's record are stored; `found` is a record that was already in the slot.
 
         Returns the name of the spool to send: the new one, or an earlier answer of the same round. AlreadyUsed if the
-        slot holds a release instead of an answer, or the other way round: then nothing is sent.
+        slot holds a release instead of an answer, or the other way round: then nothing is sent. If the slot of a task
+        is found to be filled before `answer`, call this instead of `answer`.
         """
         return self._step(Stored(found))  # type: ignore[no-any-return]
 
@@ -202,7 +181,7 @@ class Client:
 
     def _advertise(self, message: Hello) -> Advert:
         """A signed key for a round. Keys of rounds outside the window from this round on are forgotten."""
-        self._check_round(message.fingerprint, message.round)
+        check_round(self._agreement, self.me, message.fingerprint, message.round)
         if self.answered is not None and message.round <= self.answered:  # audit: no-advert-for-answered-round
             raise PeerError(f"the server asks for an advert of round {message.round}, but {self.answered} is answered")
         self._accepted = None
@@ -231,49 +210,22 @@ class Client:
     def _accept(self, message: Round) -> Task:
         """Checks 1 to 3: the agreement's round, a free slot, my own key."""
         round = message.round
-        self._check_round(message.fingerprint, round)
+        check_round(self._agreement, self.me, message.fingerprint, round)
         if self.answered is not None and round <= self.answered:  # audit: no-earlier-round
             raise PeerError(f"the server asks for round {round}, but round {self.answered} is answered")
-        ids = [advert.sender for advert in message.adverts]
-        if ids != sorted(set(ids)):
-            raise PeerError("the adverts of a round must be in the order of ids, one per client")
         private = self._private(round)
-        mine = next((advert for advert in message.adverts if advert.sender == self.me), None)
-        if mine is None or (mine.round, mine.key) != (round, private.public):  # audit: own-advert-unchanged
-            raise PeerError("the round shows an advert under my id that I did not send")
-        self._accepted = Accepted(message, mine, private, self._released(message))
-        return Task(round, message.data, self._slot(round))
-
-    def _released(self, message: Round) -> frozenset[ClientId]:
-        """The members that have signed a release of this round."""
-        ids = [release.sender for release in message.releases]
-        if ids != sorted(set(ids)) or self.me in ids:
-            raise PeerError("the releases of a round must be in the order of ids, one per client, and none of mine")
-        for release in message.releases:
-            if release.round != message.round or release.sender not in self._agreement.terms.identities:
-                raise PeerError(f"client {release.sender}: a release of another round or agreement")
-            statement = transcript.release_statement(self._memory.fingerprint, release)
-            # audit: mate-release-signed
-            verify(
-                self._agreement.terms.identities[release.sender], release.signature, statement, signer=release.sender
-            )
-        return frozenset(ids)
+        mine = check_adverts(message, self.me, private.public)
+        self._accepted = Accepted(message, mine, private, check_releases(self._agreement, self.me, message))
+        task = self.task
+        assert task is not None
+        return task
 
     def _resend(self, repeated: Repeated) -> Resend:
         """The spool again, byte for byte: nothing is derived a second time from a key and another update."""
-        self._check_round(repeated.message.fingerprint, repeated.message.round)
+        check_round(self._agreement, self.me, repeated.message.fingerprint, repeated.message.round)
         if self._memory.released:  # audit: released-round-not-answered
             raise PeerError(f"round {repeated.message.round} is released: I will not answer it")
         return Resend(repeated.message.round, self._memory.last.hex())
-
-    def _check_round(self, fingerprint: bytes, round: int) -> None:
-        if fingerprint != self._memory.fingerprint:  # audit: message-of-this-agreement
-            raise PeerError("the message belongs to another agreement")
-        terms = self._agreement.terms
-        if round not in terms.rounds:  # audit: round-in-agreement
-            raise PeerError(f"round {round} is not in the agreement: {terms.first_round} to {terms.last_round}")
-        if self.me not in layout(self._agreement, round).seats:  # audit: seated-clients-only
-            raise PeerError(f"I am not drawn for round {round}")
 
     def _slot(self, round: int) -> str:
         return transcript.slot_name(self._identity.public, self._memory.fingerprint, round)
@@ -285,7 +237,7 @@ class Client:
         memory, round = self._memory, message.round
         context = transcript.context_hash(message.data, given.context)
         encoded, losses = encoding.encode(self._agreement.terms, self.me, given.values)
-        groups, agreed, left_out = self._check_groups(self._accepted)
+        groups, agreed, left_out = check_groups(self._agreement, self.me, self._accepted)
         if not groups:  # audit: nothing-sent-without-group
             raise PeerError(
                 f"no group of round {round} can be answered: {next(iter(left_out.values()), 'none listed')}"
@@ -325,47 +277,6 @@ class Client:
         wanted = [t for t in range(round + 1, last + 1) if t not in have]
         return tuple(self._new_key(t) for t in wanted if self.me in layout(self._agreement, t).seats)
 
-    def _check_groups(
-        self, accepted: Accepted
-    ) -> tuple[list[tuple[GroupId, Group]], dict[ClientId, bytes], dict[GroupId, str]]:
-        """Check 5: the groups to answer, the secret agreed with each mate, and why other groups are left out.
-
-        A group is answered with all its members or not at all.
-        """
-        message, places = accepted.message, layout(self._agreement, accepted.message.round)
-        adverts = {advert.sender: advert for advert in message.adverts}
-        agreed: dict[ClientId, bytes] = {}
-        bad: dict[ClientId, str] = {}
-        groups, left_out = [], {}
-        for group in places.seats[self.me]:
-            members = flat.remaining(self._agreement, places, group, accepted.released)
-            if group not in message.groups:
-                left_out[group] = "the server did not list it"
-                continue
-            for mate in members:
-                if mate != self.me and mate not in agreed and mate not in bad:
-                    try:
-                        agreed[mate] = self._agree(accepted, mate, adverts.get(mate))
-                    except PeerError as why:
-                        bad[mate] = str(why)
-            why_not = next((bad[mate] for mate in members if mate in bad), "")
-            if why_not:  # audit: whole-group-or-none
-                left_out[group] = why_not
-            else:
-                groups.append((group, members))
-        return groups, agreed, left_out
-
-    def _agree(self, accepted: Accepted, mate: ClientId, advert: Advert | None) -> bytes:
-        """The secret that is shared with a mate, from its signed advert."""
-        if advert is None:
-            raise PeerError(f"client {mate}: no advert")
-        if advert.round != accepted.message.round:  # audit: advert-of-this-round
-            raise PeerError(f"client {mate}: an advert of round {advert.round}, expected {accepted.message.round}")
-        statement = transcript.advert_statement(self._memory.fingerprint, advert)
-        # audit: mate-advert-signed
-        verify(self._agreement.terms.identities[mate], advert.signature, statement, signer=mate)
-        return accepted.private.agree(advert.key)
-
     def _release(self, given: Giving) -> Pending:
         """The release takes the slot of the answer, so that only one of them can ever be sent.
 
@@ -386,23 +297,41 @@ class Client:
         return pending
 
     def _send(self, given: Stored) -> str:
-        """The slot is filled. Forget all keys up to this round; the answer stands, or an earlier one in its slot."""
-        pending, memory = self._pending, self._memory
+        """The slot is filled with what was pending, or was filled before."""
+        pending, self._pending = self._pending, None
         assert pending is not None
-        self._pending, added, self._next_keys = None, self._next_keys, ()
         record = pending.record if given.found is None else bytes(given.found)
-        answer = record.startswith(ANSWER_RECORD)
-        if self.answered is None or pending.round > self.answered:
-            keys = (*memory.keys, *added)
-            # audit: keys-erased-after-claim
-            memory.keys = tuple(sorted((key for key in keys if key.round > pending.round), key=lambda key: key.round))
-            memory.answered, memory.released = (pending.round,), int(not answer)
-            memory.last = record[len(ANSWER_RECORD) :] if answer else memory.last
-        if record != pending.record and not (answer and isinstance(pending.message, Answer)):
-            self._state = State.IDLE
-            # audit: slot-answer-or-release
-            raise AlreadyUsed(f"round {pending.round} has been answered or released before; nothing is sent")
-        return pending.name if record == pending.record else record[len(ANSWER_RECORD) :].hex()
+        self._settle(pending.round, record)
+        if record == pending.record:
+            return pending.name
+        return self._earlier(pending.round, record if isinstance(pending.message, Answer) else b"")
+
+    def _found(self, given: Stored) -> str:
+        """The slot of the task was filled before: by another process, or before this client was restored."""
+        if given.found is None:
+            raise UsageError("nothing is pending: call answer() first, or give the record that was found in the slot")
+        assert self._accepted is not None
+        round, self._accepted = self._accepted.message.round, None
+        self._settle(round, bytes(given.found))
+        return self._earlier(round, bytes(given.found))
+
+    def _settle(self, round: int, record: bytes) -> None:
+        """A filled slot ends its round: forget all keys up to it."""
+        memory, added, self._next_keys = self._memory, self._next_keys, ()
+        if self.answered is not None and round <= self.answered:
+            return  # a release of an earlier round
+        keys = (*memory.keys, *added)
+        # audit: keys-erased-after-claim
+        memory.keys = tuple(sorted((key for key in keys if key.round > round), key=lambda key: key.round))
+        memory.answered, memory.released = (round,), int(not record.startswith(ANSWER_RECORD))
+        memory.last = memory.last if memory.released else record[len(ANSWER_RECORD) :]
+
+    def _earlier(self, round: int, record: bytes) -> str:
+        """The spool of an earlier answer, which is sent again. A release and an answer exclude each other."""
+        self._state = State.IDLE  # also if this raises: the round is over
+        if not record.startswith(ANSWER_RECORD):  # audit: slot-answer-or-release
+            raise AlreadyUsed(f"round {round} has been answered or released before; nothing is sent")
+        return record[len(ANSWER_RECORD) :].hex()
 
     # --- state in bytes ------------------------------------------------------------------------------
 
@@ -449,6 +378,7 @@ STEPS: Final[Mapping[tuple[State, type], tuple[Handler, State]]] = {
     (State.IDLE, Giving): (Client._release, State.MASKED),
     (State.ASKED, Giving): (Client._release, State.MASKED),
     (State.MASKED, Stored): (Client._send, State.IDLE),
+    (State.ASKED, Stored): (Client._found, State.IDLE),
 }
 _MISPLACED: Final = {
     State.IDLE: "{} came, but no round waits for it: pass a Round to receive() first",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from secagg import codec
 from secagg.codec import U8, U64, Buffer, Fixed, Many, Struct
 from secagg.crypto.keys import KEY_BYTES
 from secagg.errors import SecAggError, UsageError
-from secagg.types import ClientId
+from secagg.types import ClientId, Ring32
 from secagg.whole import messages
-from secagg.whole.messages import AHEAD, Hash, Id
+from secagg.whole.messages import AHEAD, Hash, Id, Round
 
 MOST_KEYS: Final = AHEAD + 1  # of the round in progress and of those ahead
 ANSWER_RECORD: Final = b"answer "  # what begins the record of a slot; a hash follows
@@ -33,7 +33,11 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A round that waits for an update: what the server sent for it, and the slot that the answer will fill."""
+    """A round that waits for an update: what the server sent for it, and the slot that the answer will fill.
+
+    >>> Task(4, b"model", "00").round
+    4
+    """
 
     round: int
     data: bytes = field(repr=False)
@@ -42,7 +46,11 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Resend:
-    """This round is answered: load the spool of this name and send it again, byte for byte."""
+    """This round is answered: load the spool of this name and send it again, byte for byte.
+
+    >>> Resend(4, "00").name
+    '00'
+    """
 
     round: int
     name: str
@@ -54,6 +62,10 @@ class Pending:
 
     Both must be durable, and the slot exclusive: `Journal.create` gives what is already there. Then call
     `Client.stored`. After that, the spool named `obsolete` is not needed any more (empty: none).
+
+    >>> release = messages.Release(7, 1, bytes(64))
+    >>> sum(map(len, Pending(1, "00", release, "01", b"release ", "").parts))
+    78
     """
 
     round: int
@@ -67,6 +79,36 @@ class Pending:
     def parts(self) -> list[Buffer]:
         """The spool: the bytes of the message, in pieces."""
         return messages.parts(self.message)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Update:
+    """What the application passes with `answer`."""
+
+    values: Any = field(repr=False)
+    context: bytes
+    out: Ring32 | None
+
+
+@dataclass(frozen=True, slots=True)
+class Giving:
+    """What the application passes with `release`."""
+
+    round: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """A Round of the round that was answered last."""
+
+    message: Round
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What the application passes with `stored`."""
+
+    found: bytes | None
 
 
 @dataclass(frozen=True, slots=True)

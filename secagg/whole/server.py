@@ -88,26 +88,27 @@ class Server:
             raise UsageError(f"client {sender} is not a member of the agreement")
         if not isinstance(message, (*TYPES, *BUFFERS)):
             raise UsageError(f"expected bytes or a message class, got {type(message).__name__}")
-        with self._lock:  # audit: whole-server-lock
-            try:
-                if isinstance(message, BUFFERS):
-                    message = decode(message)  # type: ignore[assignment]
-                handler = STEPS.get((self.stage, type(message)))
-                if handler is None:
-                    raise PeerError(f"{type(message).__name__} is not a message to the server")
-                if message.sender != sender:  # type: ignore[union-attr] # audit: whole-sender-matches-channel
-                    raise PeerError(f"its message names client {message.sender}")  # type: ignore[union-attr]
-                handler(self, message)
-            except PeerError as bad:
-                return self._drop(sender, str(bad))
+        try:
+            if isinstance(message, BUFFERS):
+                message = decode(message)  # type: ignore[assignment]
+            if not isinstance(message, (Advert, Answer, Release)):
+                raise PeerError(f"{type(message).__name__} is not a message to the server")
+            if message.sender != sender:  # audit: whole-sender-matches-channel
+                raise PeerError(f"its message names client {message.sender}")
+            hash = self._checked_hash(message) if isinstance(message, Answer) else b""
+            with self._lock:  # audit: whole-server-lock
+                STEPS[self.stage, type(message)](self, message, hash)
+        except PeerError as bad:
+            return self._drop(sender, str(bad))
         return None
 
     def _drop(self, client: ClientId, reason: str) -> str:
-        if self.stage is Stage.OPEN and client not in self._memory.answers:
-            self._memory.dropouts.setdefault(client, reason)
+        with self._lock:
+            if self.stage is Stage.OPEN and client not in self._memory.answers:
+                self._memory.dropouts.setdefault(client, reason)
         return reason
 
-    def _take_advert(self, advert: Advert) -> None:
+    def _take_advert(self, advert: Advert, _: bytes = b"") -> None:
         """Keep a signed advert of this round or one ahead. After a round has begun, its adverts are fixed."""
         soonest = self._agreement.terms.first_round if self.round is None else self.round + 1
         if advert.round < soonest:
@@ -126,7 +127,7 @@ class Server:
         # audit: whole-server-checks-adverts
         verify(terms.identities[advert.sender], advert.signature, statement, signer=advert.sender)
 
-    def _take_release(self, release: Release) -> None:
+    def _take_release(self, release: Release, _: bytes) -> None:
         """Keep a signed release. With an answer of the same round, it convicts its sender."""
         terms, memory, sender = self._agreement.terms, self._memory, release.sender
         if release.round not in terms.rounds:
@@ -138,14 +139,27 @@ class Server:
         elif release.round == self.round and sender in memory.answers:
             memory.blamed[sender] = f"it signed an answer and a release of round {release.round}"
 
-    def _take_answer(self, answer: Answer) -> None:
-        """Check everything before anything is kept, then add each vector to the sum of its group."""
+    def _checked_hash(self, answer: Answer) -> bytes:
+        """The hash of an answer to this round, after every check. Empty if no round is open.
+
+        Hashing is done without the lock, so that answers of several clients are hashed at once.
+        """
+        with self._lock:
+            if self.stage is not Stage.OPEN:
+                return b""
+            self._check_answer(answer)
+        rows = transcript.row_hashes(answer.vectors, self._threads)
+        hash = transcript.answer_hash(self._memory.fingerprint, answer, rows)
+        identity = self._agreement.terms.identities[answer.sender]
+        # audit: answer-signed
+        verify(identity, answer.signature, transcript.answer_statement(hash), signer=answer.sender)
+        return hash
+
+    def _take_answer(self, answer: Answer, hash: bytes) -> None:
+        """Add each vector to the sum of its group."""
         memory, sender = self._memory, answer.sender
+        groups = self._check_answer(answer)  # again: another round may have begun since the hash was computed
         self._take_next(answer)
-        if answer.round != self.round:
-            raise PeerError(f"its answer is of round {answer.round}, expected {self.round}")
-        groups = self._check_answer(answer)
-        hash = self._signed_hash(answer)
         if sender in memory.answers:
             if memory.answers[sender][0] != hash:
                 memory.blamed[sender] = f"it signed two different answers for round {answer.round}"
@@ -167,6 +181,8 @@ class Server:
     def _check_answer(self, answer: Answer) -> tuple[GroupId, ...]:
         """The groups that an answer must have: all of its sender's groups that were complete."""
         memory, sender, round = self._memory, answer.sender, answer.round
+        if round != self.round:  # audit: answer-of-this-round
+            raise PeerError(f"its answer is of round {round}, expected {self.round}")
         if answer.context != memory.context:  # audit: answer-of-this-context
             raise PeerError("it answered with another context: it computed its update from other data")
         complete, mine = frozenset(memory.complete), self._layout.seats.get(sender, ())
@@ -191,15 +207,7 @@ class Server:
             self._hashes[group] = found
         return found
 
-    def _signed_hash(self, answer: Answer) -> bytes:
-        rows = transcript.row_hashes(answer.vectors, self._threads)
-        hash = transcript.answer_hash(self._memory.fingerprint, answer, rows)
-        identity = self._agreement.terms.identities[answer.sender]
-        # audit: answer-signed
-        verify(identity, answer.signature, transcript.answer_statement(hash), signer=answer.sender)
-        return hash
-
-    def _take_next(self, answer: Answer) -> None:
+    def _take_next(self, answer: Answer, _: bytes = b"") -> None:
         """An answer brings adverts of later rounds; each is signed and checked by itself."""
         for advert in answer.adverts:
             if advert.sender != answer.sender:
@@ -349,7 +357,7 @@ class Server:
         return server
 
 
-STEPS: Final[Mapping[tuple[Stage, type], Callable[[Server, Any], None]]] = {
+STEPS: Final[Mapping[tuple[Stage, type], Callable[[Server, Any, bytes], None]]] = {
     # (stage, message) -> handler; begin() and close() change the stage
     (Stage.IDLE, Advert): Server._take_advert,
     (Stage.OPEN, Advert): Server._take_advert,

@@ -7,12 +7,16 @@ always has its spool, and an answer that was sent once can be sent again, byte f
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from secagg.codec import Buffer
-from secagg.errors import UsageError
+from secagg.errors import JournalError, UsageError
 from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
+from secagg.protocol.journal import load as read_record
+from secagg.protocol.journal import store as create_record
 from secagg.types import Ring32
 from secagg.whole.client import Client
 from secagg.whole.client_state import Pending
@@ -25,10 +29,14 @@ class Store(Protocol):
     >>> store: Store = MemoryStore()
     """
 
+    def look(self, slot: str) -> bytes | None:
+        """The record in a slot, or None."""
+        ...
+
     def keep(self, pending: Pending) -> bytes | None:
         """Store the spool durably, then claim the slot. None, or the record that the slot already had.
 
-        It must be atomic between processes. Raise to refuse; then nothing is sent.
+        It must be atomic between processes. Raise JournalError to refuse; then nothing is sent.
         """
         ...
 
@@ -49,9 +57,12 @@ class MemoryStore:
         self._journal = journal if journal is not None else MemoryJournal()
         self._spools: dict[str, bytes] = {}
 
+    def look(self, slot: str) -> bytes | None:
+        return read_record(self._journal, slot)
+
     def keep(self, pending: Pending) -> bytes | None:
         self._spools[pending.name] = b"".join(pending.parts)
-        found = self._journal.create(pending.slot, pending.record)
+        found = create_record(self._journal, pending.slot, pending.record)
         self._spools.pop(pending.obsolete if found is None else "", None)
         return found
 
@@ -70,7 +81,7 @@ class SlotStore(MemoryStore):
     """
 
     def keep(self, pending: Pending) -> bytes | None:
-        return self._journal.create(pending.slot, pending.record)
+        return create_record(self._journal, pending.slot, pending.record)
 
 
 class FileStore:
@@ -83,50 +94,72 @@ class FileStore:
     """
 
     def __init__(self, folder: Path | str, journal: Journal | None = None) -> None:
+        self._journal = journal if journal is not None else FileJournal(folder)
         self._folder = Path(folder)
-        self._journal = journal if journal is not None else FileJournal(self._folder)
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with _typed(f"open {folder}"):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def look(self, slot: str) -> bytes | None:
+        return read_record(self._journal, slot)
 
     def keep(self, pending: Pending) -> bytes | None:
-        draft = self._path(pending.name).with_suffix(f".{os.getpid()}.{os.urandom(8).hex()}")
+        with _typed(f"store the spool {pending.name}"):
+            self._write(self._path(pending.name), pending.parts)
+        found = create_record(self._journal, pending.slot, pending.record)
+        with suppress(OSError):  # a spool that stays behind does no harm
+            if found is None and pending.obsolete:
+                self._path(pending.obsolete).unlink(missing_ok=True)
+            elif found not in (None, pending.record):
+                self._path(pending.name).unlink(missing_ok=True)
+        return found
+
+    def _write(self, final: Path, parts: list[Buffer]) -> None:
+        """Written beside its name, synced, then renamed: nobody reads half a spool."""
+        draft = final.with_suffix(f".{os.getpid()}.{os.urandom(8).hex()}")
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(handle, "wb") as file:
-                file.writelines(pending.parts)
+                file.writelines(parts)
                 file.flush()
                 os.fsync(file.fileno())  # audit: spool-synced
-            os.replace(draft, self._path(pending.name))
+            os.replace(draft, final)
         finally:
             draft.unlink(missing_ok=True)
-        self._sync_folder()  # audit: spool-folder-synced
-        found = self._journal.create(pending.slot, pending.record)
-        if found is None and pending.obsolete:
-            self._path(pending.obsolete).unlink(missing_ok=True)
-        elif found not in (None, pending.record):
-            self._path(pending.name).unlink(missing_ok=True)
-        return found
+        folder = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # audit: spool-folder-synced
+        finally:
+            os.close(folder)
 
     def load(self, name: str) -> Buffer:
         try:
-            return self._path(name).read_bytes()
-        except FileNotFoundError:
-            raise UsageError(f"no spool {name} is stored here") from None
+            with _typed(f"read the spool {name}"):
+                return self._path(name).read_bytes()
+        except JournalError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise UsageError(f"no spool {name} is stored here") from None
+            raise
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.spool"
 
-    def _sync_folder(self) -> None:
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+
+@contextmanager
+def _typed(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        reason = f"{error.strerror or error} ({type(error).__name__})"
+        raise JournalError(f"the store could not {what}: {reason}; nothing was sent: repair it and retry") from error
 
 
 def respond(
     client: Client, store: Store, update: Any, *, context: bytes = b"", out: Ring32 | None = None
 ) -> list[Buffer]:
     """Answer the task that a client has: mask, store, and give the bytes to send, in pieces.
+
+    If the slot of the round is filled, the spool of that answer is sent again and the update is not used. After a
+    JournalError nothing was sent: repair the storage and call it again; the update is not masked a second time.
 
     >>> from secagg.simulation import make_agreement
     >>> from secagg.whole import Client, Hello, MemoryStore, Server, respond
@@ -142,6 +175,13 @@ def respond(
     >>> server.close().sum((0, 0))
     array([1, 2, 4])
     """
-    pending = client.answer(update, context=context, out=out)
+    if client.pending is None:
+        task = client.task
+        found = task and store.look(task.slot)
+        if found:  # audit: filled-slot-found-first
+            return [store.load(client.stored(found))]
+        client.answer(update, context=context, out=out)
+    pending = client.pending
+    assert pending is not None
     name = client.stored(store.keep(pending))
     return pending.parts if name == pending.name else [store.load(name)]

@@ -1,0 +1,104 @@
+"""What a client demands of a message from the server. A message that fails is refused; a group that fails is left out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from secagg.agreement.agreement import Agreement
+from secagg.crypto.keys import AgreementKey, verify
+from secagg.errors import PeerError
+from secagg.types import ClientId, Group, GroupId
+from secagg.whole import flat, transcript
+from secagg.whole.layout import layout
+from secagg.whole.messages import Advert, Round
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A round whose message passed the first checks: it waits for the update."""
+
+    message: Round
+    mine: Advert
+    private: AgreementKey = field(repr=False)
+    released: frozenset[ClientId]
+
+
+def check_round(agreement: Agreement, me: ClientId, fingerprint: bytes, round: int) -> None:
+    """The message belongs to this agreement and to a round of it that this client is drawn for."""
+    if fingerprint != agreement.fingerprint:  # audit: message-of-this-agreement
+        raise PeerError("the message belongs to another agreement")
+    terms = agreement.terms
+    if round not in terms.rounds:  # audit: round-in-agreement
+        raise PeerError(f"round {round} is not in the agreement: {terms.first_round} to {terms.last_round}")
+    if me not in layout(agreement, round).seats:  # audit: seated-clients-only
+        raise PeerError(f"I am not drawn for round {round}")
+
+
+def check_adverts(message: Round, me: ClientId, key: bytes) -> Advert:
+    """One advert per client, in order, and my own with the key that I sent."""
+    ids = [advert.sender for advert in message.adverts]
+    if ids != sorted(set(ids)):  # audit: round-adverts-once
+        raise PeerError("the adverts of a round must be in the order of ids, one per client")
+    mine = next((advert for advert in message.adverts if advert.sender == me), None)
+    if mine is None or (mine.round, mine.key) != (message.round, key):  # audit: own-advert-unchanged
+        raise PeerError("the round shows an advert under my id that I did not send")
+    return mine
+
+
+def check_releases(agreement: Agreement, me: ClientId, message: Round) -> frozenset[ClientId]:
+    """The members that have signed a release of this round."""
+    identities = agreement.terms.identities
+    ids = [release.sender for release in message.releases]
+    if ids != sorted(set(ids)) or me in ids:
+        raise PeerError("the releases of a round must be in the order of ids, one per client, and none of mine")
+    for release in message.releases:
+        # audit: release-of-this-round
+        if release.round != message.round or release.sender not in identities:
+            raise PeerError(f"client {release.sender}: a release of another round or agreement")
+        statement = transcript.release_statement(agreement.fingerprint, release)
+        # audit: mate-release-signed
+        verify(identities[release.sender], release.signature, statement, signer=release.sender)
+    return frozenset(ids)
+
+
+def check_groups(
+    agreement: Agreement, me: ClientId, accepted: Accepted
+) -> tuple[list[tuple[GroupId, Group]], dict[ClientId, bytes], dict[GroupId, str]]:
+    """The groups to answer, the secret agreed with each mate, and why other groups are left out.
+
+    A group is answered with all its members or not at all.
+    """
+    message, places = accepted.message, layout(agreement, accepted.message.round)
+    adverts = {advert.sender: advert for advert in message.adverts}
+    agreed: dict[ClientId, bytes] = {}
+    bad: dict[ClientId, str] = {}
+    groups, left_out = [], {}
+    for group in places.seats[me]:
+        members = flat.remaining(agreement, places, group, accepted.released)
+        if group not in message.groups:
+            left_out[group] = "the server did not list it"
+            continue
+        for mate in members:
+            if mate != me and mate not in agreed and mate not in bad:
+                try:
+                    agreed[mate] = _agree(agreement, accepted, mate, adverts.get(mate))
+                except PeerError as why:
+                    bad[mate] = str(why)
+        why_not = next((bad[mate] for mate in members if mate in bad), "")
+        if why_not:
+            left_out[group] = why_not
+        else:
+            groups.append((group, members))
+    return groups, agreed, left_out
+
+
+def _agree(agreement: Agreement, accepted: Accepted, mate: ClientId, advert: Advert | None) -> bytes:
+    """The secret that is shared with a mate, from its signed advert."""
+    if advert is None:
+        raise PeerError(f"client {mate}: no advert")
+    if advert.round != accepted.message.round:  # audit: advert-of-this-round
+        raise PeerError(f"client {mate}: an advert of round {advert.round}, expected {accepted.message.round}")
+    statement = transcript.advert_statement(agreement.fingerprint, advert)
+    # audit: mate-advert-signed
+    verify(agreement.terms.identities[mate], advert.signature, statement, signer=mate)
+    return accepted.private.agree(advert.key)
