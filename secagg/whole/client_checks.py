@@ -1,4 +1,4 @@
-"""What a client demands of a message from the server. A message that fails is refused; a group that fails is left out."""
+"""What a client demands of a message from the server. A bad message is refused; a bad group is left out."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def check_groups(
                 except PeerError as why:
                     bad[mate] = str(why)
         why_not = next((bad[mate] for mate in members if mate in bad), "")
-        if why_not:
+        if why_not:  # audit: whole-group-or-none
             left_out[group] = why_not
         else:
             groups.append((group, members))
