@@ -61,7 +61,7 @@ class Table:
         return self._values.get(key, default)
 
     def text(self, key: str, default: str | None = None) -> str:
-        return self._typed(key, str, "text", default)
+        return str(self._typed(key, str, "text", default))
 
     def whole(self, key: str, default: int | None = None, *, most: int = MOST_ROUND) -> int:
         value: int = self._typed(key, int, "a whole number", default)

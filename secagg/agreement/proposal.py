@@ -126,7 +126,8 @@ class Proposal:
                     culprit=part.member,
                 )
             known[part.member] = part
-        return replace(self, **{name: known})
+        more: dict[str, Any] = {name: known}
+        return replace(self, **more)
 
     def check(self, part: Part) -> None:
         """PeerError unless this part is right for these terms and what is already here."""

@@ -5,7 +5,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 
 import secagg
-from secagg.cli import demo, exposure
+from secagg.cli import agree, demo, exposure, identity
 from secagg.errors import SecAggError
 
 
@@ -16,6 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     demo.add_parser(commands)
     exposure.add_parser(commands)
+    identity.add_parser(commands)
+    agree.add_parser(commands)
     options = parser.parse_args(arguments)
     try:
         return int(options.command(options))
