@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = {
     "secagg": (
         ("secagg.errors", "secagg.labels", "secagg.types"),
+        ("secagg.arguments",),
         ("secagg.kernels",),
         ("secagg.crypto", "secagg.exposure", "secagg.codec"),
         ("secagg.agreement",),

@@ -13,6 +13,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from secagg import labels
+from secagg.arguments import drawn, each, raw, whole
 from secagg.crypto.keys import KEY_BYTES, hkdf_each
 from secagg.errors import PeerError, UsageError
 from secagg.types import ClientId, Entropy, u32
@@ -22,14 +23,15 @@ BOX_OVERHEAD: Final = NONCE_BYTES + 16
 
 
 def _address(plan_hash: bytes, sender: ClientId, receiver: ClientId) -> bytes:
+    raw("plan_hash", plan_hash)
+    for name, end in (("sender", sender), ("receiver", receiver)):
+        whole(name, end, 0, 2**32 - 1)
     # audit: box-binds-pair box-binds-plan
     return labels.SHARE_BOX + plan_hash + u32(sender) + u32(receiver)
 
 
 def _cipher(key: bytes) -> AESGCM:
-    if len(key) != KEY_BYTES:
-        raise UsageError(f"a box key has {KEY_BYTES} bytes, not {len(key)}")
-    return AESGCM(key)
+    return AESGCM(raw("key", key, KEY_BYTES))
 
 
 def box_keys(agreed: Sequence[bytes], plan_hash: bytes, ends: Sequence[tuple[ClientId, ClientId]]) -> list[bytes]:
@@ -40,8 +42,11 @@ def box_keys(agreed: Sequence[bytes], plan_hash: bytes, ends: Sequence[tuple[Cli
     >>> box_keys([bytes(32)], b"run 1", [(1, 2)]) == box_keys([bytes(32)], b"run 1", [(2, 1)])
     False
     """
+    agreed, ends = each("agreed", agreed, bytes), each("ends", ends, tuple)
     if len(agreed) != len(ends) or any(len(secret) != KEY_BYTES for secret in agreed):
         raise UsageError(f"expected one agreed secret of {KEY_BYTES} bytes per pair, got {len(agreed)} secrets")
+    if any(len(pair) != 2 for pair in ends):
+        raise UsageError("ends: expected pairs (sender, receiver)")
     if not ends:
         return []
     # audit: box-keys-bind-pair-and-plan
@@ -60,8 +65,8 @@ def seal(
     >>> unseal(key, b"run 1", 1, 2, seal(key, b"run 1", 1, 2, b"hello"))
     b'hello'
     """
-    nonce = entropy(NONCE_BYTES)
-    return nonce + _cipher(key).encrypt(nonce, content, _address(plan_hash, sender, receiver))
+    nonce = drawn(entropy, NONCE_BYTES)
+    return nonce + _cipher(key).encrypt(nonce, raw("content", content), _address(plan_hash, sender, receiver))
 
 
 def unseal(key: bytes, plan_hash: bytes, sender: ClientId, receiver: ClientId, box: bytes) -> bytes:
@@ -71,7 +76,7 @@ def unseal(key: bytes, plan_hash: bytes, sender: ClientId, receiver: ClientId, b
     Traceback (most recent call last):
     secagg.errors.PeerError: the box from client 1 does not open
     """
-    cipher, address = _cipher(key), _address(plan_hash, sender, receiver)
+    cipher, address, box = _cipher(key), _address(plan_hash, sender, receiver), raw("box", box)
     try:
         return cipher.decrypt(box[:NONCE_BYTES], box[NONCE_BYTES:], address)
     except (InvalidTag, ValueError):  # audit: box-authenticated

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from secagg.arguments import real, whole
 from secagg.crypto.arrays import check_source
 from secagg.errors import UsageError
 from secagg.kernels.threads import Result, cores, spread
@@ -45,7 +46,8 @@ class FixedPoint:
     clip: float
 
     def __post_init__(self) -> None:
-        _check_clients(self.clients)
+        object.__setattr__(self, "clients", whole("clients", self.clients, least=1))
+        object.__setattr__(self, "clip", real("clip", self.clip))
         if not (self.clip >= LEAST_CLIP and self.clients * self.clip <= FLOAT32_MAX):
             raise UsageError(f"{self.clients} values of ±{self.clip} do not fit float32 (clip >= {LEAST_CLIP})")
         if round(self.clip * self.scale) < 1:
@@ -76,6 +78,7 @@ class FixedPoint:
 
     def encode_into(self, values: npt.NDArray[Any], weight: float, encoded: Ring32) -> tuple[int, int]:
         """`encode` for a vector of float32 or float64; the numbers of clipped values and of those that became zero."""
+        weight = real("weight", weight)
         if not (_normal(weight) and _normal(weight * self.scale)):
             raise UsageError(f"a weight is a positive number, not {weight}")
         from secagg.kernels import vectors
@@ -98,9 +101,10 @@ class FixedPoint:
         float64: the same on every machine. `out` may also be float32, to which the values are then rounded.
         """
         total = checked_total(total)
+        divisor = real("divisor", divisor)
         if not (_normal(divisor) and _normal(divisor * self.scale) and _normal(1 / (divisor * self.scale))):
             raise UsageError(f"a divisor is a positive number, not {divisor}")
-        values = target(out, len(total), np.float32 if out is not None and out.dtype == np.float32 else np.float64)
+        values = target(out, len(total), np.float32 if getattr(out, "dtype", None) == np.float32 else np.float64)
         from secagg.kernels import vectors
 
         factor = 1 / (divisor * self.scale)
@@ -121,9 +125,10 @@ class Integers:
     bound: int
 
     def __post_init__(self) -> None:
-        _check_clients(self.clients)
+        object.__setattr__(self, "clients", whole("clients", self.clients, least=1))
+        object.__setattr__(self, "bound", whole("bound", self.bound, least=0))
         # audit: integer-sum-never-wraps
-        if not (isinstance(self.bound, int) and self.bound >= 0 and self.clients * self.bound < HALF_RING):
+        if self.clients * self.bound >= HALF_RING:
             raise UsageError(
                 f"the sum of {self.clients} integers of ±{self.bound} could wrap mod 2^32; give floats, or smaller ones"
             )
@@ -175,11 +180,6 @@ def _frac_bits(clients: int, clip: float) -> int:
         bits -= 1
 
 
-def _check_clients(clients: int) -> None:
-    if not (isinstance(clients, int) and clients >= 1):
-        raise UsageError(f"clients must be a positive integer, not {clients}")
-
-
 def _spread(work: Callable[[int, int], Result], length: int) -> list[Result]:
     return spread(work, 0, length, step=_PIECE, threads=max(1, min(cores(), length // (2 * _PIECE))))
 
@@ -201,7 +201,7 @@ def checked_total(total: Ring32) -> Ring32:
 def target(out: npt.NDArray[Any] | None, length: int, dtype: type[np.generic]) -> npt.NDArray[Any]:
     if out is None:
         return np.empty(length, dtype)
-    if out.dtype != dtype or out.shape != (length,) or not out.flags.carray:
+    if not isinstance(out, np.ndarray) or out.dtype != dtype or out.shape != (length,) or not out.flags.carray:
         raise UsageError(f"out must be a contiguous, writable vector of {length} {np.dtype(dtype)}")
     return out
 

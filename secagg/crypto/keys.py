@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from nacl.bindings import crypto_scalarmult, crypto_sign_open
 from nacl.exceptions import BadSignatureError, CryptoError
 
+from secagg.arguments import BUFFERS, drawn, raw, whole
 from secagg.crypto.hashing import sha256_each
 from secagg.errors import PeerError, SecAggError, UsageError
 from secagg.types import Bytes, ClientId, Entropy
@@ -48,10 +49,9 @@ def hkdf(secret: bytes, info: bytes, length: int = 32) -> bytes:
     >>> hkdf(bytes(32), b"my protocol/v1/file key", length=16).hex()
     '676766e58a203b89d5070fff1581123d'
     """
-    if not 0 < length <= 32:
-        raise UsageError(f"hkdf gives 1 to 32 bytes, not {length}")
-    extracted = hmac.digest(bytes(32), secret, "sha256")
-    return hmac.digest(extracted, info + b"\x01", "sha256")[:length]
+    length = whole("length", length, 1, 32)
+    extracted = hmac.digest(bytes(32), raw("secret", secret), "sha256")
+    return hmac.digest(extracted, raw("info", info) + b"\x01", "sha256")[:length]
 
 
 def hkdf_each(secrets: Bytes, infos: Bytes) -> Bytes:
@@ -76,7 +76,7 @@ def digest(label: bytes, *parts: bytes) -> bytes:
 
 def check_public_key(public: bytes) -> bytes:
     """Refuse low-order and non-canonical X25519 public keys, so that no agreement is all zeros."""
-    if len(public) != KEY_BYTES:
+    if len(raw("public", public)) != KEY_BYTES:
         raise PeerError(f"an X25519 key has 32 bytes, not {len(public)}")
     if int.from_bytes(public, "little") >= _FIELD_25519:  # audit: non-canonical-refused
         raise PeerError("non-canonical X25519 key")
@@ -99,15 +99,13 @@ class AgreementKey:
 
     @classmethod
     def generate(cls, entropy: Entropy = os.urandom) -> AgreementKey:
-        return cls.from_private(entropy(KEY_BYTES))
+        return cls.from_private(drawn(entropy, KEY_BYTES))
 
     @classmethod
     def from_private(cls, private: bytes) -> AgreementKey:
-        if len(private) != KEY_BYTES:
-            # audit: agreement-key-length
-            raise UsageError(f"an X25519 private key has 32 bytes, not {len(private)}")
+        private = raw("an X25519 private key", private, KEY_BYTES)  # audit: agreement-key-length
         key = X25519PrivateKey.from_private_bytes(private)
-        return cls(key.public_key().public_bytes_raw(), bytes(private))
+        return cls(key.public_key().public_bytes_raw(), private)
 
     def __reduce_ex__(self, protocol: object) -> str:
         raise UsageError("an agreement key is not copied or pickled")  # audit: agreement-key-not-copied
@@ -131,14 +129,17 @@ class Identity:
     private: bytes = field(repr=False)  # audit: repr-hides-identity
     public: bytes
 
+    def __post_init__(self) -> None:
+        raw("an Ed25519 private key", self.private, KEY_BYTES)
+        raw("an Ed25519 public key", self.public, KEY_BYTES)
+
     @classmethod
     def generate(cls, entropy: Entropy = os.urandom) -> Identity:
-        return cls.from_private(entropy(KEY_BYTES))
+        return cls.from_private(drawn(entropy, KEY_BYTES))
 
     @classmethod
     def from_private(cls, private: bytes) -> Identity:
-        if len(private) != KEY_BYTES:
-            raise UsageError(f"an Ed25519 private key has 32 bytes, not {len(private)}")
+        private = raw("an Ed25519 private key", private, KEY_BYTES)
         key = Ed25519PrivateKey.from_private_bytes(private)
         return cls(private, key.public_key().public_bytes_raw())
 
@@ -146,7 +147,7 @@ class Identity:
         raise UsageError("an identity is not copied or pickled; store its private bytes with care")
 
     def sign(self, message: bytes) -> bytes:
-        return Ed25519PrivateKey.from_private_bytes(self.private).sign(message)
+        return Ed25519PrivateKey.from_private_bytes(self.private).sign(raw("message", message))
 
 
 def verify(public: bytes, signature: bytes, message: bytes, *, signer: ClientId) -> None:
@@ -156,6 +157,8 @@ def verify(public: bytes, signature: bytes, message: bytes, *, signer: ClientId)
     Traceback (most recent call last):
     secagg.errors.PeerError: client 7: wrong signature
     """
+    if not (isinstance(public, BUFFERS) and isinstance(signature, BUFFERS) and isinstance(message, BUFFERS)):
+        raise UsageError("expected the public key, the signature and the message as bytes")
     _check_library()  # audit: libsodium-rule
     if not _accepts(public, signature, message):  # audit: signature-verified
         # audit: wrong-signature-names-signer

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from secagg import labels
+from secagg.arguments import each, whole
 from secagg.crypto.keys import hkdf, hkdf_each
 from secagg.errors import SecAggError, UsageError
 from secagg.kernels.threads import spread, thread_count, together
@@ -72,9 +73,7 @@ def mask(key: bytes, length: int) -> Ring32:
     >>> mask(bytes(16), 3)
     array([3561744742,  992774895, 1509575816], dtype=uint32)
     """
-    if length < 0:
-        raise UsageError(f"a mask has 0 words or more, not {length}")
-    words = np.zeros(length, np.uint32)
+    words = np.zeros(whole("length", length, 0, 2**31 - 1), np.uint32)
     add_masks(words, [key], [1])
     return words
 
@@ -91,13 +90,9 @@ def add_masks(vector: Ring32, keys: Keys, signs: Signs, *, offset: int = 0, thre
     >>> vector
     array([1, 2, 3], dtype=uint32)
     """
-    if vector.dtype != np.uint32 or vector.ndim != 1 or not vector.flags.carray:
+    if not isinstance(vector, np.ndarray) or vector.dtype != np.uint32 or vector.ndim != 1 or not vector.flags.carray:
         raise UsageError("masks are added to a writable, contiguous, aligned uint32 vector")
-    if not isinstance(offset, (int, np.integer)):
-        raise UsageError(f"an offset is a whole number, not {type(offset).__name__}")
-    offset = int(offset)  # kernels use signed 64-bit numbers
-    if not 0 <= offset <= MAX_WORDS - len(vector):
-        raise UsageError(f"offset {offset} is outside the stream")
+    offset = whole("offset", offset, 0, MAX_WORDS - len(vector))  # kernels use signed 64-bit numbers
     key_bytes, directions = _key_array(keys), _sign_array(signs)
     if len(directions) != len(key_bytes):
         raise UsageError(f"{len(key_bytes)} keys but {len(directions)} signs")
@@ -111,6 +106,7 @@ def _key_array(keys: Keys) -> Bytes:
         if keys.dtype != np.uint8 or keys.ndim != 2 or keys.shape[1] != MASK_KEY_BYTES:
             raise UsageError(f"keys are an array of uint8 with {MASK_KEY_BYTES} columns")
         return np.array(keys, order="C")
+    keys = each("keys", keys, bytes)
     if {*map(len, keys)} - {MASK_KEY_BYTES}:
         raise UsageError(f"a mask key has {MASK_KEY_BYTES} bytes")
     return np.frombuffer(bytearray().join(keys), np.uint8).reshape(-1, MASK_KEY_BYTES)
@@ -121,8 +117,9 @@ def _sign_array(signs: Signs) -> npt.NDArray[np.int64]:
         valid = signs.ndim == 1 and signs.dtype.kind in "iu" and bool((np.abs(signs) == 1).all())
     else:
         try:
+            signs = tuple(signs)
             valid = {*signs} <= {1, -1}
-        except TypeError:  # unhashable, so not a number
+        except TypeError:  # no collection, or unhashable items, which are not numbers
             valid = False
     if not valid:
         raise UsageError("a sign is +1 or -1")
@@ -199,6 +196,8 @@ def use_backend(name: str) -> Iterator[None]:
     ...     backend()
     'openssl'
     """
+    if name not in BACKENDS:
+        raise UsageError(f"no backend {name!r}; choose one of {', '.join(BACKENDS)}")
     token = _forced.set(name)
     try:
         backend()

@@ -8,12 +8,12 @@ import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from operator import index
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from secagg.arguments import each, real, whole
 from secagg.crypto.arrays import Array, plain_array
 from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers, checked_total, target
 from secagg.errors import EntryVanished, LossWarning, UsageError
@@ -42,25 +42,16 @@ class Segment:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or len(self.name) > MOST_NAME or not self.name.isprintable():
             raise UsageError(f"name of a segment: expected at most {MOST_NAME} printable characters, got {self.name!r}")
-        try:
-            object.__setattr__(self, "shape", tuple(index(side) for side in self.shape))
-        except TypeError:
-            raise UsageError(
-                f"segment {self.name!r}: shape must be a tuple of whole numbers, got {self.shape!r}"
-            ) from None
+        where = f"segment {self.name!r}: shape"
+        object.__setattr__(self, "shape", tuple(whole(where, side) for side in each(where, self.shape, object)))
         if not all(side >= 1 for side in self.shape) or self.length > MOST_LENGTH:
             raise UsageError(f"segment {self.name!r}: expected 1 to {MOST_LENGTH} values, got shape {self.shape}")
         if (self.clip is None) == (self.bound is None):
             raise UsageError(f"segment {self.name!r}: give either clip (for floats) or bound (for integers)")
         if self.clip is not None:
-            if not isinstance(self.clip, int | float | np.floating) or not math.isfinite(self.clip):
-                raise UsageError(f"segment {self.name!r}: clip must be a finite number, got {self.clip!r}")
-            object.__setattr__(self, "clip", float(self.clip))
+            object.__setattr__(self, "clip", real(f"segment {self.name!r}: clip", self.clip))
         else:
-            try:
-                object.__setattr__(self, "bound", index(self.bound))  # type: ignore[arg-type]
-            except TypeError:
-                raise UsageError(f"segment {self.name!r}: bound must be a whole number, got {self.bound!r}") from None
+            object.__setattr__(self, "bound", whole(f"segment {self.name!r}: bound", self.bound))
 
     @property
     def length(self) -> int:
@@ -123,12 +114,9 @@ class Segments:
     length: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        try:
-            segments = tuple(self.segments)
-        except TypeError:
-            segments = ()
-        if not segments or not all(isinstance(segment, Segment) for segment in segments):
-            raise UsageError(f"segments: expected a tuple of Segment, got {self.segments!r}")
+        segments = each("segments", self.segments, Segment)
+        if not segments:
+            raise UsageError("segments: expected at least one Segment, got none")
         names = [segment.name for segment in segments]
         if len(set(names)) < len(names) or (len(names) > 1 and "" in names):
             raise UsageError(f"segments: expected a different name for each, got {names}")

@@ -19,6 +19,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from secagg.arguments import drawn, each, raw, whole
 from secagg.errors import UsageError
 from secagg.types import Bytes, Entropy
 
@@ -40,6 +41,11 @@ class Share:
     threshold: int
     value: bytes = field(repr=False)
 
+    def __post_init__(self) -> None:
+        whole("index of a share", self.index, 1, MAX_INDEX)
+        whole("threshold of a share", self.threshold, 1, MAX_INDEX)
+        raw("value of a share", self.value, SHARE_BYTES)
+
 
 def split(secret: bytes, threshold: int, holders: int, entropy: Entropy = os.urandom) -> list[Share]:
     """Split 32 bytes into shares with the indices 1 to `holders`. Any `threshold` of them give the secret.
@@ -49,7 +55,8 @@ def split(secret: bytes, threshold: int, holders: int, entropy: Entropy = os.ura
     >>> combine(shares[2:]) == secret
     True
     """
-    (values,) = split_each([secret], threshold, range(1, holders + 1), entropy)
+    places = range(1, whole("holders", holders, 1, MAX_INDEX) + 1)
+    (values,) = split_each([raw("secret", secret)], threshold, places, entropy)
     return [Share(index, threshold, value.tobytes()) for index, value in enumerate(values, start=1)]
 
 
@@ -60,6 +67,7 @@ def combine(shares: Sequence[Share]) -> bytes:
     Traceback (most recent call last):
     secagg.errors.UsageError: expected at least 3 shares, got 2
     """
+    shares = each("shares", shares, Share)
     thresholds = {share.threshold for share in shares}
     if len(thresholds) != 1:
         raise UsageError(f"expected shares with one threshold, got {sorted(thresholds)}")
@@ -83,8 +91,7 @@ def split_each(
     p. The candidates below p are a_1, a_2, ... in the order drawn. All field elements are equally likely, 0 included.
     """
     points = _checked_indices(indices)
-    if not 1 <= threshold <= len(points):
-        raise UsageError(f"the threshold of {len(points)} holders is 1 to {len(points)}, not {threshold}")
+    threshold = whole("threshold", threshold, 1, len(points))
     if any(len(secret) != SECRET_BYTES for secret in secrets):
         raise UsageError(f"a secret has {SECRET_BYTES} bytes")
     polynomials = np.zeros((len(secrets), threshold, SHARE_BYTES), np.uint8)
@@ -148,9 +155,7 @@ def _draw(count: int, entropy: Entropy) -> Bytes:
     kept = np.empty((0, SHARE_BYTES), np.uint8)
     need = count
     while need:
-        stream = entropy(SHARE_BYTES * need)
-        if len(stream) != SHARE_BYTES * need:
-            raise UsageError(f"the entropy source gave {len(stream)} bytes instead of {SHARE_BYTES * need}")
+        stream = drawn(entropy, SHARE_BYTES * need)
         candidates = np.frombuffer(bytearray(stream), np.uint8).reshape(-1, SHARE_BYTES)
         candidates[:, -1] &= 1
         # audit: coefficients-uniform

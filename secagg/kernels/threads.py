@@ -13,7 +13,7 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import TypeAlias, TypeVar
 
-from secagg.errors import UsageError
+from secagg.arguments import whole
 
 Result = TypeVar("Result")
 
@@ -29,11 +29,7 @@ def cores() -> int:
 
 def thread_count(threads: int | None) -> int:
     """The caller's number of threads, or one per core."""
-    if threads is None:
-        return cores()
-    if threads < 1:
-        raise UsageError(f"threads must be at least 1, not {threads}")
-    return threads
+    return cores() if threads is None else whole("threads", threads, least=1)
 
 
 def spread(work: Callable[[int, int], Result], start: int, stop: int, *, step: int, threads: int) -> list[Result]:

@@ -202,7 +202,7 @@ def test_secrets_of_another_length_are_refused(length: int) -> None:
 
 @pytest.mark.parametrize("extra", [-1, 1])
 def test_randomness_of_another_length_is_refused(extra: int) -> None:
-    with pytest.raises(UsageError, match="entropy source"):
+    with pytest.raises(UsageError, match="entropy: expected 33 bytes, got"):
         shamir.split_each([SECRET], 2, [1, 2, 3], lambda count: bytes(count + extra))
 
 
@@ -259,7 +259,6 @@ def test_shares_that_cannot_give_a_secret_are_refused() -> None:
         ([*shares[:3], shares[0]], "same index"),
         ([apart], "do not come from one secret"),
         ([shamir.Share(1, 1, packed(PRIME))], "below the prime"),
-        ([shamir.Share(1, 1, b"short")], "33 bytes"),
     ):
         with pytest.raises(UsageError, match=message):
             shamir.combine(wrong)

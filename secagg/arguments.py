@@ -1,0 +1,138 @@
+"""Checks of arguments when they are given: an error says what was expected and what came. No error shows bytes."""
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
+from numbers import Real
+from operator import index
+from typing import Any, TypeVar
+
+from secagg.errors import UsageError
+
+BUFFERS = (bytes, bytearray, memoryview)
+MOST_ID = 2**32 - 1
+MOST_ROUND = 2**63 - 1
+Item = TypeVar("Item")
+
+
+def whole(name: str, value: object, least: int | None = None, most: int | None = None) -> int:
+    """An integer in this range, numpy's included; a bool is none.
+
+    >>> whole("threads", 0, least=1)
+    Traceback (most recent call last):
+    secagg.errors.UsageError: threads: expected a whole number of at least 1, got 0
+    """
+    try:
+        number = None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or not (least is None or least <= number) or not (most is None or number <= most):
+        limits = "" if least is None else f" of at least {least}" if most is None else f" from {least} to {most}"
+        raise UsageError(f"{name}: expected a whole number{limits}, got {_shown(value)}")
+    return number
+
+
+def real(name: str, value: object) -> float:
+    """A finite number as a float; a bool is none.
+
+    >>> real("clip", float("nan"))
+    Traceback (most recent call last):
+    secagg.errors.UsageError: clip: expected a finite number, got nan
+    """
+    try:
+        if isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value):
+            return float(value)
+    except OverflowError:
+        pass
+    raise UsageError(f"{name}: expected a finite number, got {_shown(value)}")
+
+
+def raw(name: str, value: object, size: int | None = None) -> bytes:
+    """Bytes, or another buffer as bytes, of this size if it is given.
+
+    >>> raw("context", "text")
+    Traceback (most recent call last):
+    secagg.errors.UsageError: context: expected bytes, got str
+    """
+    if not isinstance(value, BUFFERS):
+        raise UsageError(f"{name}: expected {'' if size is None else f'{size} '}bytes, got {type(value).__name__}")
+    if size is not None and len(value) != size:
+        raise UsageError(f"{name}: expected {size} bytes, got {len(value)}")
+    return value if type(value) is bytes else bytes(value)
+
+
+def instance(name: str, value: Any, kind: type[Item]) -> Item:
+    """An object of this class.
+
+    >>> instance("policy", None, dict)
+    Traceback (most recent call last):
+    secagg.errors.UsageError: policy: expected dict, got NoneType
+    """
+    if not isinstance(value, kind):
+        raise UsageError(f"{name}: expected {kind.__name__}, got {type(value).__name__}")
+    return value
+
+
+def each(name: str, values: Any, kind: type[Item]) -> tuple[Item, ...]:
+    """A tuple of objects of this class, from any collection or iterator of them."""
+    if not isinstance(values, Iterable) or isinstance(values, (str, *BUFFERS, Mapping)):
+        raise UsageError(f"{name}: expected a collection of {kind.__name__}, got {type(values).__name__}")
+    found = tuple(values)
+    for value in found:
+        instance(f"{name}, each", value, kind)
+    return found
+
+
+def ids(name: str, values: Any, known: Collection[int] | None = None) -> tuple[int, ...]:
+    """Client ids from any collection or iterator; all of them known, if `known` is given.
+
+    >>> ids("exclude", [1, 9], known={1, 2, 3})
+    Traceback (most recent call last):
+    secagg.errors.UsageError: exclude: there is no client 9
+    """
+    if not isinstance(values, Iterable) or isinstance(values, (str, *BUFFERS)):
+        raise UsageError(f"{name}: expected a collection of client ids, got {type(values).__name__}")
+    found = tuple(
+        value if type(value) is int and 0 <= value <= MOST_ID else whole(f"{name}, each id", value, 0, MOST_ID)
+        for value in values
+    )
+    unknown = set() if known is None else set(found).difference(known)
+    if unknown:
+        raise UsageError(f"{name}: there is no client {min(unknown)}")
+    return found
+
+
+def keyed(name: str, values: Any, kind: type[Item], known: Collection[int] | None = None) -> dict[int, Item]:
+    """A dict of objects of this class by client id."""
+    if not isinstance(values, Mapping):
+        raise UsageError(f"{name}: expected a dict by client id, got {type(values).__name__}")
+    found = dict(zip(ids(name, values, known), values.values(), strict=True))
+    for client, value in found.items():
+        instance(f"{name}[{client}]", value, kind)
+    return found
+
+
+def function(name: str, value: Any) -> None:
+    """Something that can be called.
+
+    >>> function("entropy", b"seed")
+    Traceback (most recent call last):
+    secagg.errors.UsageError: entropy: expected a function, got bytes
+    """
+    if not callable(value):
+        raise UsageError(f"{name}: expected a function, got {type(value).__name__}")
+
+
+def drawn(entropy: Callable[[int], bytes], count: int) -> bytes:
+    """This many bytes from a source of randomness; a source that gives anything else is refused."""
+    function("entropy", entropy)
+    stream = entropy(count)
+    if not isinstance(stream, BUFFERS) or len(stream) != count:  # audit: entropy-gives-what-was-asked
+        got = f"{len(stream)} bytes" if isinstance(stream, BUFFERS) else type(stream).__name__
+        raise UsageError(f"entropy: expected {count} bytes, got {got}")
+    return bytes(stream)
+
+
+def _shown(value: object) -> str:
+    """A number or a text as it is, if it is short; of anything else only the type."""
+    text = repr(value) if isinstance(value, (Real, complex, str, type(None))) else ""
+    return text if 0 < len(text) <= 60 else type(value).__name__
