@@ -45,7 +45,8 @@ class Server:
     """
 
     def __init__(self, agreement: Agreement, *, threads: int | None = None) -> None:
-        self._bind(agreement, ServerMemory(fingerprint=agreement.fingerprint), threads)
+        memory = ServerMemory(fingerprint=agreement.fingerprint, next=agreement.terms.first_round)
+        self._bind(agreement, memory, threads)
 
     def _bind(self, agreement: Agreement, memory: ServerMemory, threads: int | None) -> None:
         if agreement.terms.groups != WHOLE:
@@ -110,10 +111,9 @@ class Server:
 
     def _take_advert(self, advert: Advert, _: bytes = b"") -> None:
         """Keep a signed advert of this round or one ahead. After a round has begun, its adverts are fixed."""
-        soonest = self._agreement.terms.first_round if self.round is None else self.round + 1
-        if advert.round < soonest:
+        if self.round is not None and advert.round <= self.round:
             return  # late
-        if advert.round > soonest + AHEAD:  # audit: adverts-not-far-ahead
+        if advert.round > self._memory.next + AHEAD:  # audit: adverts-not-far-ahead
             raise PeerError(f"its advert is for round {advert.round}, more than {AHEAD} rounds ahead")
         self._check_advert(advert)
         self._memory.adverts.setdefault(advert.round, {})[advert.sender] = advert
@@ -219,8 +219,9 @@ class Server:
     def hello(self, round: int) -> Mapping[ClientId, Hello]:
         """What to send to the clients of a later round whose adverts are missing."""
         with self._lock:
+            places, self._memory.next = self._next(round), round
             have = self._memory.adverts.get(round, {})
-            missing = [v for v in sorted(self._next(round).seats) if v not in have]
+            missing = [v for v in sorted(places.seats) if v not in have]
             released = self._memory.releases.get(round, {})
             message = Hello(self._memory.fingerprint, round)
             return {v: message for v in missing if v not in released}
@@ -242,6 +243,7 @@ class Server:
                 for old in [t for t in kept if t < round]:
                     del kept[old]
             memory.stage, memory.rounds, memory.data = Stage.OPEN, (round,), bytes(data)
+            memory.next = round + 1
             memory.context = transcript.context_hash(data, context)
             memory.answers, memory.sums, memory.spoiled, memory.dropouts = {}, {}, {}, {}
             self._hashes = {}

@@ -31,14 +31,16 @@ class Stage(IntEnum):
 class ServerMemory:
     """Everything that a server must remember between two messages.
 
-    `rounds` has the round that was begun last, if any. `adverts` are by round and client, of this round and later ones.
-    `complete` are the groups of this round that were sent. `answers` are hash and signature of each accepted answer;
-    `sums` the masked sums so far; `spoiled` why groups are lost beside missing answers.
+    `rounds` has the round that was begun last, if any; `next` is the one that is prepared. `adverts` are by round and
+    client, of this round and later ones. `complete` are the groups of this round that were sent. `answers` are hash and
+    signature of each accepted answer; `sums` the masked sums so far; `spoiled` why groups are lost beside missing
+    answers.
     """
 
     fingerprint: bytes
     stage: Stage = Stage.IDLE
     rounds: tuple[int, ...] = ()
+    next: int
     data: bytes = field(default=b"", repr=False)
     context: bytes = bytes(HASH_BYTES)
     adverts: dict[int, dict[ClientId, Advert]] = field(default_factory=dict)
@@ -62,6 +64,7 @@ _MEMORY: Final = Struct(
         ("fingerprint", Fixed(HASH_BYTES)),
         ("stage", U8),
         ("rounds", Many(U64, 1)),
+        ("next", U64),
         ("data", Blob()),
         ("context", Fixed(HASH_BYTES)),
         ("adverts", Many(ADVERT, 2**20)),

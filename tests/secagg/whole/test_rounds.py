@@ -1,0 +1,154 @@
+"""Rounds of whole groups: exact sums, lost groups exactly those with a missing member, over any schedule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secagg.errors import UsageError
+from secagg.simulation import Cost, Misbehaviour, WholeRun, clear_whole, run_whole
+from secagg.whole import Answer
+from secagg.whole.layout import layout
+from tests.secagg.whole.cast import Cast, agreed, update_of
+
+SCHEDULES = [
+    {"members": 9, "size": 3, "schedule": "fixed"},
+    {"members": 11, "size": 3, "schedule": "fixed", "groupings": 2, "sample": 9},
+    {"members": 12, "size": 4, "schedule": "random", "groupings": 3, "sample": 8},
+    {"members": 9, "size": 3, "schedule": "transversal", "groupings": 2},
+    {"members": 12, "size": 4, "schedule": "atoms", "atom": 2, "groupings": 3},
+    {"members": 5, "size": 5, "schedule": "fixed"},
+]
+
+
+@given(st.sampled_from(SCHEDULES), st.data())
+@settings(max_examples=40, deadline=None)
+def test_opened_sums_are_exact_and_groups_are_lost_exactly_if_a_member_is_missing(schedule: Any, data: Any) -> None:
+    agreement, identities = agreed(**schedule)
+    run = WholeRun(agreement, identities)
+    for round in sorted(data.draw(st.sets(st.integers(0, 7), min_size=1, max_size=3))):
+        absent = data.draw(st.sets(st.sampled_from(agreement.terms.ids), max_size=4))
+        inputs = {v: update_of(agreement, v, round) for v in agreement.terms.ids}
+        result = run.round(round, inputs, drop=absent, context=b"model")
+        groups = layout(agreement, round).groups
+        assert set(result.groups) == {g for g, members in groups.items() if not absent.intersection(members)}
+        assert set(result.groups) | set(result.lost) == set(groups)
+        for group, opened in result.groups.items():
+            assert opened.members == groups[group]
+            assert (result.sum(group) == sum(inputs[v] for v in opened.members)).all()
+        assert set(result.dropouts) == absent & set(layout(agreement, round).seats)
+        assert (result.blamed, result.inconsistent) == ({}, ())
+
+
+@given(st.sampled_from(SCHEDULES), st.integers(0, 7), st.data())
+@settings(max_examples=20, deadline=None)
+def test_without_cryptography_the_sums_are_the_same_bit_for_bit(schedule: Any, round: int, data: Any) -> None:
+    settings = {**schedule, "bound": None, "clip": 1.0}
+    agreement, identities = agreed(**settings)
+    absent = data.draw(st.sets(st.sampled_from(agreement.terms.ids), max_size=3))
+    rng = np.random.default_rng(data.draw(st.integers(0, 9)))
+    inputs = {v: rng.normal(size=5).astype(np.float32) for v in agreement.terms.ids}
+    secure = run_whole(agreement, round, inputs, identities, drop=absent, data=b"d", context=b"c")
+    clear = clear_whole(agreement, round, inputs, absent, data=b"d", context=b"c")
+    assert (secure.round, secure.context, secure.skipped) == (clear.round, clear.context, clear.skipped)
+    assert (set(secure.groups), set(secure.lost)) == (set(clear.groups), set(clear.lost))
+    for group in secure.groups:
+        assert np.array_equal(secure.groups[group].total, clear.groups[group].total)
+        assert np.array_equal(secure.mean(group), clear.mean(group))
+
+
+def test_weights_are_those_of_the_agreement_over_all_members() -> None:
+    from secagg.agreement import Member, Terms
+    from secagg.crypto import Segment
+    from secagg.exposure import Schedule
+    from secagg.simulation import agree_on, make_identities
+    from tests.secagg.whole.cast import LOOSE
+
+    identities = make_identities(range(4))
+    members = tuple(Member(v, identities[v].public, weight=v + 1) for v in range(4))
+    terms = Terms(
+        name="weights", members=members, segments=(Segment(shape=(2,), clip=8.0),), last_round=0, policy=LOOSE,
+        schedule=Schedule(name="fixed", size=2),
+    )  # fmt: skip
+    result = run_whole(agree_on(terms, identities), 0, {v: np.array([1.0, v]) for v in range(4)}, identities)
+    for group, opened in result.groups.items():
+        a, b = opened.members
+        wanted = np.array([1.0, (a * (a + 1) + b * (b + 1)) / (a + b + 2)])
+        assert np.allclose(result.mean(group), wanted, atol=1e-6)
+        assert np.allclose(result.sum(group)[0], (a + b + 2) * 4 / 10, atol=1e-6)
+
+
+def test_fewer_groups_than_the_least_skip_the_round() -> None:
+    agreement, identities = agreed(least_groups=3)
+    inputs = {v: update_of(agreement, v, 0) for v in agreement.terms.ids}
+    run = WholeRun(agreement, identities)
+    assert run.round(0, inputs).skipped == ""
+    result = run.round(1, inputs, drop=[0])
+    assert result.skipped == "2 complete groups, the agreement asks for 3"
+    assert result.groups == {}
+    assert set(result.lost) == set(agreement.groups(1))
+    assert clear_whole(agreement, 1, inputs, [0]).skipped == result.skipped
+
+
+def test_nothing_is_sent_if_too_few_groups_have_adverts() -> None:
+    cast = Cast(least_groups=3)
+    assert cast.begin(0, absent=[0]) == {}
+    assert cast.server.close().skipped
+
+
+def test_adverts_come_with_the_answers_at_most_three_rounds_ahead() -> None:
+    cast = Cast()
+    sent: list[int] = []
+
+    def look(answer: Answer) -> Answer:
+        sent.extend(advert.round for advert in answer.adverts if answer.sender == 0)
+        return answer
+
+    for round in range(6):
+        cast.round(round, change=look)
+        assert max(sent) <= round + 3
+    assert sent == [1, 2, 3, 4, 5, 6, 7]
+    assert cast.server.hello(6) == {}
+
+
+def test_each_answer_names_the_one_before_it() -> None:
+    cast = Cast()
+    chain: list[bytes] = []
+    for round in range(3):
+        answers: list[Answer] = []
+        result = cast.round(round, change=lambda answer, seen=answers: seen.append(answer) or answer, only=[4])
+        assert answers[0].previous == (chain[-1] if chain else bytes(32))
+        chain.append(result.answers[4])
+
+
+def test_a_client_that_missed_rounds_comes_back_with_a_new_advert() -> None:
+    cast = Cast()
+    cast.round(0)
+    for round in range(1, 6):
+        cast.round(round, absent=[2])
+    assert set(cast.server.hello(6)) == {2}
+    assert not cast.round(6).lost
+
+
+def test_misbehaviour_and_cost_of_a_simulated_round() -> None:
+    agreement, identities = agreed()
+    inputs = {v: update_of(agreement, v, 0) for v in agreement.terms.ids}
+    cost, heard = Cost(), []
+    result = run_whole(
+        agreement, 0, inputs, identities, misbehave={1: Misbehaviour.GARBAGE, 3: Misbehaviour.SILENCE}, cost=cost,
+        on_answer=lambda stage, client: heard.append(client),
+    )  # fmt: skip
+    assert set(result.dropouts) == {1, 3}
+    assert "wire version" in result.dropouts[1]
+    assert 1 in heard
+    assert 3 not in heard
+    assert cost.clients == 6
+    assert cost.as_dict()["bytes_up"]["inputs"] > 0
+    with pytest.raises(UsageError, match="whole groups have no shares"):
+        run_whole(agreement, 0, inputs, identities, misbehave={1: Misbehaviour.WRONG_SHARES})
+    with pytest.raises(UsageError, match="client 77 is not a member"):
+        run_whole(agreement, 0, inputs, identities, drop=[77])
