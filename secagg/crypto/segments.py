@@ -241,7 +241,8 @@ def _encode(value: Array, segment: Segment, encoding: Encoding, weight: float, o
         if isinstance(encoding, Integers):
             encoding.encode(flat, out=out)
         else:
-            flat = flat if flat.dtype.kind == "f" else flat.astype(np.float64)
+            if flat.dtype.kind != "f":
+                raise UsageError(f"floats are expected, not {flat.dtype}; convert them with np.asarray(values, float)")
             clipped, vanished = encoding.encode_into(flat, weight, out)
     except UsageError as error:
         raise UsageError(f"{_called(segment)}{error}") from None
