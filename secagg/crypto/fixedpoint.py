@@ -73,11 +73,11 @@ class FixedPoint:
             raise UsageError(f"an update is float32 or float64, not {values.dtype}")
         values = _checked_vector(values, "an update")
         encoded = target(out, len(values), np.uint32)
-        clipped, _ = self.encode_into(values, weight, encoded)
+        clipped, _, _ = self.encode_into(values, weight, encoded)
         return encoded, clipped
 
-    def encode_into(self, values: npt.NDArray[Any], weight: float, encoded: Ring32) -> tuple[int, int]:
-        """`encode` for a vector of float32 or float64; the numbers of clipped values and of those that became zero."""
+    def encode_into(self, values: npt.NDArray[Any], weight: float, encoded: Ring32) -> tuple[int, int, int]:
+        """`encode` for a vector of float32 or float64: how many values were clipped, became zero, and were zero."""
         weight = real("weight", weight)
         if not (_normal(weight) and _normal(weight * self.scale)):
             raise UsageError(f"a weight is a positive number, not {weight}")
@@ -86,13 +86,14 @@ class FixedPoint:
         values = _checked_vector(values, "an update")
         factor, limit = weight * self.scale, self.clip * self.scale
 
-        counts: list[tuple[int, int, int]] = _spread(
+        counts: list[tuple[int, int, int, int]] = _spread(
             lambda a, b: vectors.encode(values[a:b], factor, limit, encoded[a:b]), len(values)
         )
-        if any(infinite for _, _, infinite in counts):  # audit: nonfinite-update-refused
+        clipped, vanished, zeros, infinite = map(sum, zip(*counts, strict=True)) if counts else (0, 0, 0, 0)
+        if infinite:  # audit: nonfinite-update-refused
             encoded[:] = 0
             raise UsageError("an update with a NaN or an infinity cannot be encoded")
-        return sum(clipped for clipped, _, _ in counts), sum(vanished for _, vanished, _ in counts)
+        return clipped, vanished, zeros
 
     def decode(self, total: Ring32, *, divisor: float = 1.0, out: Floats | None = None) -> Floats:
         """The sum that a total encodes, or the mean if `divisor` is the sum of weights.

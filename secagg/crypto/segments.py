@@ -213,10 +213,11 @@ class Segments:
             raise UsageError(f"a total of {self.length} values is expected, not {len(total)}")
         if count is None and divisor != 1 and any(isinstance(encoding, Integers) for encoding in self.encodings):
             raise UsageError("for a mean of integers give count, the number of clients: they are not weighted")
-        if count is not None and not 0 < count < math.inf:
+        if count is not None and not 0 < real("count", count) < math.inf:
             raise UsageError(f"count is a positive number of clients, not {count}")
         if out is not None:
-            out = target(out, self.length, np.float32 if out.dtype == np.float32 else np.float64)
+            single = getattr(out, "dtype", None) == np.float32
+            out = target(out, self.length, np.float32 if single else np.float64)
         decoded = {}
         for segment, encoding, part in self._parts():
             if isinstance(encoding, FixedPoint):
@@ -236,17 +237,17 @@ class Segments:
 def _encode(value: Array, segment: Segment, encoding: Encoding, weight: float, out: Ring32) -> Loss:
     """Encode one entry into `out` and tell what it lost."""
     flat = value.reshape(-1)
-    clipped = vanished = 0
+    clipped = vanished = zeros = 0
     try:
         if isinstance(encoding, Integers):
             encoding.encode(flat, out=out)
         else:
-            if flat.dtype.kind != "f":
-                raise UsageError(f"floats are expected, not {flat.dtype}; convert them with np.asarray(values, float)")
-            clipped, vanished = encoding.encode_into(flat, weight, out)
+            flat = flat if flat.dtype.kind == "f" else flat.astype(np.float64)  # whole numbers
+            clipped, vanished, zeros = encoding.encode_into(flat, weight, out)
     except UsageError as error:
         raise UsageError(f"{_called(segment)}{error}") from None
-    if vanished and not out.any():  # audit: vanished-entry-refused
+    nonzero = len(out) - zeros
+    if vanished and vanished == nonzero:  # audit: vanished-entry-refused
         raise EntryVanished(
             f"{_called(segment)}all values are smaller than half a step and would become zero; use a smaller clip than "
             f"{segment.clip:g}, or give zeros"
@@ -254,7 +255,7 @@ def _encode(value: Array, segment: Segment, encoding: Encoding, weight: float, o
     told = []
     if clipped:
         told.append(f"{clipped} of {len(out)} values were clipped to ±{segment.clip:g} (a larger clip would keep them)")
-    if vanished * MANY > len(out) or (vanished and vanished * MANY >= np.count_nonzero(flat)):
+    if vanished and vanished * MANY >= nonzero:
         told.append(f"{vanished} of {len(out)} values became zero (a smaller clip would keep them)")
     if told:
         warnings.warn(_called(segment) + ", ".join(told), LossWarning, stacklevel=3)

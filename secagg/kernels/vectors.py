@@ -48,21 +48,27 @@ def add_streams(vector: Any, start: int, stop: int, covered: Any, signs: Any, fi
 def encode(update: Any, factor: float, limit: float, encoded: Any) -> Any:
     """Round clip(update * factor, limit) to the nearest integer, ties to even, mod 2^32.
 
-    Returns how many values were clipped, how many others became zero, and how many were not finite (the codes of
-    those mean nothing).
+    `limit` is more than a half, so that exactly the values of at most a half become zero. Returns how many values were
+    clipped, how many became zero, how many were zero, and how many were not finite (the codes of those mean nothing).
+    The usual update has none of the last two kinds, so they are counted only where there may be some.
     """
     outside = 0
-    vanished = 0
-    infinite = 0
+    small = 0
     for i in range(update.shape[0]):
-        value = np.float64(update[i])
-        infinite += not (abs(value) < np.inf)
-        scaled = value * factor
-        outside += not (abs(scaled) <= limit)
-        code = np.rint(min(max(scaled, -limit), limit))
-        vanished += (code == 0) & (value != 0)
-        encoded[i] = np.uint32(np.int32(code))
-    return outside - infinite, vanished, infinite
+        scaled = np.float64(update[i]) * factor
+        size = abs(scaled)
+        outside += not (size <= limit)
+        small += size <= 0.5
+        encoded[i] = np.uint32(np.int32(np.rint(min(max(scaled, -limit), limit))))
+    infinite = 0
+    if outside:
+        for i in range(update.shape[0]):
+            infinite += not (abs(update[i]) < np.inf)
+    zeros = 0
+    if small:
+        for i in range(update.shape[0]):
+            zeros += update[i] == 0
+    return outside - infinite, small - zeros, zeros, infinite
 
 
 @kernel

@@ -3,7 +3,6 @@
 import math
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -75,9 +74,6 @@ def _aggregate(
         raise UsageError(f"anonymity {anonymity} needs at least {anonymity} vectors, not {len(vectors)}")
     entries = _entries(vectors)
     segments = tuple(_segment(name, [vector[name] for vector in entries], clip) for name in entries[0])
-    for vector, segment in product(entries, segments):
-        if segment.clip is not None and vector[segment.name].dtype.kind != "f":
-            vector[segment.name] = vector[segment.name].astype(np.float64)
     identities = make_identities(range(len(vectors)))
     plan = Plan(
         training_id=os.urandom(32),
