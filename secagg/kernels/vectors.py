@@ -58,7 +58,7 @@ def encode(update: Any, factor: float, limit: float, encoded: Any) -> Any:
         scaled = np.float64(update[i]) * factor
         size = abs(scaled)
         outside += not (size <= limit)
-        small += size <= 0.5
+        small += bool(size <= 0.5)
         encoded[i] = np.uint32(np.int32(np.rint(min(max(scaled, -limit), limit))))
     infinite = 0
     if outside:

@@ -382,9 +382,9 @@ def test_an_array_is_for_a_segment_without_a_name() -> None:
 @pytest.mark.parametrize(
     ("segments", "says"),
     [
-        ((), "tuple of Segment"),
-        (7, "tuple of Segment"),
-        (({"shape": (1,)},), "tuple of Segment"),
+        ((), "at least one Segment"),
+        (7, "Segment, got"),
+        (({"shape": (1,)},), "Segment, got"),
         ((Segment(name="a", shape=(1,), clip=1.0),) * 2, "different name"),
         ((Segment(shape=(1,), clip=1.0), Segment(name="a", shape=(1,), clip=1.0)), "different name"),
         ((Segment(name="a", shape=(2**31 - 1,), clip=1.0), Segment(name="b", shape=(1,), clip=1.0)), "together"),
