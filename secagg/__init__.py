@@ -13,6 +13,7 @@ from secagg.agreement.plan import Member, Plan
 from secagg.compilation import announce_compilation, load_compiler, warm_up
 from secagg.crypto.keys import Identity
 from secagg.errors import (
+    AgreementRefused,
     AlreadyUsed,
     EntryVanished,
     JournalError,
@@ -39,5 +40,14 @@ __version__ = "0.1.0"
 __all__ = ["Client", "FileJournal", "Floors", "Identity", "Journal", "Member", "MemoryJournal", "Plan", "Server"]
 __all__ += ["Dropout", "Policy", "Result", "Schedule", "Stage", "Verdict", "audit", "decode", "encode"]
 __all__ += ["AlreadyUsed", "EntryVanished", "JournalError", "LossWarning", "NoCacheWarning", "PeerError"]
-__all__ += ["PlanRefused", "SecAggError", "TooFewSurvivors", "UsageError", "WireError", "secure_mean", "secure_sum"]
-__all__ += ["__version__", "announce_compilation", "load_compiler", "warm_up"]
+__all__ += [
+    "AgreementRefused",
+    "PlanRefused",
+    "SecAggError",
+    "TooFewSurvivors",
+    "UsageError",
+    "WireError",
+    "secure_mean",
+    "secure_sum",
+]
+__all__ += ["AgreementRefused", "__version__", "announce_compilation", "load_compiler", "warm_up"]

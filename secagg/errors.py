@@ -64,6 +64,20 @@ class PlanRefused(PeerError):  # noqa: N818 - the name says what happened
     """
 
 
+class AgreementRefused(UsageError):  # noqa: N818 - the name says what happened
+    """An agreement breaks its own policy or crosses an operator's floor, which `floor` names; nothing was sent.
+
+    >>> from secagg.simulation import make_agreement
+    >>> make_agreement(members=6, size=2, length=1, clip=1.0)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    secagg.errors.AgreementRefused: policy: ...
+    """
+
+    def __init__(self, message: str, *, floor: str = "") -> None:
+        super().__init__(message)
+        self.floor = floor
+
+
 class TooFewSurvivors(PeerError):  # noqa: N818 - the name says what happened
     """Fewer clients than the threshold are left, so the sums stay hidden.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 
 from secagg import labels
+from secagg.agreement.audit import check_policy
 from secagg.agreement.cells import colluders_in_cell
 from secagg.agreement.origin import BeaconPulse, Ceremony, Origin, origin_to_bytes, read_origin
 from secagg.agreement.plan import Plan
@@ -40,6 +41,15 @@ class Agreement:
         if not isinstance(self.origin, Ceremony | BeaconPulse):
             raise UsageError(f"origin: expected the origin of a seed, got {type(self.origin).__name__}")
         _ = self.seed  # audit: seed-origin-checked
+        if not self.terms.predecessors:
+            check_policy(self)
+
+    def check(self, earlier: Iterable[Agreement] = ()) -> None:
+        """AgreementRefused unless this agreement, with earlier ones on the same data, keeps its own policy.
+
+        An agreement that names no predecessors was checked when it was made.
+        """
+        check_policy(self, earlier)
 
     @cached_property
     def seed(self) -> bytes:

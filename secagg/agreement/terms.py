@@ -18,7 +18,7 @@ from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES, Mem
 from secagg.codec import Buffer
 from secagg.crypto.keys import HASH_BYTES, digest
 from secagg.crypto.segments import Segment, Segments
-from secagg.errors import UsageError, WireError
+from secagg.errors import AgreementRefused, UsageError, WireError
 from secagg.exposure.audit import Policy
 from secagg.exposure.schedules import Schedule
 from secagg.types import ClientId
@@ -78,6 +78,7 @@ class Terms:
         self._check_rounds()
         self._check_vector()
         self._check_groups()
+        self._check_policy()
         self._check_origin()
 
     def _check_types(self) -> None:
@@ -166,6 +167,28 @@ class Terms:
             raise UsageError(f"cell: expected 0 (one cell) or the group size {schedule.size} to {n}, got {self.cell}")
         if self.groups == SURVIVORS:
             self._check_survivors()
+
+    def _check_policy(self) -> None:
+        """Refuse, before there is a seed, what no seed can make good."""
+        policy, schedule = self.policy, self.schedule
+        least = max(policy.anonymity, policy.min_survivors)
+        if not policy.enforced:
+            return
+        for name, size in (("groups", schedule.size), ("atoms", schedule.atom or least)):
+            if size < least:  # audit: terms-group-size
+                raise AgreementRefused(
+                    f"policy: {name} of {size} cannot hide anybody among {least} (anonymity {policy.anonymity}, "
+                    f"min_survivors {policy.min_survivors}); use {name} of at least {least}"
+                )
+        several = self.last_round > self.first_round
+        # audit: survivors-memory
+        if self.groups == SURVIVORS and policy.memory == "training" and several and schedule.name != "atoms":
+            raise AgreementRefused(
+                "policy: with survivors, groups shrink differently in every round, so nothing is promised over rounds "
+                "except with whole atoms. Set memory = 'round': each round alone keeps the policy, and a server that "
+                "sees similar updates in several rounds can combine them. Or use the schedule 'atoms', groups = "
+                "'whole', or a single round"
+            )
 
     def _check_survivors(self) -> None:
         n, schedule = len(self.members), self.schedule

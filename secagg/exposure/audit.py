@@ -53,7 +53,7 @@ class Policy:
 
     min_survivors: int = 2
     anonymity: int = 3
-    max_leverage: float = 0.8
+    max_leverage: float = 0.5
     mode: Mode = ENFORCE
     memory: Memory = "training"
 

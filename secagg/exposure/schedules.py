@@ -156,7 +156,7 @@ class Schedule:
         if self.name == "fixed" and sample is not None:
             units = self._sampled_groups(roster, training_seed, round, sample)
         elif self.name == "atoms" and sample is None:
-            units = self._atoms(roster, training_seed)  # all of them: none may move from cell to cell
+            units = self.all_atoms(roster, training_seed)  # all of them: none may move from cell to cell
         else:
             units = self._units(roster, training_seed, round, sample)
         order, start, cells = shuffled(units, training_seed, when, b"cells"), 0, []
@@ -237,11 +237,12 @@ class Schedule:
         check_roster(roster)
         clients = len(roster) if sample is None else min(sample, len(roster))
         wanted = self.groups(clients) * self.size // (self.atom or 1)
-        units = self._atoms(roster, training_seed) if self.atom else _cut(roster, 1)
+        units = self.all_atoms(roster, training_seed) if self.atom else _cut(roster, 1)
         when = _WHOLE_TRAINING if self.name == "fixed" else round
         return tuple(sorted(shuffled(units, training_seed, when, b"lot")[:wanted]))
 
-    def _atoms(self, roster: Sequence[ClientId], training_seed: bytes) -> tuple[Group, ...]:
+    def all_atoms(self, roster: Sequence[ClientId], training_seed: bytes) -> tuple[Group, ...]:
+        """The atoms of the whole training, also those that no round has drawn yet."""
         order = shuffled(roster, training_seed, _WHOLE_TRAINING, b"atoms")
         return _cut(order[: len(order) // self.atom * self.atom], self.atom)
 

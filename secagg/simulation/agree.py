@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from secagg.agreement.agreement import Agreement
@@ -42,6 +42,7 @@ def make_agreement(
     schedule: str = "fixed",
     groupings: int = 1,
     atom: int = 0,
+    weights: Sequence[int] = (),
     entropy: Entropy = os.urandom,
     **more: Any,
 ) -> tuple[Agreement, dict[ClientId, Identity]]:
@@ -54,7 +55,7 @@ def make_agreement(
     identities = make_identities(range(members), entropy)
     terms = Terms(
         name=more.pop("name", "simulation"),
-        members=tuple(Member(v, identities[v].public) for v in range(members)),
+        members=tuple(Member(v, identities[v].public, weight=weights[v] if weights else 1) for v in range(members)),
         segments=(Segment(shape=(length,), clip=clip, bound=bound),),
         schedule=Schedule(name=schedule, size=size, groupings=groupings, atom=atom),
         last_round=rounds - 1,

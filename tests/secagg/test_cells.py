@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg import Schedule, UsageError
+from secagg import Policy, Schedule, UsageError
 from secagg.agreement import Member
 from secagg.agreement.cells import FAILURE_BITS, cell_sizes, check_cells, colluders_in_cell, threshold_in_cell
 from secagg.agreement.terms import Terms
@@ -151,7 +151,16 @@ def test_a_threshold_is_held_against_every_cell() -> None:
 
 def test_a_plan_follows_from_the_agreement() -> None:
     agreement, _ = make_agreement(
-        members=40, size=4, length=3, clip=1.0, groups="survivors", cell=20, rounds=5, schedule="random", colluders=3
+        members=40,
+        size=4,
+        length=3,
+        clip=1.0,
+        groups="survivors",
+        cell=20,
+        rounds=5,
+        schedule="random",
+        colluders=3,
+        policy=Policy(memory="round"),
     )
     for round in (0, 4):
         plans = [agreement.plan(round, cell, b"model") for cell in range(2)]
@@ -188,6 +197,7 @@ def test_weights_are_normalised_over_all_members() -> None:
         groups="survivors",
         cell=6,
         colluders=1,
+        policy=Policy(memory="round"),
     )
     agreement = agree_on(terms, identities)
     factors = {

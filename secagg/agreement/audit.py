@@ -1,0 +1,302 @@
+"""What the permitted groups of an agreement reveal, computed once, before anything is sent.
+
+The groups of all rounds follow from the agreement. `audit_round` judges the groups of each round alone;
+`audit_training` judges those of all rounds together, and of earlier agreements on the same data. Schedules with
+structure need little work: `fixed` opens the same groups in every round; with `atoms`, every sum is a combination of
+the atoms' sums, so the atoms themselves bound what any number of rounds reveals. For other schedules the groups are
+drawn and judged.
+
+Whole groups have nothing else to reveal. With survivors, groups shrink with the dropouts: there the clients judge each
+round's survivors again before they unmask, and this module judges the round in which nobody drops out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Final, Protocol
+
+from secagg.agreement.terms import Terms
+from secagg.errors import AgreementRefused
+from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Anonymity, Verdict, audit
+from secagg.exposure.schedules import Drawn
+from secagg.types import ClientId, Group, Grouping
+
+SLACK: Final = 1e-9  # as in the audit of a run: a computed 1/3 can be slightly above a written 1/3
+MOST_PLACES: Final = 2**22  # members times groupings times rounds, where each round must be judged by itself
+Weights = Mapping[ClientId, float] | None
+
+
+class Training(Protocol):
+    """What the audit needs of an agreement."""
+
+    @property
+    def terms(self) -> Terms: ...
+    @property
+    def seed(self) -> bytes: ...
+    @property
+    def fingerprint(self) -> bytes: ...
+    def cells(self, round: int) -> tuple[Drawn, ...]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permitted:
+    """What a set of permitted groups reveals together: of one round, or of all rounds.
+
+    `leverage` is the highest of any client, `worst`; `bound` says that it is an upper bound and not computed exactly.
+    `objections` say where the groups break the policy. `partial` says that only the first `rounds` were judged, because
+    the others could only reveal more.
+
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=6, size=3, length=4, clip=1.0, rounds=100)
+    >>> found = audit_training(agreement)
+    >>> str(found.anonymity), found.rounds, sorted(found.exposed)
+    ('T = 3 (exact)', 100, [])
+    """
+
+    rounds: int
+    anonymity: Anonymity
+    exposed: frozenset[ClientId]
+    leverage: float
+    worst: ClientId
+    objections: tuple[str, ...] = ()
+    bound: bool = False
+    partial: bool = False
+
+
+def audit_round(training: Training) -> Permitted:
+    """What the groups of one round reveal, in the worst round of the agreement."""
+    terms, schedule = training.terms, training.terms.schedule
+    if schedule.name == "fixed":
+        return _judge(terms, _all_fixed(training), rounds=1)
+    if schedule.groupings == 1 and not _weighted(terms):
+        return _judge(terms, _groupings(training, terms.first_round), rounds=1)
+    if schedule.name == "atoms":
+        found = _judge(terms, (_atoms(training),), rounds=1)
+        if not found.objections:
+            return replace(found, bound=True)
+    if schedule.name == "transversal" and not _weighted(terms):  # all rounds are alike up to the clients' names
+        return _judge_drawn(training, terms.first_round)
+    if len(terms.ids) * schedule.groupings * _count(terms) > MOST_PLACES:
+        raise AgreementRefused(
+            f"policy: {_count(terms)} rounds of {schedule.groupings} new groupings of {len(terms.ids)} members are too "
+            "many to judge beforehand; use the schedule 'fixed' or 'atoms', or fewer rounds"
+        )
+    every = (_judge_drawn(training, round) for round in terms.rounds)
+    return max(every, key=lambda found: (len(found.objections), len(found.exposed), found.leverage))
+
+
+def audit_training(training: Training, earlier: Iterable[Training] = ()) -> Permitted:
+    """What the groups of all rounds, and of earlier agreements on the same data, reveal together.
+
+    The worst case: every update is the same in all rounds, up to a factor and an offset that all clients share.
+    """
+    earlier, terms = tuple(earlier), training.terms
+    _check_earlier(training, earlier)
+    if _count(terms) == 1 and not earlier:
+        return audit_round(training)
+    union, partial, bound = list[Grouping](), False, False
+    for one in (*earlier, training):
+        groupings, whole, exact = _over_rounds(one)
+        union += [grouping for grouping in groupings if grouping not in union]
+        partial, bound = partial or not whole, bound or not exact
+    found = replace(_judge(terms, union, rounds=_count(terms)), bound=bound, partial=partial)
+    if partial and not found.objections:
+        few = "there are too many different groups to judge them together"
+        return replace(found, objections=(few,))
+    return found
+
+
+def check_policy(training: Training, earlier: Iterable[Training] = ()) -> None:
+    """AgreementRefused, with what would fit, if the permitted groups break the agreement's own policy.
+
+    With survivors the clients judge each run; `Terms` refuses what they could not keep.
+    """
+    terms = training.terms
+    if not terms.policy.enforced or terms.groups != "whole":
+        return
+    over_all = terms.policy.memory == "training"
+    found = audit_training(training, earlier) if over_all else audit_round(training)
+    if found.objections:  # audit: agreement-keeps-policy
+        raise AgreementRefused(_refusal(terms, found, over_all and (_count(terms) > 1 or bool(tuple(earlier)))))
+
+
+def _refusal(terms: Terms, found: Permitted, over_all: bool) -> str:
+    schedule, policy = terms.schedule, terms.policy
+    what = f"{schedule.groupings} {schedule.name} grouping{'s' * (schedule.groupings > 1)} in groups of {schedule.size}"
+    where = f"over {'the first ' * found.partial}{found.rounds} rounds together" if over_all else "in one round"
+    exposed = f"{len(found.exposed)} of {len(terms.members)} members would be exposed; " if found.exposed else ""
+    offers = list(_offers(terms, over_all))
+    return (
+        f"policy: {what} break it {where}: {exposed}{found.objections[0]}. Instead: {'; or '.join(offers)} "
+        f"(anonymity {policy.anonymity}, max_leverage {policy.max_leverage:g})"
+    )
+
+
+def _offers(terms: Terms, over_all: bool) -> Iterator[str]:
+    schedule, policy = terms.schedule, terms.policy
+    least = max(policy.anonymity, policy.min_survivors, -int(-1 // (policy.max_leverage + SLACK)))
+    if over_all and schedule.name in ("random", "transversal"):
+        yield (
+            f"{schedule.name} groups are new in every round and pass for single rounds only: use the schedule 'fixed', "
+            f"or 'atoms' with atom = {least}"
+        )
+        yield (
+            "set memory = 'round', which promises each round alone: a server that sees similar updates in several "
+            "rounds can combine them"
+        )
+    elif schedule.groupings > 1:
+        yield f"use fewer groupings, larger groups, or the schedule 'atoms' with atom = {least}"
+    else:
+        yield f"use groups{' and atoms' if schedule.atom else ''} of at least {least} members"
+    if _weighted(terms):
+        yield "make the members' weights more equal"
+
+
+# The groups
+
+
+def _count(terms: Terms) -> int:
+    return terms.last_round - terms.first_round + 1
+
+
+def _groupings(training: Training, round: int) -> tuple[Grouping, ...]:
+    """The groupings of a round over all cells."""
+    parts = (cell.groupings for cell in training.cells(round))
+    return tuple(tuple(chain.from_iterable(part)) for part in zip(*parts, strict=True))
+
+
+def _all_fixed(training: Training) -> tuple[Grouping, ...]:
+    """Every group that a fixed schedule can open, whatever is sampled."""
+    terms = training.terms
+    if not terms.sample:
+        return _groupings(training, terms.first_round)
+    return terms.schedule.draw(terms.ids, training.seed, terms.first_round)
+
+
+def _atoms(training: Training) -> Grouping:
+    terms = training.terms
+    return terms.schedule.all_atoms(terms.ids, training.seed)
+
+
+def _over_rounds(training: Training) -> tuple[Sequence[Grouping], bool, bool]:
+    """Groupings that span what all rounds open; whether all rounds are covered; whether they span no more than that."""
+    terms, schedule = training.terms, training.terms.schedule
+    if schedule.name == "fixed":
+        return _all_fixed(training), True, True
+    if schedule.size == len(terms.members) or _count(terms) == 1:  # one group of all, in every round
+        return _groupings(training, terms.first_round), True, True
+    if schedule.name == "atoms":
+        return (_atoms(training),), True, False
+    found, groups = list[Grouping](), 0
+    for round in terms.rounds:
+        groupings = _groupings(training, round)
+        groups += sum(map(len, groupings))
+        if found and groups > len(terms.members):  # enough to break any policy, if groups differ at all
+            return found, False, True
+        found += groupings
+    return found, True, True
+
+
+def _check_earlier(training: Training, earlier: tuple[Training, ...]) -> None:
+    """Everything that was agreed on the same data is there, and a member has one id and one weight in all of it."""
+    named, terms = set(training.terms.predecessors), training.terms
+    if named != {one.fingerprint for one in earlier}:  # audit: successor-with-all-predecessors
+        missing = len(named - {one.fingerprint for one in earlier})
+        raise AgreementRefused(
+            f"predecessors: the agreement names {len(named)} earlier agreements on the same data; {missing} of them "
+            f"are missing among the {len(earlier)} that were given; give exactly those"
+        )
+    for one in earlier:
+        if not named.issuperset(one.terms.predecessors):  # audit: successor-names-all
+            raise AgreementRefused("predecessors: an earlier agreement has predecessors that this one does not name")
+        ids = {member.identity: member.id for member in one.terms.members}
+        for member in terms.members:
+            if ids.get(member.identity, member.id) != member.id:  # audit: successor-keeps-ids
+                raise AgreementRefused(
+                    f"members: member {member.id} was member {ids[member.identity]} in an earlier agreement on the "
+                    "same data; a member keeps its id"
+                )
+            if one.terms.weights.get(member.id, member.weight) != member.weight:  # audit: successor-keeps-weights
+                raise AgreementRefused(
+                    f"members: member {member.id} had weight {one.terms.weights[member.id]} in an earlier agreement on "
+                    f"the same data and has {member.weight} now; the difference of two sums would show its update, so "
+                    "weights stay"
+                )
+
+
+# The judgement
+
+
+def _weighted(terms: Terms) -> bool:
+    """Whether updates enter the sums with different weights. Integers are never weighted."""
+    return len(set(terms.weights.values())) > 1 and any(segment.clip is not None for segment in terms.segments)
+
+
+def _weightings(terms: Terms) -> list[Weights]:
+    """The weights of floats, and those of integers if the vector has both kinds."""
+    integers = any(segment.bound is not None for segment in terms.segments)
+    return [terms.weights] + [None] * integers if _weighted(terms) else [None]
+
+
+def _judge_drawn(training: Training, round: int) -> Permitted:
+    (cell,) = cells if len(cells := training.cells(round)) == 1 else (Drawn(_groupings(training, round)),)
+    return _judge(training.terms, cell.groupings, rounds=1, columns=cell.columns)
+
+
+def _judge(terms: Terms, groupings: Sequence[Grouping], *, rounds: int, columns: Sequence[Group] = ()) -> Permitted:
+    """What these groups reveal together, and where they break the policy."""
+    groups = list(dict.fromkeys(chain.from_iterable(groupings)))
+    members = list(chain.from_iterable(groups))
+    if len(set(members)) == len(members):
+        every = [_judge_disjoint(terms, groups, weights, rounds) for weights in _weightings(terms)]
+    else:
+        policy = replace(terms.policy, mode=REPORT_EVEN_IF_EXPOSED)
+        every = [
+            _permitted(
+                terms,
+                audit(groupings, set(members), policy, weights=weights, plan_hash=terms.hash, columns=columns),
+                rounds,
+            )
+            for weights in _weightings(terms)
+        ]
+    return max(every, key=lambda found: (len(found.objections), found.leverage))
+
+
+def _judge_disjoint(terms: Terms, groups: Sequence[Group], weights: Weights, rounds: int) -> Permitted:
+    """Groups that share no client: the server learns their sums and nothing else."""
+    policy = terms.policy
+    least, limit = max(policy.anonymity, policy.min_survivors), policy.max_leverage
+    smallest = min(groups, key=len)
+    squares = [[1.0 if weights is None else float(weights[v]) ** 2 for v in group] for group in groups]
+    worst = max((max(row) / sum(row), k) for k, row in enumerate(squares))
+    leverage, client = worst[0], groups[worst[1]][squares[worst[1]].index(max(squares[worst[1]]))]
+    objections = []
+    if len(smallest) < least:
+        objections.append(f"a group has {len(smallest)} members, fewer than {least}")
+    if leverage > limit + SLACK:
+        objections.append(f"the leverage of client {client} would be {leverage:.3f}, above {limit:g}")
+    return Permitted(
+        rounds=rounds,
+        anonymity=Anonymity(len(smallest), len(smallest), "the groups share no client"),
+        exposed=frozenset(chain.from_iterable(group for group in groups if len(group) == 1)),
+        leverage=leverage,
+        worst=client,
+        objections=tuple(objections),
+    )
+
+
+def _permitted(terms: Terms, verdict: Verdict, rounds: int) -> Permitted:
+    anonymity, objections = verdict.anonymity, tuple(verdict.objections.values())
+    if not objections and anonymity.lower < terms.policy.anonymity:  # the decision went further than the report
+        anonymity = replace(anonymity, lower=terms.policy.anonymity)
+    worst = max(verdict.leverage, key=lambda client: verdict.leverage[client])
+    return Permitted(
+        rounds=rounds,
+        anonymity=anonymity,
+        exposed=verdict.exposed,
+        leverage=verdict.leverage[worst],
+        worst=worst,
+        objections=objections,
+    )
