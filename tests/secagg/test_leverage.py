@@ -104,3 +104,27 @@ def test_the_privacy_loss_of_sampled_noise_has_the_mean_that_leverage_predicts()
     rho = measure([g for grouping in draw for g in grouping], [1] * 12).values[client] / (2 * sigma**2)
     assert loss.mean() == pytest.approx(rho, rel=0.03)
     assert loss.var() == pytest.approx(2 * rho, rel=0.03)
+
+
+def test_two_groupings_can_cost_one_client_more_than_twice_as_much():
+    """The rank, and so the mean, grows at most R times; the leverage of a client does not obey that."""
+    rows = [(5, 16, 17), (3, 6, 11), (0, 2, 13), (1, 10, 14), (4, 7, 8), (9, 12, 15)]
+    rows += [(4, 7, 14), (3, 5, 11), (1, 2, 10), (15, 16, 17), (8, 9, 12), (0, 6, 13)]
+    found = measure(rows, [1] * 18)
+    assert found.values.max() == pytest.approx(8 / 9)
+    assert found.values.mean() <= 2 / 3
+
+
+@pytest.mark.parametrize(("size", "groupings"), [(3, 1), (4, 2), (10, 5)])
+def test_the_best_estimate_has_correlation_root_leverage_with_an_update(size, groupings):
+    """Finding 7: a limit of 0.8 on leverage is a correlation of up to 0.894, not a harmless share."""
+    rng = np.random.default_rng(7)
+    n, d = 60, 40_000
+    draw = Schedule(name="random", size=size, groupings=groupings).draw(range(n), SEED, 0)
+    rows = [group for grouping in draw for group in grouping]
+    matrix = np.array([[v in row for v in range(n)] for row in rows], float)
+    updates = rng.normal(size=(n, d))
+    estimates = np.linalg.pinv(matrix) @ (matrix @ updates)
+    cosines = np.einsum("nd,nd->n", estimates, updates)
+    cosines /= np.linalg.norm(estimates, axis=1) * np.linalg.norm(updates, axis=1)
+    assert cosines == pytest.approx(np.sqrt(measure(rows, [1] * n).values), abs=0.02)
