@@ -168,6 +168,8 @@ def check_commitments(terms: Terms, commitments: Iterable[Commitment]) -> None:
     """PeerError, naming the member, unless there is one signed commitment of each member."""
     found = tuple(commitments)
     _check_order(found, "commitments")
+    # Before any signature: a reveal binds all commitments, and an honest member must not look like a forger.
+    _ceremony(terms).check_committed({c.member: c.commitment for c in found})  # audit: missing-commitment-named
     for commitment in found:
         check_commitment(terms, commitment)
 

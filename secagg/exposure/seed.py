@@ -86,14 +86,14 @@ class SeedCeremony:
 
         Keep `commitments`: `seed` must be called with the commitments seen *before* revealing.
         """
-        self._check_committed(commitments)
+        self.check_committed(commitments)
         if not hmac.compare_digest(commitments[client], self.commitment(client, contribution)):
             raise PeerError(f"the commitment relayed for client {client} differs from the one that it sent")
         return contribution
 
     def seed(self, commitments: Mapping[ClientId, bytes], contributions: Mapping[ClientId, bytes]) -> bytes:
         """The training seed, if every client revealed what it committed to."""
-        self._check_committed(commitments)
+        self.check_committed(commitments)
         silent = [client for client in self.roster if client not in contributions]
         if silent:
             raise NotRevealed(f"no contribution from {_list(silent)}; try again without them", silent)
@@ -115,7 +115,8 @@ class SeedCeremony:
             raise UsageError("none of these clients is on the roster; name at least one that is")
         return SeedCeremony(training_id=self.training_id, roster=rest)
 
-    def _check_committed(self, commitments: Mapping[ClientId, bytes]) -> None:
+    def check_committed(self, commitments: Mapping[ClientId, bytes]) -> None:
+        """NotCommitted, naming the clients, unless every client has committed."""
         missing = [client for client in self.roster if client not in commitments]
         if missing:
             raise NotCommitted(f"no commitment from {_list(missing)}; do not reveal yet", missing)
