@@ -87,7 +87,7 @@ def ids(name: str, values: Any, known: Collection[int] | None = None) -> tuple[i
 
     >>> ids("exclude", [1, 9], known={1, 2, 3})
     Traceback (most recent call last):
-    secagg.errors.UsageError: exclude: there is no client 9
+    secagg.errors.UsageError: exclude: client 9 is not on the roster
     """
     if not isinstance(values, Iterable) or isinstance(values, (str, *BUFFERS)):
         raise UsageError(f"{name}: expected a collection of client ids, got {type(values).__name__}")
@@ -95,9 +95,9 @@ def ids(name: str, values: Any, known: Collection[int] | None = None) -> tuple[i
         value if type(value) is int and 0 <= value <= MOST_ID else whole(f"{name}, each id", value, 0, MOST_ID)
         for value in values
     )
-    unknown = set() if known is None else set(found).difference(known)
+    unknown = [] if known is None else [value for value in found if value not in known]
     if unknown:
-        raise UsageError(f"{name}: there is no client {min(unknown)}")
+        raise UsageError(f"{name}: client {min(unknown)} is not on the roster")
     return found
 
 
@@ -109,6 +109,14 @@ def keyed(name: str, values: Any, kind: type[Item], known: Collection[int] | Non
     for client, value in found.items():
         instance(f"{name}[{client}]", value, kind)
     return found
+
+
+def settle(target: object, check: Callable[..., Any], *names: str, optional: bool = False, **limits: Any) -> None:
+    """Replace fields of a frozen dataclass by what the check makes of them; optional ones may be None."""
+    for name in names:
+        value = getattr(target, name)
+        if not (optional and value is None):
+            object.__setattr__(target, name, check(name, value, **limits))
 
 
 def function(name: str, value: Any) -> None:

@@ -13,11 +13,12 @@ from secagg.agreement.cells import colluders_in_cell
 from secagg.agreement.origin import BeaconPulse, Ceremony, Origin, origin_to_bytes, read_origin
 from secagg.agreement.plan import Plan
 from secagg.agreement.terms import SURVIVORS, Terms
+from secagg.arguments import ids, instance, keyed, whole
 from secagg.codec import Blob, Buffer, Reader, to_bytes
 from secagg.crypto.keys import Identity, digest, verify
 from secagg.errors import UsageError
 from secagg.exposure.schedules import Drawn
-from secagg.types import ClientId, Group, GroupId, Grouping
+from secagg.types import ClientId, Group, GroupId, Grouping, u32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +37,7 @@ class Agreement:
     _checked: set[tuple[bytes, ...]] = field(default_factory=set, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.terms, Terms):
-            raise UsageError(f"terms: expected Terms, got {type(self.terms).__name__}")
+        instance("terms", self.terms, Terms)
         if not isinstance(self.origin, Ceremony | BeaconPulse):
             raise UsageError(f"origin: expected the origin of a seed, got {type(self.origin).__name__}")
         _ = self.seed  # audit: seed-origin-checked
@@ -76,7 +76,7 @@ class Agreement:
 
     def cells(self, round: int) -> tuple[Drawn, ...]:
         """What is drawn for a round from the seed, the same for everybody: the groupings of each cell."""
-        terms = self.terms
+        terms, round = self.terms, whole("round", round)
         if round not in terms.rounds:
             raise UsageError(
                 f"round {round} is not in the agreement: it has rounds {terms.first_round} to {terms.last_round}"
@@ -108,8 +108,7 @@ class Agreement:
         if terms.groups != SURVIVORS:
             raise UsageError("a plan is for groups = 'survivors'; whole groups follow from `Agreement.groups`")
         drawn = self.cells(round)
-        if cell not in range(len(drawn)):
-            raise UsageError(f"cell: expected 0 to {len(drawn) - 1}, got {cell}")
+        cell = whole("cell", cell, 0, len(drawn) - 1)
         clients, members = drawn[cell].clients, {member.id: member for member in terms.members}
         floats = any(segment.clip is not None for segment in terms.segments)
         weighted = floats and len(set(terms.weights.values())) > 1
@@ -139,24 +138,27 @@ class Agreement:
 
     def groups_of(self, client: ClientId, round: int) -> tuple[GroupId, ...]:
         """The groups of one member in a round; none if it was not drawn."""
+        (client,) = ids("client", [client], self.terms.identities)
         return tuple(group for group, members in self.groups(round).items() if client in members)
 
     def sign(self, client: ClientId, identity: Identity) -> bytes:
         """This member's signature on the fingerprint. A member signs one agreement per training."""
-        if self.terms.identities.get(client) != identity.public:
+        (client,) = ids("client", [client], self.terms.identities)
+        if self.terms.identities[client] != instance("identity", identity, Identity).public:
             raise UsageError(f"member {client} of this agreement has another identity key")
         return identity.sign(self.statement(client))
 
     def statement(self, client: ClientId) -> bytes:
         """What a member signs."""
-        return labels.SIGN_AGREEMENT + self.fingerprint + client.to_bytes(4, "little")
+        return labels.SIGN_AGREEMENT + self.fingerprint + u32(*ids("client", [client], self.terms.identities))
 
     def check_signatures(self, signatures: Mapping[ClientId, bytes]) -> None:
         """PeerError, naming the member, unless every member has signed this agreement.
 
         Signatures that this object has checked are not checked again: a simulation has many clients.
         """
-        given = tuple(bytes(signatures.get(member, b"")) for member in self.terms.ids)
+        signatures = keyed("signatures", signatures, bytes)
+        given = tuple(signatures.get(member, b"") for member in self.terms.ids)
         if given in self._checked:
             return
         for member in self.terms.members:

@@ -17,7 +17,8 @@ from secagg.agreement.beacon import NamedPulse
 from secagg.agreement.origin import Approval, Commitment, Reveal
 from secagg.agreement.plan import MODES, Member
 from secagg.agreement.proposal import Part, Proposal, Signature
-from secagg.agreement.terms import MOST_ROUND, Terms
+from secagg.agreement.terms import Terms
+from secagg.arguments import MOST_ROUND
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES
 from secagg.crypto.pulse import MOST_KEY, MOST_MESSAGE, MOST_SIGNATURE, Pulse
 from secagg.crypto.segments import Segment

@@ -18,6 +18,7 @@ from typing import Annotated, Final
 from secagg import codec, labels
 from secagg.agreement.plan import MOST_CLIENTS
 from secagg.agreement.terms import Terms
+from secagg.arguments import MOST_ID, each, ids, instance, raw, settle, whole
 from secagg.codec import U8, U32, Blob, Fixed, Many, Reader, Struct
 from secagg.crypto.keys import HASH_BYTES, SIGNATURE_BYTES, Identity, digest, verify
 from secagg.crypto.pulse import MOST_KEY, MOST_MESSAGE, MOST_SIGNATURE, Pulse
@@ -34,6 +35,11 @@ class Commitment:
     commitment: Annotated[bytes, Fixed(HASH_BYTES)]
     signature: Annotated[bytes, Fixed(SIGNATURE_BYTES)]
 
+    def __post_init__(self) -> None:
+        settle(self, whole, "member", least=0, most=MOST_ID)
+        settle(self, raw, "commitment", size=HASH_BYTES)
+        settle(self, raw, "signature", size=SIGNATURE_BYTES)
+
 
 @dataclass(frozen=True, slots=True)
 class Reveal:
@@ -43,6 +49,11 @@ class Reveal:
     contribution: Annotated[bytes, Fixed(CONTRIBUTION_BYTES)]
     signature: Annotated[bytes, Fixed(SIGNATURE_BYTES)]
 
+    def __post_init__(self) -> None:
+        settle(self, whole, "member", least=0, most=MOST_ID)
+        settle(self, raw, "contribution", size=CONTRIBUTION_BYTES)
+        settle(self, raw, "signature", size=SIGNATURE_BYTES)
+
 
 @dataclass(frozen=True, slots=True)
 class Approval:
@@ -50,6 +61,10 @@ class Approval:
 
     member: Annotated[ClientId, U32]
     signature: Annotated[bytes, Fixed(SIGNATURE_BYTES)]
+
+    def __post_init__(self) -> None:
+        settle(self, whole, "member", least=0, most=MOST_ID)
+        settle(self, raw, "signature", size=SIGNATURE_BYTES)
 
 
 COMMITMENT: Final = Struct.of(Commitment)
@@ -67,8 +82,13 @@ class Ceremony:
     commitments: Annotated[tuple[Commitment, ...], Many(COMMITMENT, MOST_CLIENTS)]
     reveals: Annotated[tuple[Reveal, ...], Many(REVEAL, MOST_CLIENTS)]
 
+    def __post_init__(self) -> None:
+        settle(self, each, "commitments", kind=Commitment)
+        settle(self, each, "reveals", kind=Reveal)
+
     def seed(self, terms: Terms) -> bytes:
         """The seed, after a check of every commitment, contribution and signature."""
+        instance("terms", terms, Terms)
         if terms.beacon is not None:  # audit: origin-as-named
             raise PeerError(f"the terms name a beacon's pulse ({terms.beacon.when}), got a ceremony")
         check_commitments(terms, self.commitments)
@@ -87,6 +107,10 @@ class BeaconPulse:
 
     approvals: Annotated[tuple[Approval, ...], Many(APPROVAL, MOST_CLIENTS)]
     pulse: Annotated[Pulse, PULSE]
+
+    def __post_init__(self) -> None:
+        settle(self, each, "approvals", kind=Approval)
+        settle(self, instance, "pulse", kind=Pulse)
 
     def seed(self, terms: Terms) -> bytes:
         """The seed, after a check of the pulse and of every member's signature on the terms."""
@@ -141,7 +165,7 @@ def check_approval(terms: Terms, approval: Approval) -> None:
 
 def commit(terms: Terms, member: ClientId, identity: Identity, contribution: bytes) -> Commitment:
     """A member's first step. It keeps `contribution`, 32 fresh random bytes, to itself until all have committed."""
-    if terms.beacon is not None:
+    if instance("terms", terms, Terms).beacon is not None:
         raise UsageError("these terms name a beacon: there is nothing to commit to, approve them instead")
     _check_identity(terms, member, identity)
     commitment = _ceremony(terms).commitment(member, contribution)
@@ -152,8 +176,8 @@ def reveal(
     terms: Terms, member: ClientId, identity: Identity, contribution: bytes, commitments: Iterable[Commitment]
 ) -> Reveal:
     """A member's second step, once it has the commitments of all members."""
-    _check_identity(terms, member, identity)
-    all_commitments = tuple(commitments)
+    _check_identity(instance("terms", terms, Terms), member, identity)
+    all_commitments = each("commitments", commitments, Commitment)
     check_commitments(terms, all_commitments)
     _ceremony(terms).reveal(member, contribution, {c.member: c.commitment for c in all_commitments})
     return sign_reveal(terms, member, identity, contribution, commitments_hash(terms, all_commitments))
@@ -204,7 +228,8 @@ def _identity(terms: Terms, member: ClientId) -> bytes:
 
 
 def _check_identity(terms: Terms, member: ClientId, identity: Identity) -> None:
-    if terms.identities.get(member) != identity.public:
+    (member,) = ids("member", [member], terms.identities)
+    if terms.identities[member] != instance("identity", identity, Identity).public:
         raise UsageError(f"member {member} of these terms has another identity key")
 
 

@@ -7,15 +7,15 @@ draws them itself from the training seed and the round, so the server cannot cho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import index
 from typing import Any, Final
 
 from secagg import codec, labels
 from secagg.agreement import graph
 from secagg.agreement.layout import MOST_SEGMENTS, SEGMENTS, flat_segments, segments_from
+from secagg.arguments import each, ids, instance, raw, real, settle, whole
 from secagg.codec import U8, U16, U32, U64, Blob, Codec, Fixed, Float, Many, Reader, Struct
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, digest
 from secagg.crypto.segments import Segment, Segments
@@ -30,26 +30,6 @@ MOST_PLACES: Final = 2**20  # clients times groupings, so that all groups and al
 MOST_LENGTH: Final = 2**31 - 1
 MOST_CONTEXT: Final = 4096
 MODES: Final = (ENFORCE, REPORT_EVEN_IF_EXPOSED)
-
-
-def _whole(name: str, value: object) -> int:
-    try:
-        return index(value)  # type: ignore[arg-type]
-    except TypeError:
-        raise UsageError(f"{name} must be a whole number, got {value!r}") from None
-
-
-def _normalise(target: object, *, whole: Sequence[str], raw: Sequence[str]) -> None:
-    """Accept numpy's integers as whole numbers and any buffer as bytes; refuse anything else by name."""
-    for name in whole:
-        value = getattr(target, name)
-        if value is not None:
-            object.__setattr__(target, name, _whole(name, value))
-    for name in raw:
-        value = getattr(target, name)
-        if not isinstance(value, bytes | bytearray | memoryview):
-            raise UsageError(f"{name} must be bytes, got {type(value).__name__}")
-        object.__setattr__(target, name, bytes(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +47,9 @@ class Member:
     weight: int = 1
 
     def __post_init__(self) -> None:
-        _normalise(self, whole=("id", "weight"), raw=("identity",))
-        if not isinstance(self.name, str):
-            raise UsageError(f"client {self.id}: expected a name in text, got {type(self.name).__name__}")
+        settle(self, whole, "id", "weight")
+        settle(self, raw, "identity")
+        settle(self, instance, "name", kind=str)
         if not 0 < self.weight < 2**32:
             raise UsageError(f"client {self.id}: expected a weight from 1 to 2^32 - 1, got {self.weight}")
         if not 0 <= self.id < 2**32:
@@ -84,7 +64,7 @@ def default_colluders(n: int) -> int:
     >>> default_colluders(100)
     33
     """
-    return n // 3
+    return whole("n", n, 0) // 3
 
 
 def default_threshold(n: int, colluders: int) -> int:
@@ -93,7 +73,7 @@ def default_threshold(n: int, colluders: int) -> int:
     >>> default_threshold(100, 33)
     67
     """
-    return (n + colluders) // 2 + 1
+    return (whole("n", n, 0) + whole("colluders", colluders, 0)) // 2 + 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,13 +117,17 @@ class Plan:
     total_weight: int = 0
 
     def __post_init__(self) -> None:
-        _normalise(
-            self,
-            whole=("round", "length", "bound", "threshold", "colluders", "degree"),
-            raw=("training_id", "training_seed", "context"),
-        )
-        object.__setattr__(self, "roster", tuple(self.roster))
-        object.__setattr__(self, "weights", tuple(_whole("weights", w) for w in self.weights))
+        settle(self, whole, "round", "length", "degree", "members", "total_weight")
+        settle(self, whole, "bound", "threshold", "colluders", optional=True)
+        settle(self, real, "clip", optional=True)
+        settle(self, raw, "training_id", "training_seed", "context")
+        settle(self, each, "roster", kind=Member)
+        settle(self, each, "segments", kind=Segment)
+        settle(self, instance, "schedule", kind=Schedule)
+        settle(self, instance, "policy", kind=Policy)
+        settle(self, instance, "drawn", kind=Drawn, optional=True)
+        weights = each("weights", self.weights, object)
+        object.__setattr__(self, "weights", tuple(whole("weights, each", weight) for weight in weights))
         n = len(self.roster)
         ids = [member.id for member in self.roster]
         if not 2 <= n <= MOST_CLIENTS:
@@ -301,6 +285,7 @@ class Plan:
 
     def peers(self, client: ClientId) -> tuple[ClientId, ...]:
         """The clients that hold a client's shares, itself included: everybody, or its neighbourhood."""
+        ids("client", [client], self.identities)
         if not self.degree:
             return self.ids
         return tuple(sorted((client, *self._neighbours[client])))
@@ -312,7 +297,7 @@ class Plan:
 
     def sparse_risk(self, dropouts: int) -> float:
         """The probability that the sparse graph exposes a client after this many dropouts (`graph.py`)."""
-        n = len(self.roster)
+        n, dropouts = len(self.roster), whole("dropouts", dropouts, 0)
         try:
             found = graph.assess(
                 n, degree=self.degree, threshold=self.t, colluders=self.assumed_colluders / n, dropouts=dropouts / n
@@ -322,7 +307,11 @@ class Plan:
         return float(2.0**found.privacy)
 
     def group(self, group: GroupId) -> Group:
-        return self.groupings[group[0]][group[1]]
+        try:
+            r, g = (whole("group", number, 0) for number in group)
+            return self.groupings[r][g]
+        except (TypeError, IndexError, ValueError):
+            raise UsageError(f"group: expected (grouping, group) of this plan, got {group!r}") from None
 
     @cached_property
     def weight_of(self) -> Mapping[ClientId, int]:
@@ -330,12 +319,14 @@ class Plan:
 
     def relative_weight(self, client: ClientId) -> float:
         """n_i over the mean n_i of all members: a client scales its update by this before encoding."""
+        ids("client", [client], self.identities)
         if not self.weights:
             return 1.0
         return self.weight_of[client] * (self.members or len(self.ids)) / (self.total_weight or sum(self.weights))
 
     def too_few_in_atom(self, survivors: Collection[ClientId]) -> tuple[ClientId, ...]:
         """Survivors whose atom is too small for the policy. They leave U3, so that their groups can open."""
+        survivors = ids("survivors", survivors, self.identities)
         if not self.policy.enforced:
             return ()
         kept = keep_whole_atoms(self.atoms, survivors, self.policy.anonymity)

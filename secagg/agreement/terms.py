@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from operator import index
 from typing import Final, Literal, get_args
 
 from secagg import labels
@@ -15,6 +14,7 @@ from secagg.agreement.beacon import NamedPulse
 from secagg.agreement.cells import cell_sizes, check_cells
 from secagg.agreement.layout import MOST_SEGMENTS
 from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES, Member, default_colluders
+from secagg.arguments import MOST_ROUND, each, ids, instance, settle, whole
 from secagg.codec import Buffer
 from secagg.crypto.keys import HASH_BYTES, digest
 from secagg.crypto.segments import Segment, Segments
@@ -26,7 +26,6 @@ from secagg.types import ClientId
 Groups = Literal["whole", "survivors"]
 WHOLE: Final = "whole"
 SURVIVORS: Final = "survivors"
-MOST_ROUND: Final = 2**63 - 1
 MOST_NAME: Final = 200
 
 
@@ -84,31 +83,14 @@ class Terms:
     def _check_types(self) -> None:
         if not isinstance(self.name, str) or not 1 <= len(self.name) <= MOST_NAME or not self.name.isprintable():
             raise UsageError(f"name: expected 1 to {MOST_NAME} printable characters, got {self.name!r}")
-        for name, kind in (("schedule", Schedule), ("policy", Policy)):
-            if not isinstance(getattr(self, name), kind):
-                raise UsageError(f"{name}: expected a {kind.__name__}, got {type(getattr(self, name)).__name__}")
-        for name, item in (("members", Member), ("segments", Segment)):
-            try:
-                values = tuple(getattr(self, name))
-            except TypeError:
-                values = (None,)
-            if not values or not all(isinstance(value, item) for value in values):
-                raise UsageError(f"{name}: expected a tuple of {item.__name__}, got {getattr(self, name)!r}")
-            object.__setattr__(self, name, values)
-        numbers = ("first_round", "last_round", "sample", "least_groups", "colluders", "threshold", "cell", "degree")
-        for name in numbers:
-            value = getattr(self, name)
-            if value is not None:
-                try:
-                    object.__setattr__(self, name, index(value))
-                except TypeError:
-                    raise UsageError(f"{name}: expected a whole number, got {value!r}") from None
-                if not 0 <= getattr(self, name) <= MOST_ROUND:
-                    raise UsageError(f"{name}: expected 0 to 2^63 - 1, got {value}")
-        for name in ("anonymity", "min_survivors"):
-            if getattr(self.policy, name) >= 2**32:
-                raise UsageError(f"policy.{name}: expected less than 2^32, got {getattr(self.policy, name)}")
-        if self.groups not in get_args(Groups):
+        settle(self, instance, "schedule", kind=Schedule)
+        settle(self, instance, "policy", kind=Policy)
+        settle(self, each, "members", kind=Member)
+        settle(self, each, "segments", kind=Segment)
+        numbers = ("first_round", "last_round", "sample", "least_groups", "cell", "degree")
+        settle(self, whole, *numbers, least=0, most=MOST_ROUND)
+        settle(self, whole, "colluders", "threshold", optional=True, least=0, most=MOST_ROUND)
+        if not isinstance(self.groups, str) or self.groups not in get_args(Groups):
             raise UsageError(f"groups: expected 'whole' or 'survivors', got {self.groups!r}")
 
     def _check_members(self) -> None:
@@ -272,6 +254,7 @@ class Terms:
 
     def relative_weight(self, client: ClientId) -> float:
         """The member's weight over the mean weight of all members: it scales its floats by this before encoding."""
+        ids("client", [client], self.identities)
         return self.weights[client] * len(self.members) / sum(self.weights.values())
 
     @classmethod

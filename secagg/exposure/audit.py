@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal
 
+from secagg.arguments import MOST_ID, each, ids, instance, real, settle, whole
 from secagg.errors import UsageError
 from secagg.exposure.incidence import Incidence
 from secagg.types import ClientId, Group, GroupId, Grouping
@@ -58,13 +59,12 @@ class Policy:
     memory: Memory = "training"
 
     def __post_init__(self) -> None:
-        if self.mode not in (ENFORCE, REPORT_EVEN_IF_EXPOSED):
+        if not isinstance(self.mode, str) or self.mode not in (ENFORCE, REPORT_EVEN_IF_EXPOSED):
             raise UsageError(f"mode must be {ENFORCE!r} or {REPORT_EVEN_IF_EXPOSED!r}, not {self.mode!r}")
-        if self.memory not in MEMORIES:
+        if not isinstance(self.memory, str) or self.memory not in MEMORIES:
             raise UsageError(f"memory must be 'training' or 'round', not {self.memory!r}")
-        for name, value in (("min_survivors", self.min_survivors), ("anonymity", self.anonymity)):
-            if type(value) is not int or value < 2:
-                raise UsageError(f"{name} must be an int of at least 2, not {value!r}")
+        settle(self, whole, "min_survivors", "anonymity", least=2, most=MOST_ID)
+        settle(self, real, "max_leverage")
         if not 0.0 < self.max_leverage <= 1.0:
             raise UsageError(f"max_leverage must be above 0 and at most 1, not {self.max_leverage!r}")
 
@@ -74,7 +74,7 @@ class Policy:
 
     def at_least(self, floor: Policy) -> bool:
         """Whether every limit of this policy is at least as strict as that of `floor`."""
-        if not floor.enforced:
+        if not instance("floor", floor, Policy).enforced:
             return True
         return (
             self.enforced
@@ -164,6 +164,8 @@ def audit(
     """
     from secagg.exposure.selection import Limits, choose  # imports numba
 
+    instance("policy", policy, Policy)
+    atoms, columns = _sets("atoms", atoms), _sets("columns", columns)
     rows = Incidence(groupings, survivors, colluders=colluders, weights=weights, plan_hash=plan_hash)
     limits = Limits(
         survivors=max(policy.min_survivors, policy.anonymity),
@@ -221,11 +223,15 @@ def revealed(groups: Iterable[Collection[ClientId]], *, weights: Mapping[ClientI
     >>> sorted(revealed([{0, 1, 2}, {0, 1}]).exposed)
     [2]
     """
-    groupings = [(tuple(sorted(group)),) for group in groups]
+    groupings = [(tuple(sorted(group)),) for group in _sets("groups", groups)]
     everyone = {client for (group,) in groupings for client in group}
     rows = Incidence(groupings, everyone, weights=weights, plan_hash=b"")
     space, exposed, leverage = _span(rows, list(rows.members))
     return Revealed(rows.clients, space.rank, exposed, leverage)
+
+
+def _sets(name: str, groups: Iterable[Collection[ClientId]]) -> tuple[Group, ...]:
+    return tuple(ids(f"{name}, each group", group) for group in each(name, groups, object))
 
 
 def _proven(rows: Incidence, atoms: Sequence[Group], columns: Sequence[Group]) -> Mapping[GroupId, int]:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import labels
+from secagg.arguments import each, ids, keyed, raw, real
 from secagg.errors import UsageError
 from secagg.types import ClientId, Group, GroupId, Grouping
 
@@ -38,8 +39,12 @@ class Incidence:
         weights: Mapping[ClientId, float] | None = None,
         plan_hash: bytes,
     ) -> None:
-        alive = frozenset(survivors)
+        alive, colluders = frozenset(ids("survivors", survivors)), frozenset(ids("colluders", colluders))
         hidden = alive.difference(colluders)
+        groupings = tuple(
+            tuple(ids("groupings, each group", group) for group in each("groupings, each grouping", grouping, object))
+            for grouping in each("groupings", groupings, object)
+        )
         self.groupings = groupings
         self.alive: dict[GroupId, int] = {}
         self.members: dict[GroupId, Group] = {}
@@ -55,7 +60,7 @@ class Incidence:
         self.index = {row: tuple(column[client] for client in members) for row, members in self.members.items()}
         self.missing = {v for grouping in groupings for group in grouping for v in group}.difference(self.clients)
         self.weights = _weights(self.clients, weights)
-        self.key = digest(groupings, alive, frozenset(colluders), plan_hash)
+        self.key = digest(groupings, alive, colluders, raw("plan_hash", plan_hash))
 
     @cached_property
     def field(self) -> Field:
@@ -68,11 +73,12 @@ class Incidence:
 def _weights(clients: Sequence[ClientId], weights: Mapping[ClientId, float] | None) -> npt.NDArray[np.float64]:
     if weights is None:
         return np.ones(len(clients))
-    missing = [client for client in clients if client not in weights]
+    known = keyed("weights", weights, object)
+    missing = [client for client in clients if client not in known]
     if missing:
         raise UsageError(f"client {missing[0]} has no weight")
-    values = np.array([weights[client] for client in clients], np.float64)
-    if not (np.isfinite(values).all() and (values > 0).all()):
+    values = np.array([real(f"weights[{client}]", known[client]) for client in clients], np.float64)
+    if not (values > 0).all():
         raise UsageError("weights must be positive and finite")
     return values
 

@@ -17,12 +17,13 @@ otherwise the difference of two groupings would reveal the sum of those few clie
 
 import hashlib
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, pairwise
 from typing import TypeVar
 
 from secagg import labels
+from secagg.arguments import MOST_ID, MOST_ROUND, each, ids, raw, settle, whole
 from secagg.errors import UsageError
 from secagg.types import ClientId, Group, Grouping
 
@@ -66,11 +67,11 @@ class Schedule:
     atom: int = 0
 
     def __post_init__(self) -> None:
-        if self.name not in SCHEDULES:
+        if not isinstance(self.name, str) or self.name not in SCHEDULES:
             raise UsageError(f"unknown schedule {self.name!r}; choose one of {', '.join(SCHEDULES)}")
-        for field in ("size", "groupings", "atom"):
-            if type(getattr(self, field)) is not int:
-                raise UsageError(f"{field} must be an int, not {getattr(self, field)!r}")
+        settle(self, whole, "size", "groupings", "atom")
+        if max(self.size, self.groupings, self.atom) > MOST_ID:
+            raise UsageError(f"size, groupings and atom: expected less than 2^32, got {self}")
         if self.size < 2:
             raise UsageError(f"size must be at least 2 to hide anybody, not {self.size}")
         if self.groupings < 1:
@@ -102,6 +103,7 @@ class Schedule:
 
     def groups(self, n: int) -> int:
         """The number c of groups in each grouping of n clients."""
+        n = whole("n, the number of clients", n, 0)
         if n < self.size:
             raise UsageError(f"{n} clients are too few for one group of {self.size}")
         groups = n // self.size
@@ -234,8 +236,8 @@ class Schedule:
         self, roster: Sequence[ClientId], training_seed: bytes, round: int, sample: int | None = None
     ) -> tuple[Group, ...]:
         """The clients that take part, one by one or in atoms. Atoms are drawn without the round: they never change."""
-        check_roster(roster)
-        clients = len(roster) if sample is None else min(sample, len(roster))
+        roster = check_roster(roster)
+        clients = len(roster) if sample is None else min(whole("sample", sample, 0), len(roster))
         wanted = self.groups(clients) * self.size // (self.atom or 1)
         units = self.all_atoms(roster, training_seed) if self.atom else _cut(roster, 1)
         when = _WHOLE_TRAINING if self.name == "fixed" else round
@@ -247,13 +249,13 @@ class Schedule:
         return _cut(order[: len(order) // self.atom * self.atom], self.atom)
 
 
-def check_roster(roster: Sequence[ClientId]) -> None:
-    """Refuse a roster that has more than one possible order or an id that is out of range."""
-    if any(type(client) is not int or not 0 <= client < 2**32 for client in roster):
-        raise UsageError("client ids must be integers from 0 to 2^32 - 1")
-    for a, b in pairwise(roster):
+def check_roster(roster: Sequence[ClientId]) -> Group:
+    """The ids of a roster; refuse one that has more than one possible order or an id that is out of range."""
+    found = ids("roster", roster)
+    for a, b in pairwise(found):
         if a >= b:
             raise UsageError(f"roster ids must be strictly ascending, but {b} follows {a}; sort the members by id")
+    return found
 
 
 def keep_whole_atoms(atoms: Sequence[Group], survivors: Collection[ClientId], least: int) -> frozenset[ClientId]:
@@ -264,8 +266,8 @@ def keep_whole_atoms(atoms: Sequence[Group], survivors: Collection[ClientId], le
     >>> sorted(keep_whole_atoms([(0, 1, 2), (3, 4, 5)], {0, 1, 2, 5}, 2))
     [0, 1, 2]
     """
-    alive = frozenset(survivors)
-    remaining = [alive.intersection(atom) for atom in atoms]
+    alive, least = frozenset(ids("survivors", survivors)), whole("least", least, 0)
+    remaining = [alive.intersection(ids("atoms, each atom", atom)) for atom in each("atoms", atoms, object)]
     return alive.difference(*(atom for atom in remaining if len(atom) < least))
 
 
@@ -296,13 +298,13 @@ def shuffled(
     >>> shuffled("abcd", bytes(32), 0, b"example")
     ['d', 'a', 'c', 'b']
     """
-    if len(training_seed) < MIN_SEED_BYTES:
+    if len(raw("training_seed", training_seed)) < MIN_SEED_BYTES:
         raise UsageError(f"a training seed of {len(training_seed)} bytes is too short; use 32")
-    if round is not None and not 0 <= round < 2**63:
-        raise UsageError(f"round must be from 0 to 2^63 - 1, not {round}")
-    when = 0 if round is None else round + 1
-    numbers = (when.to_bytes(8, "big"), index.to_bytes(8, "big"))
-    words = uniform(hash_parts(labels.SCHEDULE, purpose, *numbers, training_seed))
+    when = 0 if round is None else whole("round", round, 0, MOST_ROUND) + 1
+    numbers = (when.to_bytes(8, "big"), whole("index", index, 0, MOST_ROUND).to_bytes(8, "big"))
+    words = uniform(hash_parts(labels.SCHEDULE, raw("purpose", purpose), *numbers, training_seed))
+    if not isinstance(items, Iterable):
+        raise UsageError(f"items: expected a sequence, got {type(items).__name__}")
     order = list(items)
     for last in range(len(order) - 1, 0, -1):
         other = below(last + 1, words)
@@ -313,7 +315,7 @@ def shuffled(
 def _sampled(groupings: Sequence[Grouping], training_seed: bytes, round: int, sample: int) -> tuple[Grouping, ...]:
     """The groups of at most `sample` clients. Groups that share a client, directly or not, are drawn together."""
     parts = components(groupings)
-    left, chosen = sample, set[ClientId]()
+    left, chosen = whole("sample", sample, 0), set[ClientId]()
     for part in shuffled(parts, training_seed, round, b"sample"):
         if len(part) <= left:
             left -= len(part)

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from secagg import labels
+from secagg.arguments import ids, keyed, raw, settle, whole
 from secagg.errors import PeerError, UsageError
 from secagg.exposure.schedules import check_roster, hash_parts
 from secagg.types import ClientId
@@ -69,16 +70,15 @@ class SeedCeremony:
     roster: tuple[ClientId, ...]
 
     def __post_init__(self) -> None:
-        check_roster(self.roster)
+        settle(self, raw, "training_id")
+        object.__setattr__(self, "roster", check_roster(self.roster))
         if len(self.roster) < 2:
             raise UsageError("a seed ceremony needs at least 2 clients; one alone would choose the seed")
 
     def commitment(self, client: ClientId, contribution: bytes) -> bytes:
         """What a client publishes first: a hash that hides its contribution and commits to it."""
-        if client not in self.roster:
-            raise UsageError(f"client {client} is not on the roster")
-        if len(contribution) != CONTRIBUTION_BYTES:
-            raise UsageError(f"a contribution must have {CONTRIBUTION_BYTES} bytes, not {len(contribution)}")
+        (client,) = ids("client", [client], self.roster)
+        contribution = raw("contribution", contribution, CONTRIBUTION_BYTES)
         return self._hash(labels.SEED_CONTRIBUTION, client.to_bytes(4, "big"), contribution)
 
     def reveal(self, client: ClientId, contribution: bytes, commitments: Mapping[ClientId, bytes]) -> bytes:
@@ -86,14 +86,16 @@ class SeedCeremony:
 
         Keep `commitments`: `seed` must be called with the commitments seen *before* revealing.
         """
+        mine = self.commitment(client, contribution)
         self.check_committed(commitments)
-        if not hmac.compare_digest(commitments[client], self.commitment(client, contribution)):
+        if not hmac.compare_digest(commitments[client], mine):
             raise PeerError(f"the commitment relayed for client {client} differs from the one that it sent")
         return contribution
 
     def seed(self, commitments: Mapping[ClientId, bytes], contributions: Mapping[ClientId, bytes]) -> bytes:
         """The training seed, if every client revealed what it committed to."""
         self.check_committed(commitments)
+        contributions = keyed("contributions", contributions, bytes)
         silent = [client for client in self.roster if client not in contributions]
         if silent:
             raise NotRevealed(f"no contribution from {_list(silent)}; try again without them", silent)
@@ -110,13 +112,15 @@ class SeedCeremony:
 
     def without(self, clients: Collection[ClientId]) -> SeedCeremony:
         """The next attempt. Its roster is in every hash, so no commitment of this attempt can be replayed."""
-        rest = tuple(client for client in self.roster if client not in frozenset(clients))
+        left_out = frozenset(ids("clients", clients))
+        rest = tuple(client for client in self.roster if client not in left_out)
         if len(rest) == len(self.roster):
             raise UsageError("none of these clients is on the roster; name at least one that is")
         return SeedCeremony(training_id=self.training_id, roster=rest)
 
     def check_committed(self, commitments: Mapping[ClientId, bytes]) -> None:
         """NotCommitted, naming the clients, unless every client has committed."""
+        keyed("commitments", commitments, bytes)
         missing = [client for client in self.roster if client not in commitments]
         if missing:
             raise NotCommitted(f"no commitment from {_list(missing)}; do not reveal yet", missing)
@@ -139,11 +143,13 @@ class Beacon:
     pulse: int
 
     def __post_init__(self) -> None:
-        if not self.name or self.pulse < 0:
-            raise UsageError("a beacon needs a name and a pulse number of at least 0")
+        if not isinstance(self.name, str) or not self.name:
+            raise UsageError(f"name of a beacon: expected text, got {self.name!r}")
+        settle(self, whole, "pulse", least=0)
 
     def seed(self, training_id: bytes, value: bytes) -> bytes:
         """The training seed from the published value of the pulse."""
+        training_id, value = raw("training_id", training_id), raw("value of the pulse", value)
         if len(value) < CONTRIBUTION_BYTES:
             raise UsageError(f"a pulse must have at least {CONTRIBUTION_BYTES} bytes, not {len(value)}")
         return hash_parts(labels.BEACON_SEED, training_id, self.name.encode(), str(self.pulse).encode(), value)

@@ -73,7 +73,7 @@ def test_atoms_below_the_anonymity_leave_completely(capsys):
         ("--clients 2 --size 3", "too few for one group"),
         ("--clients 60 --size 3 --drop 1.5", "at least 0 and below 1"),
         ("--clients 60 --size 3 --colluders 61", "--colluders must be from 0 to 60, not 61"),
-        ("--clients 60 --size 3 --anonymity 1", "anonymity must be an int of at least 2"),
+        ("--clients 60 --size 3 --anonymity 1", "anonymity: expected a whole number from 2"),
         ("--clients 60 --size 3 --groupings 5 --schedule transversal", "lower groupings or raise size"),
     ],
 )

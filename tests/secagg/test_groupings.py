@@ -191,8 +191,8 @@ def test_an_atom_with_too_few_survivors_leaves_completely():
     [
         ({"name": "shuffle", "size": 3}, "random, fixed, transversal, atoms"),
         ({"name": "random", "size": 1}, "at least 2"),
-        ({"name": "random", "size": 3.0}, "must be an int"),
-        ({"name": "random", "size": True}, "must be an int"),
+        ({"name": "random", "size": 3.0}, "size: expected a whole number"),
+        ({"name": "random", "size": True}, "size: expected a whole number"),
         ({"name": "random", "size": 3, "groupings": 0}, "groupings must be at least 1"),
         ({"name": "random", "size": 3, "atom": 3}, "only for the schedule 'atoms'"),
         ({"name": "atoms", "size": 6}, "atom must be at least 2"),
