@@ -16,7 +16,7 @@ from secagg.agreement.terms import SURVIVORS, Terms
 from secagg.arguments import ids, instance, keyed, whole
 from secagg.codec import Blob, Buffer, Reader, to_bytes
 from secagg.crypto.keys import Identity, digest, verify
-from secagg.errors import UsageError
+from secagg.errors import UsageError, WireError
 from secagg.exposure.schedules import Drawn
 from secagg.types import ClientId, Group, GroupId, Grouping, u32
 
@@ -67,7 +67,10 @@ class Agreement:
         terms = Terms.from_bytes(Blob().get(reader))
         origin = read_origin(reader)
         reader.end()
-        return cls(terms=terms, origin=origin)
+        try:
+            return cls(terms=terms, origin=origin)
+        except UsageError as bad:
+            raise WireError(f"an agreement that cannot be kept: {bad}") from None
 
     @cached_property
     def fingerprint(self) -> bytes:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+from secagg import Policy
 from secagg.agreement import Agreement, BeaconPulse, NamedPulse, Terms, approve
 from secagg.agreement.proposal import Proposal, Signature
 from secagg.crypto.keys import Identity
@@ -22,6 +23,7 @@ OUTPUTS = {"2026": "ebc85c439a72062c703bc1ddfa8f7f55", "2018": "274e031530b2c773
 
 @cache
 def made(members: int = 4, size: int = 2, **more: object) -> tuple[Agreement, dict[int, Identity]]:
+    more.setdefault("policy", Policy(anonymity=2, memory="round" if "groups" in more else "training"))
     return make_agreement(members=members, size=size, length=3, clip=1.0, rounds=5, entropy=Drbg(b"agreement"), **more)
 
 

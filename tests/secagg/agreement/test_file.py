@@ -41,6 +41,7 @@ def terms(draw: st.DrawFn) -> Terms:
         parts = [replace(part, name=f"part {i}") for i, part in enumerate(parts)]
     whole = draw(st.booleans())
     survivors = {} if whole else {"groups": "survivors", "colluders": draw(st.none() | st.integers(0, 1))}
+    memories = st.sampled_from(["training", "round"] if whole else ["round"])
     first, sample = draw(st.integers(0, 9)), draw(st.sampled_from([0, 4]))
     beacon = st.builds(
         NamedPulse, chain=st.integers(0, 9), time=st.integers(0, 10**8).map(lambda m: m * 60000), key=hashes
@@ -53,7 +54,7 @@ def terms(draw: st.DrawFn) -> Terms:
         first_round=first,
         last_round=first + draw(st.integers(0, 2**62)),
         sample=sample,
-        policy=Policy(max_leverage=draw(st.floats(0.01, 1.0)), memory=draw(st.sampled_from(["training", "round"]))),
+        policy=Policy(anonymity=2, max_leverage=draw(st.floats(0.01, 1.0)), memory=draw(memories)),
         beacon=draw(st.none() | beacon),
         predecessors=tuple(draw(st.lists(hashes, max_size=2, unique=True))),
         **survivors,  # type: ignore[arg-type]
@@ -79,7 +80,7 @@ def test_an_agreement_comes_back_with_every_step(proposal: Proposal) -> None:
 
 def test_a_short_file_by_hand_is_enough() -> None:
     keys = [f'[[members]]\nidentity = "{bytes([i]).hex() * 32}"\n' for i in range(4)]
-    text = 'version = 2\nname = "x"\nrounds.last = 9\ngroups.size = 2\nvector = { length = 3, clip = 1 }\n' + "".join(
+    text = 'version = 2\nname = "x"\nrounds.last = 9\ngroups.size = 4\nvector = { length = 3, clip = 1 }\n' + "".join(
         keys
     )
     found = read(text).terms
@@ -107,7 +108,7 @@ def test_a_short_file_by_hand_is_enough() -> None:
         ("size = 2", "size = 9", "too few for one group of 9"),
         ("[groups]", "[gruops]", "gruops: unknown key; did you mean 'groups'?"),
         ("[policy]", "policy = 3\n[unused]", "unused: unknown key|policy: expected a table"),
-        ("anonymity = 3", "anonimity = 3", "policy.anonimity: unknown key; did you mean 'anonymity'?"),
+        ("anonymity = 2", "anonimity = 2", "policy.anonimity: unknown key; did you mean 'anonymity'?"),
         ("max_leverage = 0", 'max_leverage = "high" # 0', "policy.max_leverage: expected a number, got 'high'"),
         ("[vector]", "[[segments]]", r"segments\[0\].name: expected text, but the key is missing"),
         ("length = 3", "shape = [1, 2.5]", "vector.shape: expected a list of at most 32 whole numbers"),
