@@ -21,8 +21,10 @@ def is_flat(places: RoundLayout) -> bool:
 def remaining(agreement: Agreement, places: RoundLayout, group: GroupId, released: Container[ClientId]) -> Group:
     """The members of a group that are summed: without the released ones in a flat sum, if enough are left."""
     members = places.groups[group]
+    if not is_flat(places):  # audit: release-only-in-flat-sums
+        return members
     rest = tuple(client for client in members if client not in released)
     policy = agreement.terms.policy
-    if is_flat(places) and len(rest) >= max(2, policy.anonymity, policy.min_survivors):  # audit: release-leaves-enough
-        return rest
-    return members
+    if len(rest) < max(2, policy.anonymity, policy.min_survivors):  # audit: release-leaves-enough
+        return members
+    return rest

@@ -23,7 +23,7 @@ from secagg.types import ClientId, Group, GroupId
 from secagg.whole import encoding, flat, relations, server_state, transcript
 from secagg.whole.layout import RoundLayout, layout
 from secagg.whole.messages import AHEAD, MOST_DATA, TYPES, Advert, Answer, Hello, Release, Round, ToServer, decode
-from secagg.whole.result import NO_ADVERT, NO_ANSWER, TOO_LARGE, GroupSum, WholeResult
+from secagg.whole.result import NO_ADVERT, NO_ANSWER, NOT_ASKED, RELEASED, TOO_LARGE, GroupSum, WholeResult
 from secagg.whole.server_state import ServerMemory, Stage
 
 
@@ -323,7 +323,9 @@ class Server:
         if group in memory.spoiled:
             return memory.spoiled[group]
         missing = [v for v in self._members(group) if v not in memory.answers]
-        return "; ".join(f"client {v}: {memory.dropouts.get(v, NO_ANSWER)}" for v in missing)
+        reasons = dict.fromkeys(memory.releases.get(self._current, {}), RELEASED) | memory.dropouts
+        told = "; ".join(f"client {v}: {reasons[v]}" for v in missing if v in reasons)
+        return told or (NOT_ASKED if missing else "")
 
     # --- what follows from the agreement and the releases ---------------------------------------------
 

@@ -11,13 +11,13 @@ import numpy as np
 
 from secagg.agreement.agreement import Agreement
 from secagg.crypto.keys import AgreementKey, Identity
-from secagg.exposure.audit import Policy
+from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Policy
 from secagg.simulation.agree import make_agreement
 from secagg.whole import Advert, Answer, Client, Hello, MemoryStore, Round, Server, WholeResult, transcript
 from secagg.whole.layout import layout
 from tests.secagg.drbg import Drbg
 
-LOOSE = Policy(min_survivors=2, anonymity=2, max_leverage=1.0)
+LOOSE = Policy(min_survivors=2, anonymity=2, max_leverage=1.0, memory="round", mode=REPORT_EVEN_IF_EXPOSED)
 
 
 @cache

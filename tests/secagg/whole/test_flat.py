@@ -45,9 +45,10 @@ def test_enough_members_must_be_left() -> None:
 
 
 def test_in_other_schedules_a_released_member_loses_its_group() -> None:
-    cast = Cast()
+    cast = Cast(size=3)
     result = run(cast, 1)
     assert set(result.lost) == {group for group, members in cast.groups().items() if 1 in members}
+    assert set(result.lost.values()) == {"client 1: it released the round"}
 
 
 def test_clients_check_releases_and_do_not_sum_fewer_members_without_them() -> None:

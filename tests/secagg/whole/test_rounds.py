@@ -40,7 +40,10 @@ def test_opened_sums_are_exact_and_groups_are_lost_exactly_if_a_member_is_missin
         for group, opened in result.groups.items():
             assert opened.members == groups[group]
             assert (result.sum(group) == sum(inputs[v] for v in opened.members)).all()
-        assert set(result.dropouts) == absent & set(layout(agreement, round).seats)
+        assert set(result.dropouts) <= absent & set(layout(agreement, round).seats)
+        for group, why in result.lost.items():
+            told = [v for v in groups[group] if v in result.dropouts]
+            assert why == "; ".join(f"client {v}: {result.dropouts[v]}" for v in told) != ""
         assert (result.blamed, result.inconsistent) == ({}, ())
 
 
@@ -97,7 +100,9 @@ def test_fewer_groups_than_the_least_skip_the_round() -> None:
 def test_nothing_is_sent_if_too_few_groups_have_adverts() -> None:
     cast = Cast(least_groups=3)
     assert cast.begin(0, absent=[0]) == {}
-    assert cast.server.close().skipped
+    result = cast.server.close()
+    assert result.skipped
+    assert sorted(result.lost.values())[1:] == ["nothing was sent, because too few groups were complete"] * 2
 
 
 def test_adverts_come_with_the_answers_at_most_three_rounds_ahead() -> None:
