@@ -1,10 +1,16 @@
 """What all members sign before anything is summed, and what follows from it for each round."""
 
 from secagg.agreement.agreement import Agreement
+from secagg.agreement.audit import Permitted, audit_round, audit_training
 from secagg.agreement.beacon import NamedPulse
+from secagg.agreement.collusion import Risk, alone, alone_in_grouping, correlation
+from secagg.agreement.floors import Floors
 from secagg.agreement.origin import Approval, BeaconPulse, Ceremony, Commitment, Reveal, approve, commit, reveal
 from secagg.agreement.plan import Member, Plan, default_colluders, default_threshold
+from secagg.agreement.summary import Summary, summarise
 from secagg.agreement.terms import Terms
 
 __all__ = ["Agreement", "Approval", "BeaconPulse", "Ceremony", "Commitment", "Member", "NamedPulse", "Plan", "Reveal"]
 __all__ += ["Terms", "approve", "commit", "default_colluders", "default_threshold", "reveal"]
+__all__ += ["Floors", "Permitted", "Risk", "Summary", "alone", "alone_in_grouping", "audit_round", "audit_training"]
+__all__ += ["correlation", "summarise"]

@@ -9,7 +9,6 @@ from itertools import chain
 
 from secagg import labels
 from secagg.agreement.audit import check_policy
-from secagg.agreement.cells import colluders_in_cell
 from secagg.agreement.origin import BeaconPulse, Ceremony, Origin, origin_to_bytes, read_origin
 from secagg.agreement.plan import Plan
 from secagg.agreement.terms import SURVIVORS, Terms
@@ -124,7 +123,7 @@ class Agreement:
             training_seed=self.seed,
             segments=terms.segments,
             threshold=terms.threshold,
-            colluders=colluders_in_cell(len(members), terms.assumed_colluders, len(clients), terms.draws),
+            colluders=terms.colluders_of(len(clients)),
             weights=tuple(terms.weights[client] for client in clients) if weighted else (),
             policy=terms.policy,
             context=context,

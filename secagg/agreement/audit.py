@@ -24,6 +24,7 @@ from secagg.exposure.schedules import Drawn
 from secagg.types import ClientId, Group, Grouping
 
 SLACK: Final = 1e-9  # as in the audit of a run: a computed 1/3 can be slightly above a written 1/3
+REPORTED_ROUNDS: Final = 10  # where every round differs and nothing is enforced, the report looks at the first
 MOST_PLACES: Final = 2**22  # members times groupings times rounds, where each round must be judged by itself
 Weights = Mapping[ClientId, float] | None
 
@@ -45,8 +46,8 @@ class Permitted:
     """What a set of permitted groups reveals together: of one round, or of all rounds.
 
     `leverage` is the highest of any client, `worst`; `bound` says that it is an upper bound and not computed exactly.
-    `objections` say where the groups break the policy. `partial` says that only the first `rounds` were judged, because
-    the others could only reveal more.
+    `objections` say where the groups break the policy. `partial` says that not all rounds were judged: together,
+    the first `rounds` reveal this much already; alone, the first few were looked at.
 
     >>> from secagg.simulation import make_agreement
     >>> agreement, _ = make_agreement(members=6, size=3, length=4, clip=1.0, rounds=100)
@@ -78,13 +79,31 @@ def audit_round(training: Training) -> Permitted:
             return replace(found, bound=True)
     if schedule.name == "transversal" and not _weighted(terms):  # all rounds are alike up to the clients' names
         return _judge_drawn(training, terms.first_round)
-    if len(terms.ids) * schedule.groupings * _count(terms) > MOST_PLACES:
+    return _judge_each(training)
+
+
+def _judge_each(training: Training) -> Permitted:
+    """The worst round, where rounds differ. The first that breaks an enforced policy is enough to refuse it."""
+    terms = training.terms
+    if terms.policy.enforced and len(terms.ids) * terms.schedule.groupings * _count(terms) > MOST_PLACES:
         raise AgreementRefused(
-            f"policy: {_count(terms)} rounds of {schedule.groupings} new groupings of {len(terms.ids)} members are too "
-            "many to judge beforehand; use the schedule 'fixed' or 'atoms', or fewer rounds"
+            f"policy: {_count(terms)} rounds of {terms.schedule.groupings} new groupings of {len(terms.ids)} members "
+            "are too many to judge beforehand; use the schedule 'fixed' or 'atoms', or fewer rounds"
         )
-    every = (_judge_drawn(training, round) for round in terms.rounds)
-    return max(every, key=lambda found: (len(found.objections), len(found.exposed), found.leverage))
+    rounds = terms.rounds if terms.policy.enforced else terms.rounds[:REPORTED_ROUNDS]
+    worst = None
+    for round in rounds:
+        found = _judge_drawn(training, round)
+        if worst is None or _badness(found) > _badness(worst):
+            worst = found
+        if found.objections and (terms.policy.enforced or len(found.exposed) == len(terms.ids)):
+            return found
+    assert worst is not None
+    return replace(worst, partial=len(rounds) < _count(terms))
+
+
+def _badness(found: Permitted) -> tuple[int, int, float]:
+    return len(found.objections), len(found.exposed), found.leverage
 
 
 def audit_training(training: Training, earlier: Iterable[Training] = ()) -> Permitted:
@@ -96,16 +115,34 @@ def audit_training(training: Training, earlier: Iterable[Training] = ()) -> Perm
     _check_earlier(training, earlier)
     if _count(terms) == 1 and not earlier:
         return audit_round(training)
-    union, partial, bound = list[Grouping](), False, False
-    for one in (*earlier, training):
-        groupings, whole, exact = _over_rounds(one)
-        union += [grouping for grouping in groupings if grouping not in union]
-        partial, bound = partial or not whole, bound or not exact
-    found = replace(_judge(terms, union, rounds=_count(terms)), bound=bound, partial=partial)
+    spans = [_over_rounds(one) for one in (*earlier, training)]
+    union = list(dict.fromkeys(grouping for span in spans for grouping in span.groupings))
+    partial, rounds = not all(span.whole for span in spans), spans[-1].rounds
+    found = _everybody_exposed(terms, union, rounds) if partial else None
+    found = found or _judge(terms, union, rounds=rounds)
     if partial and not found.objections:
-        few = "there are too many different groups to judge them together"
-        return replace(found, objections=(few,))
-    return found
+        found = replace(found, objections=("there are too many different groups to judge them together",))
+    return replace(found, bound=not all(span.exact for span in spans), partial=partial)
+
+
+def _everybody_exposed(terms: Terms, groupings: Sequence[Grouping], rounds: int) -> Permitted | None:
+    """The judgement if these groups expose every member in them, which is found quickly; None if they do not."""
+    from secagg.exposure.incidence import Incidence
+    from secagg.exposure.rowspace import RowSpace  # imports numba
+
+    members = set(chain.from_iterable(chain.from_iterable(groupings)))
+    rows = Incidence(groupings, members, plan_hash=terms.hash)
+    space = RowSpace(len(rows.clients), rows.field)
+    if not any(space.add(row) and space.rank == len(members) for row in rows.index.values()):
+        return None
+    return Permitted(
+        rounds=rounds,
+        anonymity=Anonymity(1, 1, "everybody is exposed"),
+        exposed=frozenset(members),
+        leverage=1.0,
+        worst=min(members),
+        objections=("the server would learn every update",),
+    )
 
 
 def check_policy(training: Training, earlier: Iterable[Training] = ()) -> None:
@@ -180,23 +217,32 @@ def _atoms(training: Training) -> Grouping:
     return terms.schedule.all_atoms(terms.ids, training.seed)
 
 
-def _over_rounds(training: Training) -> tuple[Sequence[Grouping], bool, bool]:
-    """Groupings that span what all rounds open; whether all rounds are covered; whether they span no more than that."""
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """Groupings that span what `rounds` rounds open: all rounds (`whole`), and no more than they open (`exact`)."""
+
+    groupings: Sequence[Grouping]
+    rounds: int
+    whole: bool = True
+    exact: bool = True
+
+
+def _over_rounds(training: Training) -> _Span:
     terms, schedule = training.terms, training.terms.schedule
     if schedule.name == "fixed":
-        return _all_fixed(training), True, True
+        return _Span(_all_fixed(training), _count(terms))
     if schedule.size == len(terms.members) or _count(terms) == 1:  # one group of all, in every round
-        return _groupings(training, terms.first_round), True, True
+        return _Span(_groupings(training, terms.first_round), _count(terms))
     if schedule.name == "atoms":
-        return (_atoms(training),), True, False
+        return _Span((_atoms(training),), _count(terms), exact=False)
     found, groups = list[Grouping](), 0
-    for round in terms.rounds:
+    for rounds, round in enumerate(terms.rounds):
+        if 10 * groups > 12 * len(terms.members):  # enough to expose everybody, if the groups differ
+            return _Span(found, rounds, whole=False)
         groupings = _groupings(training, round)
         groups += sum(map(len, groupings))
-        if found and groups > len(terms.members):  # enough to break any policy, if groups differ at all
-            return found, False, True
         found += groupings
-    return found, True, True
+    return _Span(found, _count(terms))
 
 
 def _check_earlier(training: Training, earlier: tuple[Training, ...]) -> None:

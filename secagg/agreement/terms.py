@@ -11,7 +11,7 @@ from typing import Final, Literal, get_args
 from secagg import labels
 from secagg.agreement import canonical
 from secagg.agreement.beacon import NamedPulse
-from secagg.agreement.cells import cell_sizes, check_cells
+from secagg.agreement.cells import cell_sizes, check_cells, colluders_in_cell, threshold_in_cell
 from secagg.agreement.layout import MOST_SEGMENTS
 from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES, Member, default_colluders
 from secagg.arguments import MOST_ROUND, each, ids, instance, settle, whole
@@ -206,6 +206,14 @@ class Terms:
         seeds = 1 if self.beacon else len(self.members) - 1
         lasting = self.schedule.lasting(self.sample or None) and (self.schedule.name == "fixed" or len(self.cells) > 1)
         return len(self.cells) * (1 if lasting else self.last_round - self.first_round + 1) * seeds
+
+    def colluders_of(self, cell: int) -> int:
+        """How many colluders a cell of this many clients must withstand (survivors)."""
+        return colluders_in_cell(len(self.members), self.assumed_colluders, cell, self.draws)
+
+    def threshold_of(self, cell: int) -> int:
+        """The threshold of a cell of this many clients (survivors)."""
+        return self.threshold or threshold_in_cell(cell, self.colluders_of(cell))
 
     def _check_origin(self) -> None:
         if self.beacon is not None and not isinstance(self.beacon, NamedPulse):

@@ -1,0 +1,207 @@
+"""What an agreement allows, in plain words: printed before anybody signs it, and kept with its results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from secagg.agreement.agreement import Agreement
+from secagg.agreement.audit import Permitted, audit_round, audit_training
+from secagg.agreement.collusion import Risk, alone, certain_colluders, correlation, least_left
+from secagg.agreement.terms import SURVIVORS, Terms
+
+NOT_PROMISED: Final = (
+    "what a sum says of its members: a server that chooses models can make the others' updates nearly zero; only "
+    "noise bounds that",
+    "anything for a member that is alone in its group among colluders",
+    "anything about other agreements on the same data that this one does not name",
+    "that a round succeeds, or that the server computes what it says",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What an agreement allows. `lines` is for people, `to_json` for programs.
+
+    `round` and `training` are what the permitted groups reveal in the worst round and over all rounds if updates stood
+    still; None where there is no seed yet. `alone` has, for some numbers of colluders, the probability that an honest
+    member is alone among them: in one round and over all.
+
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=60, size=6, length=100, clip=1.0, rounds=200)
+    >>> print(summarise(agreement).lines()[3])
+    over all 200 rounds, if updates stood still: nobody is exposed; T = 6 (exact); highest leverage 0.167
+    """
+
+    terms: Terms
+    fingerprint: bytes | None
+    round: Permitted | None
+    training: Permitted | None
+    alone: dict[int, tuple[Risk, Risk]]
+
+    def lines(self) -> list[str]:
+        """One line per statement."""
+        return [*self._what(), *self._exposure(), *self._collusion(), *self._worth(), *self._not_promised()]
+
+    def _what(self) -> Iterator[str]:
+        terms = self.terms
+        parts = [
+            f"{segment.length} {f'numbers up to {segment.clip:g}' if segment.bound is None else 'whole numbers'}"
+            f"{f' ({segment.name})' if segment.name else ''}"
+            for segment in terms.segments[:8]
+        ]
+        more = [f"{len(terms.segments) - 8} more segments"] if len(terms.segments) > 8 else []
+        weights = sorted(terms.weights.values())
+        equal = "equal weights" if weights[0] == weights[-1] else f"weights from {weights[0]} to {weights[-1]}"
+        yield f"{terms.name}: {len(terms.members)} members, {equal}, each with {', '.join(parts + more)}"
+        yield f"rounds {terms.first_round} to {terms.last_round}{self._sampled()}; {self._groups()}"
+
+    def _sampled(self) -> str:
+        return f", at most {self.terms.sample} members drawn for each" if self.terms.sample else ""
+
+    def _groups(self) -> str:
+        terms, schedule = self.terms, self.terms.schedule
+        when = {"fixed": "the same in every round", "atoms": f"of atoms of {schedule.atom} that stay together"}
+        size = f"groups of {schedule.size}, {when.get(schedule.name, 'new in every round')} ({schedule.name})"
+        times = f"{schedule.groupings} groupings into " if schedule.groupings > 1 else ""
+        if terms.groups != SURVIVORS:
+            return f"{times}{size}, opened whole or not at all"
+        cells = ", ".join(f"{size} clients, t = {terms.threshold_of(size)}" for size in sorted(set(terms.cells)))
+        mode = "; SPARSE MODE: it protects from a semi-honest server only" if terms.degree else ""
+        return f"{times}{size}, opened for the survivors; {len(terms.cells)} cell(s) of {cells}{mode}"
+
+    def _exposure(self) -> Iterator[str]:
+        terms = self.terms
+        if not terms.policy.enforced:
+            yield "REPORT ONLY: every group sum is opened, whatever it exposes"
+        if self.round is None or self.training is None:
+            yield "what the groups reveal depends on the seed and is judged when there is one"
+            return
+        together = "if nobody drops out: " if terms.groups == SURVIVORS else ""
+        yield f"in one round: {together}{_revealed(self.round)}"
+        if terms.last_round > terms.first_round:
+            rounds = f"{self.training.rounds} round{'s' * (self.training.rounds > 1)}"
+            which = f"{'the first' if self.training.partial else 'all'} {rounds}"
+            yield f"over {which}, if updates stood still: {_revealed(self.training)}"
+        if terms.policy.memory == "round" and terms.last_round > terms.first_round:
+            yield (
+                "memory = 'round': each round alone keeps the policy; a server that sees similar updates in several "
+                "rounds can combine them"
+            )
+
+    def _collusion(self) -> Iterator[str]:
+        for colluders, (once, over_all) in self.alone.items():
+            later = f", over all rounds {over_all}" if str(over_all) != str(once) else ""
+            yield (
+                f"with {colluders} colluder{'s' * (colluders > 1)} fixed before the seed: some honest member is alone "
+                f"among them in its group with probability {once} in a round{later}"
+            )
+
+    def _worth(self) -> Iterator[str]:
+        terms, policy = self.terms, self.terms.policy
+        found = self.training if policy.memory == "training" else self.round
+        if policy.enforced:
+            least = policy.anonymity
+            if terms.groups != SURVIVORS:
+                least = max(least, found.anonymity.lower) if found else least
+            elif terms.schedule.groupings == 1 and terms.schedule.name != "atoms":
+                least = least_left(terms)  # the groups may shrink to this size
+            sure, bound = certain_colluders(least), ""
+            if terms.groups == SURVIVORS and terms.assumed_colluders > sure:
+                bound = f"; it promises nothing against the {terms.assumed_colluders} that the threshold withstands"
+            yield f"T = {least} protects for certain from {sure} colluder{'s' * (sure != 1)}, whoever they are{bound}"
+        limit = policy.max_leverage if policy.enforced else 1.0
+        yield (
+            f"leverage up to {limit:g} is allowed: if updates are independent and of equal size, the best estimate of "
+            f"an update has correlation up to {correlation(limit):.2f} with it"
+            + (f" ({correlation(found.leverage):.2f} for the groups above)" if found else "")
+        )
+
+    def _not_promised(self) -> Iterator[str]:
+        for what in NOT_PROMISED:
+            yield f"not promised: {what}"
+
+    def to_json(self) -> dict[str, Any]:
+        """The same for programs, in plain types."""
+        terms, policy = self.terms, self.terms.policy
+        return {
+            "name": terms.name,
+            "fingerprint": self.fingerprint.hex() if self.fingerprint else None,
+            "members": len(terms.members),
+            "rounds": [terms.first_round, terms.last_round],
+            "groups": terms.groups,
+            "schedule": terms.schedule.name,
+            "size": terms.schedule.size,
+            "groupings": terms.schedule.groupings,
+            "sample": terms.sample,
+            "cells": list(terms.cells) if terms.groups == SURVIVORS else [],
+            "policy": {
+                "anonymity": policy.anonymity,
+                "min_survivors": policy.min_survivors,
+                "max_leverage": policy.max_leverage,
+                "mode": policy.mode,
+                "memory": policy.memory,
+            },
+            "round": _plain(self.round),
+            "training": _plain(self.training),
+            "alone": [
+                {"colluders": k, **{name: _risk(risk) for name, risk in zip(("round", "training"), risks, strict=True)}}
+                for k, risks in self.alone.items()
+            ],
+            "correlation": correlation(policy.max_leverage if policy.enforced else 1.0),
+            "not_promised": list(NOT_PROMISED),
+            "lines": self.lines(),
+        }
+
+
+def summarise(what: Agreement | Terms, earlier: Iterable[Agreement] = ()) -> Summary:
+    """What an agreement allows, together with earlier ones on the same data; of terms alone, what needs no seed.
+
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=6, size=3, length=4, clip=1.0)
+    >>> summarise(agreement.terms).round is None, summarise(agreement).round.exposed
+    (True, frozenset())
+    """
+    terms = what if isinstance(what, Terms) else what.terms
+    rounds = terms.last_round - terms.first_round + 1
+    risks = {k: (alone(terms, k), alone(terms, k, rounds=rounds)) for k in _numbers_of_colluders(terms)}
+    if isinstance(what, Terms):
+        return Summary(terms, None, None, None, risks)
+    return Summary(terms, what.fingerprint, audit_round(what), audit_training(what, earlier), risks)
+
+
+def _numbers_of_colluders(terms: Terms) -> list[int]:
+    """One more than T protects from for certain, a tenth, a fifth and a third of the members."""
+    n = len(terms.members)
+    wanted = {certain_colluders(terms.policy.anonymity) + 1, n // 10, n // 5, n // 3}
+    if terms.groups == SURVIVORS:
+        wanted.add(terms.assumed_colluders)
+    return sorted(k for k in wanted if 0 < k < n)
+
+
+def _revealed(found: Permitted) -> str:
+    from secagg.exposure.selection import names  # imports numba
+
+    exposed = f"EXPOSED: {names(found.exposed)}" if found.exposed else "nobody is exposed"
+    bound = "at most " if found.bound else ""
+    anonymity = f"T >= {found.anonymity.lower}" if found.bound else str(found.anonymity)
+    return f"{exposed}; {anonymity}; highest leverage {bound}{found.leverage:.3f}"
+
+
+def _plain(found: Permitted | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "rounds": found.rounds,
+        "exposed": sorted(found.exposed),
+        "anonymity": {"lower": found.anonymity.lower, "upper": found.anonymity.upper},
+        "leverage": found.leverage,
+        "bound": found.bound,
+        "partial": found.partial,
+        "objections": list(found.objections[:10]),
+    }
+
+
+def _risk(risk: Risk) -> dict[str, Any]:
+    return {"probability": risk.probability, "exact": risk.exact}
