@@ -350,3 +350,11 @@ def test_a_proof_is_not_used_once_a_group_outside_it_is_open():
     trial.add_all([(0, 0), (1, 0), (1, 1)])
     assert trial.span.kept == [(0, 0), (1, 1)]
     assert trial.span.refused[1, 0] == "with the sums opened before, it would expose client 3"
+
+
+def test_a_policy_for_single_rounds_is_weaker_than_one_for_the_training():
+    training, rounds = Policy(memory="training"), Policy(memory="round")
+    assert training.at_least(rounds)
+    assert training.at_least(training)
+    assert rounds.at_least(rounds)
+    assert not rounds.at_least(training)

@@ -50,6 +50,24 @@ def test_a_client_that_withholds_is_named_and_can_be_left_out():
         again.without({3})
 
 
+def test_a_relay_refuses_at_most_n_minus_2_seeds_and_need_not_lose_a_colluder():
+    """Whoever carries the contributions sees every seed first, and can hide anybody's contribution."""
+    ceremony, seen = SeedCeremony(training_id=b"t" * 32, roster=tuple(range(9))), []
+    while True:
+        secrets = {client: bytes([client, len(seen)]) * 16 for client in ceremony.roster}
+        commitments = {client: ceremony.commitment(client, secrets[client]) for client in ceremony.roster}
+        seen.append(ceremony.seed(commitments, secrets))
+        hidden = max(ceremony.roster)  # the relay's friends are 0 and 1; they never have to leave
+        with pytest.raises(NotRevealed) as refused:
+            ceremony.seed(commitments, {c: s for c, s in secrets.items() if c != hidden})
+        try:
+            ceremony = ceremony.without(refused.value.clients)
+        except UsageError:
+            break
+    assert len(set(seen)) == len(seen) == 9 - 1  # one of 8 seeds; 7 = n - 2 of them were refused
+    assert ceremony.roster == (0, 1)
+
+
 def test_commitments_of_one_attempt_are_invalid_in_the_next():
     again = CEREMONY.without({7})
     with pytest.raises(WronglyRevealed) as refused:

@@ -38,6 +38,8 @@ def test_the_seed_is_recomputed_and_is_the_same_for_everybody() -> None:
 def test_an_agreement_is_not_made_with_an_origin_of_other_terms() -> None:
     with pytest.raises(PeerError, match="client 0: wrong signature"):
         Agreement(terms=replace(TERMS, last_round=TERMS.last_round + 1), origin=ORIGIN)
+    with pytest.raises(PeerError, match="client 0: wrong signature"):  # its groups are not judged yet, its seed is
+        Agreement(terms=replace(TERMS, predecessors=(bytes(32),)), origin=ORIGIN)
 
 
 @pytest.mark.parametrize("member", TERMS.ids)
