@@ -72,11 +72,15 @@ def alone(terms: Terms, colluders: int, *, rounds: int = 1) -> Risk:
     """The probability that, in some of this many rounds, an honest client is alone in its group among colluders.
 
     The colluders are fixed before the seed. Independent groupings give an exact result; groupings that depend on each
-    other give a bound, the sum of their probabilities.
+    other give a bound, the sum of their probabilities. With atoms, several groupings show the atoms' sums, so a client
+    counts that is alone in its atom. With other schedules, sums of groups that overlap can isolate more clients than
+    those that are alone in one group.
     """
     if terms.groups == "survivors" and not terms.policy.enforced:
         return Risk(1.0, exact=True)  # groups with one survivor are opened too
     schedule, n = terms.schedule, len(terms.members)
+    if schedule.name == "atoms" and (rounds > 1 or schedule.groupings > 1 or terms.groups == "survivors"):
+        return Risk(alone_in_grouping(n, colluders, size=schedule.atom, groups=n // schedule.atom), exact=False)
     once = schedule.name == "fixed" or (schedule.size == n and not terms.sample)
     drawn = n if once else terms.drawn  # over the rounds, every fixed group is drawn
     groups = schedule.groups(drawn)
@@ -84,11 +88,7 @@ def alone(terms: Terms, colluders: int, *, rounds: int = 1) -> Risk:
     one = alone_in_grouping(n, colluders, size=schedule.size, groups=groups, least=least)
     independent = schedule.name in ("random", "fixed") and groups * schedule.size == n
     per_round = _repeat(Risk(one, exact=True), schedule.groupings, independent)
-    found = per_round if once else _repeat(per_round, rounds, schedule.name != "atoms")
-    if schedule.name == "atoms":  # to be alone in its group, a client must be alone in its atom
-        in_atom = alone_in_grouping(n, colluders, size=schedule.atom, groups=n // schedule.atom)
-        found = min(found, Risk(in_atom, exact=False), key=lambda risk: risk.probability)
-    return found
+    return per_round if once else _repeat(per_round, rounds, independent=True)
 
 
 def _repeat(risk: Risk, times: int, independent: bool) -> Risk:

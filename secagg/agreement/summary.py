@@ -93,9 +93,11 @@ class Summary:
     def _collusion(self) -> Iterator[str]:
         for colluders, (once, over_all) in self.alone.items():
             later = f", over all rounds {over_all}" if str(over_all) != str(once) else ""
+            overlap = self.terms.schedule.groupings > 1 and not self.terms.schedule.atom
+            more = "; sums of groups that overlap can isolate more" if overlap else ""
             yield (
                 f"with {colluders} colluder{'s' * (colluders > 1)} fixed before the seed: some honest member is alone "
-                f"among them in its group with probability {once} in a round{later}"
+                f"among them in its group with probability {once} in a round{later}{more}"
             )
 
     def _worth(self) -> Iterator[str]:
