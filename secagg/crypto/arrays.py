@@ -37,7 +37,7 @@ def plain_array(value: Any, what: str, *, labelled: bool = False) -> Array:
         kind = type(value).__name__
         raise UsageError(
             f"{what}: expected an array of numbers, got a {kind} that numpy cannot convert; rows need equal lengths, "
-            "and a tensor must be detached and on the CPU"
+            "and a tensor must be detached, on the CPU and of a type that numpy has"
         ) from None
     kind = array.dtype.kind
     if kind in _ADVICE:

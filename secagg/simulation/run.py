@@ -74,7 +74,7 @@ def run(
     >>> identities = make_identities(range(4))
     >>> plan = Plan(training_id=bytes(32), training_seed=bytes(32), round=0, roster=make_roster(identities),
     ...             length=2, schedule=Schedule(name="random", size=4), bound=9)
-    >>> run(plan, {v: np.array([v, 1]) for v in range(4)}, identities, drop={3: Stage.INPUTS}).sum()
+    >>> run(plan, {v: [v, 1] for v in range(4)}, identities, drop={3: Stage.INPUTS}).sum()
     array([3, 3])
     """
     misbehave = misbehave or {}
@@ -148,7 +148,7 @@ def clear(
     >>> plan = Plan(training_id=bytes(32), training_seed=bytes(32), round=0,
     ...             roster=make_roster(make_identities(range(4))), length=2,
     ...             schedule=Schedule(name="random", size=4), bound=9)
-    >>> clear(plan, {v: np.array([v, 1]) for v in range(4)}, drop={3: Stage.INPUTS}).sum()
+    >>> clear(plan, {v: [v, 1] for v in range(4)}, drop={3: Stage.INPUTS}).sum()
     array([3, 3])
     """
     misbehave = misbehave or {}

@@ -1,5 +1,6 @@
 """Cells, weights and sums: secure and clear sums agree bit for bit; averaging by weight is FedAvg."""
 
+import warnings
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -80,6 +81,17 @@ def test_secure_and_clear_sums_have_the_same_bits_with_dropouts_at_any_stage(sch
     for cluster in secured[0].clusters():
         assert secured[0].state(cluster) == cleared[0].state(cluster)
     assert set(secured[0].dropouts) == set(cleared[0].dropouts) >= {2, 11}
+
+
+@pytest.mark.parametrize("secure", [True, False])
+def test_updates_that_vanish_count_as_zeros_and_clipped_ones_warn_nobody(secure: bool) -> None:
+    tables: dict[str, Any] = {"clusters": {"size": 4}, "secure": secure}
+    updates, zeros = vectors(12), vectors(12)
+    updates[3], zeros[3] = 1e-12, 0  # as at the end of a training
+    updates[5] = zeros[5] = 1e6  # as an attack has it
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert sums(aggregated(tables, updates)) == sums(aggregated(tables, zeros))
 
 
 @pytest.mark.parametrize("kind", KINDS)
