@@ -197,7 +197,7 @@ class _Worker:
         self._last: ToClient | None = None
         self._size = 0  # of the last message
         self.pipe, theirs = Pipe()
-        self._child = _fork()
+        self._child = fork()
         if self._child == 0:
             try:
                 for worker in (*older, self):
@@ -245,7 +245,7 @@ class _Worker:
         os.waitpid(self._child, 0)
 
 
-def _fork() -> int:
+def fork() -> int:
     """os.fork without the warning of Python 3.12 and later that this process has other threads.
 
     A lock that another thread holds during the fork stays locked in the child. So fork while no other thread

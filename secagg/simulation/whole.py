@@ -20,15 +20,15 @@ from secagg.errors import LossWarning, SecAggError, UsageError
 from secagg.protocol.result import NO_ANSWER, Stage
 from secagg.simulation.cost import Cost
 from secagg.simulation.misbehaviour import Misbehaviour
+from secagg.simulation.whole_workers import Answered, Reply, Requests, Respond, forked, in_process
 from secagg.types import ClientId, Entropy, GroupId, Ring32
 from secagg.whole import encoding, relations, transcript
 from secagg.whole.client import Client
-from secagg.whole.client_state import Task
 from secagg.whole.layout import layout
-from secagg.whole.messages import Round, size
+from secagg.whole.messages import Advert, Answer, Round, size
 from secagg.whole.result import TOO_LARGE, GroupSum, WholeResult
 from secagg.whole.server import Server
-from secagg.whole.store import SlotStore, Store
+from secagg.whole.store import MemoryStore, SlotStore, Store
 
 Inputs = Mapping[ClientId, Any]
 OnAnswer = Callable[[Stage, ClientId], None]
@@ -37,8 +37,9 @@ OnAnswer = Callable[[Stage, ClientId], None]
 class WholeRun:
     """The clients and the server of an agreement, over several rounds.
 
-    `store` keeps the slots, and spools if it has a place for them; the default keeps slots in memory. `entropy` is for
-    tests: it gives the source of random bytes of each client.
+    With `processes` > 1, the clients of each round answer in forked processes; a `store` of your own must then work
+    between processes, as FileStore does. `store` keeps the slots, and spools if it has a place for them; the default
+    keeps slots in memory. `entropy` is for tests: it gives the source of random bytes of each client.
 
     >>> from secagg.simulation import WholeRun, make_agreement
     >>> agreement, identities = make_agreement(members=4, size=2, length=2, bound=9, rounds=2)
@@ -52,9 +53,12 @@ class WholeRun:
         agreement: Agreement,
         identities: Mapping[ClientId, Identity],
         *,
+        processes: int = 1,
         store: Store | None = None,
         entropy: Callable[[ClientId], Entropy] | None = None,
     ) -> None:
+        if processes > 1 and (entropy is not None or isinstance(store, MemoryStore)):
+            raise UsageError("with several processes use a FileStore, and no entropy of your own")
         missing = set(agreement.terms.ids).difference(identities)
         if missing:
             raise UsageError(f"expected the identity of every member, got none for member {min(missing)}")
@@ -62,6 +66,7 @@ class WholeRun:
         self._identities, self._entropy = identities, entropy
         self._signatures = {v: agreement.sign(v, identities[v]) for v in agreement.terms.ids}
         self._store = store if store is not None else SlotStore()
+        self._processes = processes if hasattr(os, "fork") else 1
         self._clients: dict[ClientId, Client] = {}
 
     def client(self, member: ClientId) -> Client:
@@ -69,7 +74,10 @@ class WholeRun:
         if member not in self._clients:
             draw = self._entropy(member) if self._entropy else os.urandom
             identity = self._identities[member]
-            self._clients[member] = Client(self.agreement, self._signatures, member, identity, entropy=draw)
+            threads = 1 if self._processes > 1 else None
+            self._clients[member] = Client(
+                self.agreement, self._signatures, member, identity, entropy=draw, threads=threads
+            )
         return self._clients[member]
 
     def round(
@@ -89,16 +97,55 @@ class WholeRun:
         cost = cost if cost is not None else Cost()
         cost.clients += len(layout(self.agreement, round).seats)
         self._advertise(round, absent, cost)
-        with cost.serving(Stage.INPUTS, time.process_time):
+        with cost.serving(Stage.INPUTS, time.thread_time):
             outbox = self.server.begin(round, data=data, context=context)
-        for client, message in outbox.items():
-            if client in absent:
-                continue
-            self._answer(client, message, inputs, context, misbehave or {}, cost)
+        asked = [(client, message) for client, message in outbox.items() if client not in absent]
+
+        def respond(member: ClientId, message: Round, out: Ring32 | None) -> Reply:
+            if member in (misbehave or {}):
+                return hashlib.shake_256(self.agreement.fingerprint + self._identities[member].public).digest(100)
+            return self._respond(self.client(member), message, inputs[member], context, out)
+
+        for answer in self._answers(asked, respond):
+            if answer.reply is not None:
+                sent = len(answer.reply) if isinstance(answer.reply, bytes) else size(answer.reply)
+                cost.answered(Stage.INPUTS, answer.seconds, up=sent, down=size(answer.message))
+                with cost.serving(Stage.INPUTS, time.thread_time):
+                    self.server.receive(answer.client, answer.reply)
             if on_answer is not None:
-                on_answer(Stage.INPUTS, client)
-        with cost.serving(Stage.INPUTS, time.process_time):
+                on_answer(Stage.INPUTS, answer.client)
+            del answer  # free its vectors before the next client makes its own
+        with cost.serving(Stage.INPUTS, time.perf_counter):
             return self.server.close()
+
+    def _answers(self, asked: Requests, respond: Respond) -> Iterator[Answered]:
+        if self._processes == 1 or len(asked) < 2:
+            yield from in_process(asked, respond)
+            return
+        terms = self.agreement.terms
+        shape = (terms.schedule.groupings, terms.length)
+        for answer in forked(asked, respond, lambda member: self.client(member).save(), shape, self._processes):
+            self._clients[answer.client] = Client.restore(
+                answer.state, self.agreement, self._signatures, answer.client, self._identities[answer.client],
+                threads=1,
+            )  # fmt: skip
+            yield answer
+
+    def _respond(
+        self, client: Client, message: Round, update: Any, context: bytes, out: Ring32 | None
+    ) -> Answer | None:
+        """A client's answer, stored; None if it refuses."""
+        try:
+            client.receive(message)
+            with quiet():
+                pending = client.answer(update, context=context, out=out)
+            client.stored(self._store.keep(pending))
+        except UsageError:
+            raise
+        except SecAggError:
+            return None
+        assert isinstance(pending.message, Answer)
+        return pending.message
 
     def _advertise(self, round: int, absent: Collection[ClientId], cost: Cost) -> None:
         for member, hello in self.server.hello(round).items():
@@ -106,42 +153,10 @@ class WholeRun:
                 continue
             start = time.process_time()
             advert = self.client(member).receive(hello)
-            assert not isinstance(advert, Task)
-            seconds = time.process_time() - start
-            cost.answered(Stage.KEYS, seconds, up=size(advert), down=size(hello))  # type: ignore[arg-type]
-            with cost.serving(Stage.KEYS, time.process_time):
-                self.server.receive(member, advert)  # type: ignore[arg-type]
-
-    def _answer(
-        self,
-        member: ClientId,
-        message: Round,
-        inputs: Inputs,
-        context: bytes,
-        misbehave: Mapping[ClientId, Misbehaviour],
-        cost: Cost,
-    ) -> None:
-        start = time.process_time()
-        reply: Any = None
-        if member in misbehave:
-            reply = hashlib.shake_256(self.agreement.fingerprint + self._identities[member].public).digest(100)
-        else:
-            client = self.client(member)
-            try:
-                client.receive(message)
-                with quiet():
-                    pending = client.answer(inputs[member], context=context)
-                client.stored(self._store.keep(pending))
-            except UsageError:
-                raise
-            except SecAggError:
-                return
-            reply = pending.message
-            del pending
-        sent = len(reply) if isinstance(reply, bytes) else size(reply)
-        cost.answered(Stage.INPUTS, time.process_time() - start, up=sent, down=size(message))
-        with cost.serving(Stage.INPUTS, time.process_time):
-            self.server.receive(member, reply)
+            assert isinstance(advert, Advert)
+            cost.answered(Stage.KEYS, time.process_time() - start, up=size(advert), down=size(hello))
+            with cost.serving(Stage.KEYS, time.thread_time):
+                self.server.receive(member, advert)
 
 
 @contextmanager
@@ -178,6 +193,7 @@ def run_whole(
     context: bytes = b"",
     drop: Collection[ClientId] = (),
     misbehave: Mapping[ClientId, Misbehaviour] | None = None,
+    processes: int = 1,
     store: Store | None = None,
     cost: Cost | None = None,
     on_answer: OnAnswer | None = None,
@@ -191,7 +207,7 @@ def run_whole(
     >>> sum(result.sum(group) for group in result.groups)
     array([15,  6])
     """
-    run = WholeRun(agreement, identities, store=store, entropy=entropy)
+    run = WholeRun(agreement, identities, processes=processes, store=store, entropy=entropy)
     return run.round(
         round, inputs, data=data, context=context, drop=drop, misbehave=misbehave, cost=cost, on_answer=on_answer
     )

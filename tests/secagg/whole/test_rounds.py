@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from secagg.errors import UsageError
 from secagg.simulation import Cost, Misbehaviour, WholeRun, clear_whole, run_whole
-from secagg.whole import Answer
+from secagg.whole import Answer, FileStore, MemoryStore
 from secagg.whole.layout import layout
 from tests.secagg.whole.cast import Cast, agreed, update_of
 
@@ -157,3 +158,33 @@ def test_misbehaviour_and_cost_of_a_simulated_round() -> None:
         run_whole(agreement, 0, inputs, identities, misbehave={1: Misbehaviour.WRONG_SHARES})
     with pytest.raises(UsageError, match="client 77 is not a member"):
         run_whole(agreement, 0, inputs, identities, drop=[77])
+
+
+def test_forked_processes_give_the_same_sums_over_several_rounds(tmp_path: Path) -> None:
+    agreement, identities = agreed(members=12, size=4, schedule="atoms", atom=2, groupings=3)
+    run = WholeRun(agreement, identities, processes=2, store=FileStore(tmp_path))
+    for round in range(4):
+        absent = {round} if round else set()
+        inputs = {v: update_of(agreement, v, round) for v in agreement.terms.ids}
+        heard: list[int] = []
+        result = run.round(
+            round, inputs, drop=absent, misbehave={11: Misbehaviour.GARBAGE} if round == 2 else None,
+            on_answer=lambda stage, client, seen=heard: seen.append(client),
+        )  # fmt: skip
+        assert sorted(heard) == [v for v in agreement.terms.ids if v not in absent]
+        clear = clear_whole(agreement, round, inputs, absent | ({11} if round == 2 else set()))
+        assert set(result.groups) == set(clear.groups)
+        assert all(np.array_equal(result.groups[g].total, clear.groups[g].total) for g in clear.groups)
+    assert run.client(5).answered == 3
+    assert len(list(tmp_path.glob("*.spool"))) == 12
+
+
+def test_a_mistake_in_a_forked_process_is_raised_here() -> None:
+    agreement, identities = agreed()
+    inputs: dict[int, Any] = {v: update_of(agreement, v, 0) for v in agreement.terms.ids}
+    with pytest.raises(UsageError, match="shape"):
+        run_whole(agreement, 0, {**inputs, 3: np.zeros(4, np.int64)}, identities, processes=2)
+    with pytest.raises(RuntimeError, match="KeyError"):
+        run_whole(agreement, 0, {v: inputs[v] for v in range(5)}, identities, processes=2)
+    with pytest.raises(UsageError, match="use a FileStore"):
+        run_whole(agreement, 0, inputs, identities, processes=2, store=MemoryStore())
