@@ -10,10 +10,12 @@ import difflib
 import json
 import tomllib
 from collections.abc import Collection, Iterator
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from secagg.agreement.beacon import NamedPulse
+from secagg.agreement.floors import Floors
 from secagg.agreement.origin import Approval, Commitment, Reveal
 from secagg.agreement.plan import MODES, Member
 from secagg.agreement.proposal import Part, Proposal, Signature
@@ -270,6 +272,21 @@ def _steps(values: object, where: str, kind: str) -> dict[ClientId, Any]:
         table = Table(value, f"{where}.{key}", tuple(sizes))
         found[int(key)] = cls(int(key), *(table.hex(name, size) for name, size in sizes.items()))
     return found
+
+
+def read_floors(text: str) -> Floors:
+    """An operator's floors: the fields of `Floors` as keys; each that is absent has its default.
+
+    >>> read_floors("size = 5").size
+    5
+    """
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as bad:
+        raise UsageError(f"expected floors in TOML: {bad}") from None
+    keys = tuple(field.name for field in fields(Floors))
+    Table(document, "", keys)
+    return Floors(**document)
 
 
 # --- writing -----------------------------------------------------------------------------------------------

@@ -7,14 +7,17 @@ import os
 import re
 import time
 from argparse import ArgumentParser, Namespace, _SubParsersAction
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from secagg.agreement import file
+from secagg.agreement.agreement import Agreement
+from secagg.agreement.floors import Floors
 from secagg.agreement.folder import MemberFolder
 from secagg.agreement.origin import Approval, Commitment, Reveal, approve, commit, reveal
 from secagg.agreement.proposal import Part, Proposal, Signature
+from secagg.agreement.summary import summarise
 from secagg.crypto.pulse import Pulse
 from secagg.errors import PeerError, UsageError
 from secagg.types import ClientId
@@ -35,32 +38,52 @@ def add_parser(commands: _SubParsersAction[ArgumentParser]) -> None:
     one.add_argument(
         "--check", action="store_true", help="check every signature; exit code 1 if one is missing or wrong"
     )
+    help_earlier = "the agreements that FILE names as predecessors; what all of them open together is judged"
+    parser.add_argument("--earlier", metavar="FILES", type=Path, nargs="+", default=[], help=help_earlier)
+    help_floors = "my floors (TOML; docs/agreement.md); otherwise DIR/floors.toml, otherwise the defaults"
+    parser.add_argument("--floors", metavar="FILE", type=Path, help=help_floors)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=run)
 
 
 def run(options: Namespace) -> int:
     """Read the file, do one thing, say what is in the agreement and what is still missing."""
-    proposal = _named(options.file, lambda: file.read(_text(options.file)))
+    proposal = _read(options.file)
+    earlier = [_read(path).agreement for path in options.earlier]
+    place: Path | None = options.commit or options.reveal or options.sign
+    floors = _floors(options.floors, place)
     written: Path | None = None
-    steps: dict[str, Callable[[Proposal, MemberFolder], Step]] = {"commit": _commit, "reveal": _reveal, "sign": _sign}
-    for name, step in steps.items():
-        if place := getattr(options, name):
-            folder = MemberFolder(place)
-            with folder.locked():
-                part = step(proposal, folder)
-            proposal = proposal.add([part])
-            written = _write_part(options.file, proposal, part)
+    if place:
+        floors.check(proposal.terms)  # audit: floors-before-signing
+        part = _step(proposal, place, options, earlier)
+        proposal = proposal.add([part])
+        written = _write_part(options.file, proposal, part)
     if options.add:
         proposal = proposal.add(_parts(options.add, proposal))
     if written or options.add:
         _replace(options.file, file.write(proposal))
-    problems = list(proposal.problems())
-    report = _report(proposal, [str(problem) for problem in problems])
+    problems = [str(problem) for problem in proposal.problems()]
+    report = _report(proposal, earlier, problems)
+    report["below_floors"] = [why for _, why in floors.crossed(proposal.terms)]
     if written:
         report["wrote"] = str(written)
     print(json.dumps(report, indent=2) if options.json else "\n".join(_lines(proposal, report, options)))
-    return int(bool(problems)) if options.check else 0
+    below = report["below_floors"] and not options.add
+    return int(bool(below or (options.check and problems)))
+
+
+def _step(proposal: Proposal, place: Path, options: Namespace, earlier: Sequence[Agreement]) -> Step:
+    folder = MemberFolder(place)
+    with folder.locked():
+        if options.commit:
+            return _commit(proposal, folder)
+        return _reveal(proposal, folder) if options.reveal else _sign(proposal, folder, earlier)
+
+
+def _floors(path: Path | None, place: Path | None) -> Floors:
+    """The operator's own floors: the file given, or the one in the member's folder, or the defaults."""
+    path = path or (place / "floors.toml" if place and (place / "floors.toml").exists() else None)
+    return Floors() if path is None else _named(path, lambda: file.read_floors(_text(path)))  # type: ignore[no-any-return]
 
 
 def _commit(proposal: Proposal, folder: MemberFolder) -> Step:
@@ -87,8 +110,9 @@ def _reveal(proposal: Proposal, folder: MemberFolder) -> Step:
     return made
 
 
-def _sign(proposal: Proposal, folder: MemberFolder) -> Step:
+def _sign(proposal: Proposal, folder: MemberFolder, earlier: Sequence[Agreement]) -> Step:
     agreement = proposal.agreement
+    agreement.check(earlier)  # audit: successor-checked-before-signing
     member = folder.member_of(proposal.terms)
     folder.record_signed(proposal.terms, agreement.fingerprint)
     return Signature(member, agreement.sign(member, folder.identity))
@@ -117,14 +141,13 @@ def _parts(paths: Iterable[Path], proposal: Proposal) -> list[Part]:
     return found
 
 
-def _report(proposal: Proposal, problems: list[str]) -> dict[str, Any]:
-    terms = proposal.terms
+def _report(proposal: Proposal, earlier: Sequence[Agreement], problems: list[str]) -> dict[str, Any]:
+    terms, fingerprint = proposal.terms, _fingerprint(proposal)
     return {
-        "name": terms.name,
-        "members": len(terms.members),
+        **summarise(proposal.agreement if fingerprint else terms, earlier).to_json(),
         "terms": terms.hash.hex(),
-        "fingerprint": _fingerprint(proposal),
-        "predecessors": [earlier.hex() for earlier in terms.predecessors],
+        "fingerprint": fingerprint,
+        "predecessors": [one.hex() for one in terms.predecessors],
         "signed": len(proposal.signatures),
         "complete": not problems,
         "problems": problems,
@@ -141,7 +164,11 @@ def _fingerprint(proposal: Proposal) -> str | None:
 
 def _lines(proposal: Proposal, report: dict[str, Any], options: Namespace) -> Iterable[str]:
     terms = proposal.terms
-    yield f"Agreement {terms.name!r}: {len(terms.members)} members, rounds {terms.first_round} to {terms.last_round}"
+    first, *rest = report["lines"]
+    yield from (first, *(f"- {line}" for line in rest))
+    if report["below_floors"]:
+        yield "BELOW MY FLOORS; do not sign it:"
+        yield from (f"  {why}" for why in report["below_floors"])
     if report["fingerprint"]:
         yield "Fingerprint. Compare it with the other members by voice before you sign:"
         yield f"  {grouped(report['fingerprint'])}"
@@ -183,6 +210,10 @@ def _replace(path: Path, text: str) -> None:
         os.replace(draft, path)
     finally:
         draft.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Proposal:
+    return _named(path, lambda: file.read(_text(path)))  # type: ignore[no-any-return]
 
 
 def _text(path: Path) -> str:
