@@ -16,11 +16,11 @@ from typing import Any, ClassVar, Final, Protocol, get_type_hints
 
 import numpy as np
 
-from secagg.errors import WireError
+from secagg.arguments import BUFFERS as BUFFERS
+from secagg.errors import UsageError, WireError
 from secagg.labels import VERSION
 from secagg.types import Ring32, u32
 
-BUFFERS = (bytes, bytearray, memoryview)  # what may be received
 Buffer = bytes | bytearray | memoryview
 
 
@@ -30,6 +30,8 @@ class Reader:
     __slots__ = ("_data", "_next")
 
     def __init__(self, data: Buffer) -> None:
+        if not isinstance(data, BUFFERS):
+            raise UsageError(f"expected bytes, got {type(data).__name__}")
         self._data = memoryview(data).toreadonly().cast("B")
         self._next = 0
 
@@ -109,8 +111,8 @@ class Fixed:
         return f"{self.least} bytes"
 
     def put(self, parts: list[Buffer], value: bytes) -> None:
-        if len(value) != self.least:
-            raise WireError(f"expected {self.least} bytes, got {len(value)}")
+        if len(value) != self.least or not isinstance(value, BUFFERS):
+            raise WireError(f"expected {self.least} bytes, got {len(value)} in {type(value).__name__}")
         parts.append(value)
 
     def get(self, reader: Reader) -> bytes:
@@ -126,6 +128,8 @@ class Blob:
     layout: ClassVar[str] = "u32 length, bytes"
 
     def put(self, parts: list[Buffer], value: Buffer) -> None:
+        if not isinstance(value, BUFFERS):
+            raise TypeError(f"expected bytes, got {type(value).__name__}")
         parts += (u32(_check_count(len(value), self.most)), value)
 
     def get(self, reader: Reader) -> bytes:
@@ -257,9 +261,14 @@ class Wire:
 
     def parts(self, message: Any) -> list[Buffer]:
         """The message as buffers to send one after the other; large vectors are views, not copies."""
-        tag = self.types[type(message)]
+        tag = self.types.get(type(message))
+        if tag is None:
+            raise UsageError(f"expected a message of this protocol, got {type(message).__name__}")
         out: list[Buffer] = [bytes((VERSION, tag))]
-        self.layouts[tag].put(out, message)
+        try:
+            self.layouts[tag].put(out, message)
+        except (AttributeError, TypeError, ValueError, OverflowError, struct.error) as wrong:
+            raise UsageError(f"a field of this {type(message).__name__} has a wrong type or size: {wrong}") from None
         return out
 
     def decode(self, data: Buffer) -> Any:

@@ -18,14 +18,22 @@ import numpy as np
 
 from secagg import codec, labels
 from secagg.agreement.plan import Plan, roster_hash
+from secagg.arguments import MOST_ID, MOST_ROUND, drawn, raw, whole
 from secagg.codec import BUFFERS, Buffer
 from secagg.crypto import box, hashtree, shamir
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Identity
 from secagg.crypto.segments import Update
 from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, UsageError
+from secagg.kernels.threads import thread_count
 from secagg.protocol import client_state, messages, transcript
 from secagg.protocol.cache import Cache, NoCache
-from secagg.protocol.client_checks import check_adverts, check_dealers, check_endorsements, check_survivors
+from secagg.protocol.client_checks import (
+    check_adverts,
+    check_application,
+    check_dealers,
+    check_endorsements,
+    check_survivors,
+)
 from secagg.protocol.client_state import OPENING, ClientMemory, Opening, State
 from secagg.protocol.dealing import HeldShares, nonces_of, open_boxes, share_hashes
 from secagg.protocol.floors import Floors
@@ -72,12 +80,12 @@ class Client:
         cache: Cache | None = None,
         threads: int | None = None,
     ) -> None:
-        if not 0 <= round < 2**63:
-            raise UsageError(f"round {round} does not fit in 63 bits")
+        check_application(identity, floors, journal, entropy, cache)
+        me, round, _ = whole("me", me, 0, MOST_ID), whole("round", round, 0, MOST_ROUND), thread_count(threads)
         # audit: client-on-pinned-roster
         if identity.public != {m.id: m.identity for m in floors.roster}.get(me):
             raise UsageError(f"client {me} with this identity is not on the pinned roster")
-        instance, channel, mask = entropy(16), entropy(KEY_BYTES), entropy(KEY_BYTES)
+        instance, channel, mask = (drawn(entropy, size) for size in (16, KEY_BYTES, KEY_BYTES))
         memory = ClientMemory(me=me, round=round, instance=instance, channel=channel, mask=mask)
         self._bind(memory, identity, floors, journal, entropy, cache, threads)
 
@@ -402,7 +410,9 @@ class Client:
         threads: int | None = None,
     ) -> Client:
         """The client that `save` wrote, with the same identity, floors and journal."""
-        client, memory = cls.__new__(cls), client_state.restore(data)
+        check_application(identity, floors, journal, entropy, cache)
+        thread_count(threads)
+        client, memory = cls.__new__(cls), client_state.restore(raw("data", data))
         client._bind(memory, identity, floors, journal, entropy, cache, threads)
         try:
             client._plan = client._cache.plan(memory.plan) if memory.plan else None

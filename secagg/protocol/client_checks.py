@@ -3,12 +3,16 @@
 from collections.abc import Mapping, Sequence
 
 from secagg.agreement.plan import Plan
-from secagg.crypto.keys import verify
-from secagg.errors import PeerError, TooFewSurvivors
+from secagg.arguments import function, instance
+from secagg.crypto.keys import Identity, verify
+from secagg.errors import PeerError, TooFewSurvivors, UsageError
 from secagg.protocol import transcript
+from secagg.protocol.cache import Cache
 from secagg.protocol.dealing import check_advert
+from secagg.protocol.floors import Floors
+from secagg.protocol.journal import Journal, check_journal
 from secagg.protocol.messages import Bundle, Dealer, KeyAdvert, Signatures, Survivors
-from secagg.types import ClientId
+from secagg.types import ClientId, Entropy
 
 
 def check_adverts(
@@ -94,3 +98,15 @@ def check_endorsements(
         if valid == plan.t:  # audit: t-endorsements
             return
     raise TooFewSurvivors(f"{valid} clients signed the opening, the threshold is {plan.t}")
+
+
+def check_application(
+    identity: Identity, floors: Floors, journal: Journal, entropy: Entropy, cache: Cache | None
+) -> None:
+    """UsageError for an argument of the application that a client could only fail with later."""
+    instance("identity", identity, Identity)
+    instance("floors", floors, Floors)
+    check_journal(journal)
+    function("entropy", entropy)
+    if cache is not None and not (hasattr(cache, "plan") and hasattr(cache, "verdict")):
+        raise UsageError(f"cache: expected a Cache with plan and verdict, got {type(cache).__name__}")

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from secagg.agreement.plan import Member, Plan, default_colluders
-from secagg.errors import PlanRefused
+from secagg.arguments import each, ids, instance, raw, real, settle, whole
+from secagg.crypto.keys import HASH_BYTES
+from secagg.errors import PlanRefused, UsageError
 from secagg.exposure.audit import Policy
 from secagg.exposure.schedules import Schedule
 from secagg.types import ClientId
@@ -47,7 +49,18 @@ class Floors:
     sparse_risk: float = 2.0**-40
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "roster", tuple(self.roster))
+        settle(self, each, "roster", kind=Member)
+        settle(self, raw, "training_id", "training_seed", size=HASH_BYTES)
+        settle(self, instance, "policy", kind=Policy)
+        settle(self, instance, "schedule", kind=Schedule, optional=True)
+        settle(self, instance, "accept_semi_honest_server_only", kind=bool)
+        settle(self, whole, "colluders", "bound", "weight", optional=True, least=0)
+        settle(self, whole, "groupings", least=1)
+        settle(self, real, "weight_ratio", "sparse_risk")
+        limits = tuple(real("clip, each end", end) for end in each("clip", self.clip, object))
+        if len(limits) != 2 or not 0 < limits[0] <= limits[1]:
+            raise UsageError(f"clip: expected a range (least, most) of positive numbers, got {self.clip!r}")
+        object.__setattr__(self, "clip", limits)
 
     @classmethod
     def for_plan(cls, plan: Plan, *, me: ClientId | None = None, sparse_risk: float = 2.0**-40) -> Floors:
@@ -56,7 +69,9 @@ class Floors:
         For a client that built the plan itself, from a configuration that it trusts, and for simulations. `me`
         pins the client's own weight too. A sparse plan is accepted only up to `sparse_risk`.
         """
-        weights = plan.weights or (1,)
+        weights = instance("plan", plan, Plan).weights or (1,)
+        if me is not None:
+            ids("me", [me], plan.identities)
         return cls(
             roster=plan.roster,
             training_id=plan.training_id,
@@ -75,6 +90,8 @@ class Floors:
 
     def check(self, plan: Plan, me: ClientId, round: int, context: bytes) -> None:
         """Raise PlanRefused, with the floor that was crossed, unless the plan meets them all."""
+        instance("plan", plan, Plan)
+        me, round, context = whole("me", me), whole("round", round), raw("context", context)
         least_colluders = default_colluders(len(self.roster)) if self.colluders is None else self.colluders
         weights = plan.weights or (1,)
         least_clip, most_clip = self.clip

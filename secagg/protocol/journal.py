@@ -129,6 +129,13 @@ class FileJournal:
         return final.read_bytes()
 
 
+def check_journal(journal: Journal) -> None:
+    """UsageError unless this has the two methods of a journal."""
+    for method in ("create", "read"):
+        if isinstance(journal, type) or not callable(getattr(journal, method, None)):
+            raise UsageError(f"journal: expected a Journal with {method}(), got {journal!r}")
+
+
 def store(journal: Journal, name: str, content: bytes) -> bytes | None:
     """`journal.create`, with JournalError for an OSError of any journal."""
     with _typed(f"store the record {name!r}"):

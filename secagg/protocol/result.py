@@ -109,7 +109,10 @@ class Result:
         return self.plan.encoding.decode(opened.total, divisor=weight, count=len(opened.members), out=out)
 
     def _opened(self, group: GroupId) -> GroupSum:
-        opened = self.groups.get(group)
+        try:
+            opened = self.groups.get(group)
+        except TypeError:
+            raise UsageError(f"group: expected (grouping, group), got {group!r}") from None
         if opened is None:
             why = self.closed.get(group) or self.lost.get(group) or "the plan has no such group"
             raise UsageError(f"group {group} has no sum: {why}")

@@ -18,13 +18,15 @@ import numpy as np
 
 from secagg import labels
 from secagg.agreement.plan import Plan
+from secagg.arguments import drawn, ids, instance, raw
 from secagg.codec import BUFFERS, Buffer
 from secagg.crypto.keys import HASH_BYTES, verify
 from secagg.errors import AlreadyUsed, PeerError, TooFewSurvivors, UsageError
 from secagg.exposure.audit import Verdict
+from secagg.kernels.threads import thread_count
 from secagg.protocol import messages, server_state, transcript
 from secagg.protocol.dealing import box_bytes, check_advert
-from secagg.protocol.journal import Journal, MemoryJournal, record_name
+from secagg.protocol.journal import Journal, MemoryJournal, check_journal, record_name
 from secagg.protocol.result import ATOM_TOO_SMALL, NO_ANSWER, Dropout, GroupSum, Result, Stage
 from secagg.protocol.server_state import ServerMemory
 from secagg.protocol.unmask import AgreedOpening, Shares, rebuild, remove_masks
@@ -62,8 +64,10 @@ class Server:
         entropy: Entropy = os.urandom,
         threads: int | None = None,
     ) -> None:
-        memory = ServerMemory(plan=plan, instance=entropy(16))
-        memory.dropouts = {v: Dropout(Stage.KEYS, "left out by the application") for v in exclude}
+        left_out = ids("exclude", exclude, instance("plan", plan, Plan).identities)
+        _check_application(journal, threads)
+        memory = ServerMemory(plan=plan, instance=drawn(entropy, 16))
+        memory.dropouts = {v: Dropout(Stage.KEYS, "left out by the application") for v in left_out}
         self._bind(memory, journal, threads)
 
     def _bind(self, memory: ServerMemory, journal: Journal | None, threads: int | None) -> None:
@@ -396,9 +400,16 @@ class Server:
     @classmethod
     def restore(cls, data: bytes, journal: Journal | None = None, *, threads: int | None = None) -> Server:
         """The server that `save` wrote, with the same journal."""
+        _check_application(journal, threads)
         server = cls.__new__(cls)
-        server._bind(server_state.restore(data), journal, threads)
+        server._bind(server_state.restore(raw("data", data)), journal, threads)
         return server
+
+
+def _check_application(journal: Journal | None, threads: int | None) -> None:
+    if journal is not None:
+        check_journal(journal)
+    thread_count(threads)
 
 
 STEPS: Final[Mapping[tuple[Stage, type], Callable[..., None]]] = {

@@ -8,8 +8,9 @@ from typing import Any
 
 from secagg.agreement.agreement import Agreement
 from secagg.agreement.origin import Ceremony, commit, commitments_hash, sign_reveal
-from secagg.agreement.plan import Member
+from secagg.agreement.plan import MOST_CLIENTS, Member
 from secagg.agreement.terms import Terms
+from secagg.arguments import MOST_ROUND, drawn, instance, keyed, whole
 from secagg.crypto.keys import Identity
 from secagg.crypto.segments import Segment
 from secagg.errors import UsageError
@@ -21,10 +22,11 @@ from secagg.types import ClientId, Entropy
 
 def agree_on(terms: Terms, identities: Mapping[ClientId, Identity], entropy: Entropy = os.urandom) -> Agreement:
     """The agreement of these terms, after a seed ceremony of all members in this process."""
-    missing = set(terms.ids).difference(identities)
+    identities = keyed("identities", identities, Identity)
+    missing = set(instance("terms", terms, Terms).ids).difference(identities)
     if missing:
         raise UsageError(f"expected the identity of every member, got none for member {min(missing)}")
-    secrets = {member: entropy(CONTRIBUTION_BYTES) for member in terms.ids}
+    secrets = {member: drawn(entropy, CONTRIBUTION_BYTES) for member in terms.ids}
     commitments = tuple(commit(terms, v, identities[v], secrets[v]) for v in terms.ids)
     shown = commitments_hash(terms, commitments)  # checked once, when the agreement is made, and not by each member
     reveals = tuple(sign_reveal(terms, v, identities[v], secrets[v], shown) for v in terms.ids)
@@ -52,6 +54,7 @@ def make_agreement(
     >>> agreement.terms.rounds, sorted(identities)
     (range(0, 1), [0, 1, 2, 3, 4, 5])
     """
+    members, rounds = whole("members", members, 2, MOST_CLIENTS), whole("rounds", rounds, 1, MOST_ROUND)
     identities = make_identities(range(members), entropy)
     terms = Terms(
         name=more.pop("name", "simulation"),

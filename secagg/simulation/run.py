@@ -10,11 +10,12 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 from secagg.agreement.plan import Member, Plan
+from secagg.arguments import ids, instance, keyed, whole
 from secagg.crypto.keys import Identity
 from secagg.errors import TooFewSurvivors, UsageError
 from secagg.protocol.client import Client
 from secagg.protocol.floors import Floors
-from secagg.protocol.journal import Journal, MemoryJournal
+from secagg.protocol.journal import Journal, MemoryJournal, check_journal
 from secagg.protocol.messages import ToClient
 from secagg.protocol.result import Dropout, GroupSum, Result, Stage
 from secagg.protocol.server import Server
@@ -27,13 +28,13 @@ Outbox = Mapping[ClientId, ToClient | None]
 Drop = Mapping[ClientId, Stage]  # the stage at which a client stops answering
 
 
-def make_identities(ids: Collection[ClientId], entropy: Entropy = os.urandom) -> dict[ClientId, Identity]:
+def make_identities(clients: Collection[ClientId], entropy: Entropy = os.urandom) -> dict[ClientId, Identity]:
     """A fresh identity for every client of a simulation.
 
     >>> sorted(make_identities(range(3)))
     [0, 1, 2]
     """
-    return {client: Identity.generate(entropy) for client in ids}
+    return {client: Identity.generate(entropy) for client in ids("clients", clients)}
 
 
 def make_roster(identities: Mapping[ClientId, Identity]) -> tuple[Member, ...]:
@@ -42,7 +43,25 @@ def make_roster(identities: Mapping[ClientId, Identity]) -> tuple[Member, ...]:
     >>> [member.id for member in make_roster(make_identities([7, 2]))]
     [2, 7]
     """
-    return tuple(Member(client, identities[client].public) for client in sorted(identities))
+    known = keyed("identities", identities, Identity)
+    return tuple(Member(client, known[client].public) for client in sorted(known))
+
+
+def _identities(identities: Mapping[ClientId, Identity], clients: Collection[ClientId]) -> dict[ClientId, Identity]:
+    known = keyed("identities", identities, Identity)
+    missing = [client for client in clients if client not in known]
+    if missing:
+        raise UsageError(f"identities: expected one of every client, got none of client {missing[0]}")
+    return known
+
+
+def _check_inputs(plan: Plan, inputs: Inputs, drop: Drop | None) -> None:
+    if not isinstance(inputs, Mapping):
+        raise UsageError(f"inputs: expected a dict of updates by client, got {type(inputs).__name__}")
+    stops = keyed("drop", drop or {}, Stage, plan.identities)
+    missing = [v for v in plan.ids if v not in inputs and stops.get(v, Stage.DONE) > Stage.INPUTS]
+    if missing:
+        raise UsageError(f"inputs: expected an update of every client, got none of client {missing[0]}")
 
 
 def run(
@@ -77,10 +96,13 @@ def run(
     >>> run(plan, {v: [v, 1] for v in range(4)}, identities, drop={3: Stage.INPUTS}).sum()
     array([3, 3])
     """
-    misbehave = misbehave or {}
-    unknown = {*(drop or {}), *(tamper or {}), *misbehave}.difference(plan.ids)
-    if unknown:
-        raise UsageError(f"client {min(unknown)} is not on the roster")
+    identities = _identities(identities, instance("plan", plan, Plan).ids)
+    _check_inputs(plan, inputs, drop)
+    misbehave = keyed("misbehave", misbehave or {}, Misbehaviour, plan.identities)
+    ids("tamper", tamper or {}, plan.identities)
+    processes = whole("processes", processes, 1)
+    if journal is not None:
+        check_journal(journal)
     drop = _earlier(drop, {v: Stage.INPUTS for v, kind in misbehave.items() if kind is Misbehaviour.SILENCE})
     replies = {v: partial(kind.reply, plan=plan, identity=identities[v]) for v, kind in misbehave.items()}
     if processes > 1 and isinstance(journal, MemoryJournal):
@@ -151,7 +173,8 @@ def clear(
     >>> clear(plan, {v: [v, 1] for v in range(4)}, drop={3: Stage.INPUTS}).sum()
     array([3, 3])
     """
-    misbehave = misbehave or {}
+    _check_inputs(instance("plan", plan, Plan), inputs, drop)
+    misbehave = keyed("misbehave", misbehave or {}, Misbehaviour, plan.identities)
     drop = _earlier(drop, {v: kind.unusable_from for v, kind in misbehave.items()})
     alive, dropouts = _clear_survivors(plan, drop)
     verdict = plan.audit(alive)

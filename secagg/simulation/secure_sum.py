@@ -2,13 +2,14 @@
 
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg.agreement.plan import Plan
+from secagg.arguments import ids, whole
 from secagg.crypto.arrays import Array, labels_of, plain_array
 from secagg.crypto.fixedpoint import LEAST_CLIP
 from secagg.crypto.segments import Segment
@@ -69,7 +70,10 @@ def _aggregate(
     clip: float | None,
     **limits: int | None,
 ) -> Any:
-    vectors = list(vectors)
+    if isinstance(vectors, (str, bytes, Mapping)) or not isinstance(vectors, Iterable):
+        raise UsageError(f"vectors: expected a sequence with one vector per client, got {type(vectors).__name__}")
+    vectors, anonymity = list(vectors), whole("anonymity", anonymity, 2)
+    dropouts = ids("drop", drop, range(len(vectors)))
     if len(vectors) < anonymity:
         raise UsageError(f"anonymity {anonymity} needs at least {anonymity} vectors, not {len(vectors)}")
     entries = _entries(vectors)
@@ -88,7 +92,7 @@ def _aggregate(
         colluders=limits["colluders"],
     )
     inputs = {place: vector if plan.encoding.named else vector[""] for place, vector in enumerate(entries)}
-    stages = drop if isinstance(drop, Mapping) else dict.fromkeys(drop, Stage.INPUTS)
+    stages = drop if isinstance(drop, Mapping) else dict.fromkeys(dropouts, Stage.INPUTS)
     result = run(plan, inputs, identities, drop=stages)
     if not result.groups:
         raise TooFewSurvivors(f"the sum stays hidden: {next(iter(result.closed.values()))}")

@@ -251,10 +251,12 @@ def test_an_exception_of_the_callers_code_arrives_with_its_trace() -> None:
     plan = make_plan(5)
 
     class Inputs(dict[int, Any]):
-        def __missing__(self, client: int) -> Any:
-            raise LookupError("no update of client three")
+        def __getitem__(self, client: int) -> Any:
+            if client == 3:
+                raise LookupError("no update of client three")
+            return super().__getitem__(client)
 
-    inputs = Inputs({v: update for v, update in make_inputs(plan).items() if v != 3})
+    inputs = Inputs(make_inputs(plan))
     with pytest.raises(LookupError, match="client three"):
         play(plan, inputs)
     with pytest.raises(RuntimeError, match=r"(?s)client 3 failed.*LookupError: no update of client three"):
@@ -267,11 +269,11 @@ def test_a_worker_that_dies_is_noticed() -> None:
     plan = make_plan(5)
 
     class Inputs(dict[int, Any]):
-        def __missing__(self, client: int) -> Any:
+        def __getitem__(self, client: int) -> Any:
             os._exit(7)
 
     with pytest.raises(RuntimeError, match="a worker process died"):
-        play(plan, Inputs(), processes=2)
+        play(plan, Inputs(make_inputs(plan)), processes=2)
     assert no_child_is_left()
 
 
