@@ -21,7 +21,7 @@ from secagg.crypto.keys import KEY_BYTES, AgreementKey, Identity
 from secagg.crypto.segments import Losses
 from secagg.errors import AlreadyUsed, PeerError, UsageError
 from secagg.types import ClientId, Entropy, GroupId, Ring32
-from secagg.whole import client_state, encoding, transcript
+from secagg.whole import client_state, encoding, flat, transcript
 from secagg.whole.client_checks import Accepted, check_adverts, check_groups, check_releases, check_round
 from secagg.whole.client_state import (
     ANSWER_RECORD,
@@ -285,6 +285,8 @@ class Client:
         memory, round = self._memory, given.round
         if round not in self._agreement.terms.rounds:
             raise UsageError(f"round {round} is not in the agreement")
+        if flat.releases_refused(self._agreement, round):  # audit: own-release-allowed
+            raise UsageError(flat.NO_RELEASES)
         unsigned = Release(self.me, round, b"")
         statement = transcript.release_statement(memory.fingerprint, unsigned)
         release = replace(unsigned, signature=self._identity.sign(statement))

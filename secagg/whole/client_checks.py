@@ -49,6 +49,8 @@ def check_releases(agreement: Agreement, me: ClientId, message: Round) -> frozen
     """The members that have signed a release of this round."""
     identities = agreement.terms.identities
     ids = [release.sender for release in message.releases]
+    if ids and flat.releases_refused(agreement, message.round):  # audit: mate-release-allowed
+        raise PeerError(flat.NO_RELEASES)
     if ids != sorted(set(ids)) or me in ids:
         raise PeerError("the releases of a round must be in the order of ids, one per client, and none of mine")
     for release in message.releases:

@@ -24,7 +24,7 @@ from secagg.whole import encoding, flat, relations, server_state, transcript
 from secagg.whole.layout import RoundLayout, layout
 from secagg.whole.messages import AHEAD, MOST_DATA, TYPES, Advert, Answer, Hello, Release, Round, ToServer, decode
 from secagg.whole.result import NO_ADVERT, NO_ANSWER, NOT_ASKED, RELEASED, TOO_LARGE, GroupSum, WholeResult
-from secagg.whole.server_state import ServerMemory, Stage
+from secagg.whole.server_state import MOST_REASON, ServerMemory, Stage
 
 
 class Server:
@@ -106,7 +106,8 @@ class Server:
     def _drop(self, client: ClientId, reason: str) -> str:
         with self._lock:
             if self.stage is Stage.OPEN and client not in self._memory.answers:
-                self._memory.dropouts.setdefault(client, reason)
+                # audit: reason-bounded
+                self._memory.dropouts.setdefault(client, reason[:MOST_REASON])
         return reason
 
     def _take_advert(self, advert: Advert, _: bytes = b"") -> None:
@@ -132,6 +133,10 @@ class Server:
         terms, memory, sender = self._agreement.terms, self._memory, release.sender
         if release.round not in terms.rounds:
             raise PeerError(f"round {release.round} is not in the agreement")
+        if release.round > memory.next + AHEAD:  # audit: releases-not-far-ahead
+            raise PeerError(f"its release is for round {release.round}, more than {AHEAD} rounds ahead")
+        if flat.releases_refused(self._agreement, release.round):  # audit: server-release-allowed
+            raise PeerError(flat.NO_RELEASES)
         statement = transcript.release_statement(memory.fingerprint, release)
         verify(terms.identities[sender], release.signature, statement, signer=sender)  # audit: release-signed
         if self.round is None or release.round > self.round:
@@ -158,8 +163,13 @@ class Server:
     def _take_answer(self, answer: Answer, hash: bytes) -> None:
         """Add each vector to the sum of its group."""
         memory, sender = self._memory, answer.sender
+        if not hash:  # audit: answer-checked-in-round
+            raise PeerError("its answer came before the round began")
         groups = self._check_answer(answer)  # again: another round may have begun since the hash was computed
         self._take_next(answer)
+        if sender in memory.releases.get(answer.round, {}):  # audit: released-client-not-added
+            memory.blamed[sender] = f"it signed an answer and a release of round {answer.round}"
+            raise PeerError("it answered a round that it had released")
         if sender in memory.answers:
             if memory.answers[sender][0] != hash:
                 memory.blamed[sender] = f"it signed two different answers for round {answer.round}"
@@ -357,7 +367,7 @@ class Server:
     def restore(cls, data: bytes, agreement: Agreement, *, threads: int | None = None) -> Server:
         """The server that `save` wrote, for the same agreement."""
         server = cls.__new__(cls)
-        server._bind(agreement, server_state.restore(data, agreement.fingerprint), threads)
+        server._bind(agreement, server_state.restore(data, agreement), threads)
         return server
 
 

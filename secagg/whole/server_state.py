@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Any, Final
@@ -9,10 +10,13 @@ from typing import Any, Final
 import numpy as np
 
 from secagg import codec
+from secagg.agreement.agreement import Agreement
 from secagg.codec import U8, U32, U64, AscendingGroups, Blob, Fixed, Many, Matrix, Struct
 from secagg.crypto.keys import HASH_BYTES, SIGNATURE_BYTES
 from secagg.errors import SecAggError, UsageError
 from secagg.types import ClientId, GroupId, Ring32
+from secagg.whole import flat
+from secagg.whole.layout import layout
 from secagg.whole.messages import ADVERT, RELEASE, Advert, Release
 
 
@@ -54,7 +58,8 @@ class ServerMemory:
 
 
 _SAVED: Final = b"secagg whole server 1\n"
-_TEXT: Final = Blob(10000)
+MOST_REASON: Final = 1000  # characters of a reason that a client's own message can make long
+_TEXT: Final = Blob(4 * MOST_REASON)
 _REASONS: Final = Many(Struct(dict, (("id", U32), ("reason", _TEXT))))
 _ANSWER: Final = Struct(dict, (("id", U32), ("hash", Fixed(HASH_BYTES)), ("signature", Fixed(SIGNATURE_BYTES))))
 _GROUPS: Final = AscendingGroups()
@@ -101,7 +106,7 @@ def save(memory: ServerMemory) -> bytes:
     return _SAVED + codec.to_bytes(_MEMORY, values)
 
 
-def restore(data: bytes, fingerprint: bytes) -> ServerMemory:
+def restore(data: bytes, agreement: Agreement) -> ServerMemory:
     """The memory that `save` wrote for this agreement; UsageError for anything else."""
     if data[: len(_SAVED)] != _SAVED:
         raise UsageError("these bytes are not a saved server of whole groups of this version")
@@ -123,6 +128,44 @@ def restore(data: bytes, fingerprint: bytes) -> ServerMemory:
         }
     except (SecAggError, ValueError) as damaged:
         raise UsageError(f"this saved server is damaged: {damaged}") from None
-    if values["fingerprint"] != fingerprint:
+    if values["fingerprint"] != agreement.fingerprint:
         raise UsageError("this saved server belongs to another agreement")
-    return ServerMemory(**values)
+    memory = ServerMemory(**values)
+    wrong = _contradiction(memory, agreement)
+    if wrong:  # audit: saved-server-consistent
+        raise UsageError(f"this saved server is damaged: {wrong}")
+    return memory
+
+
+def _contradiction(memory: ServerMemory, agreement: Agreement) -> str:
+    """What in the memory cannot follow from the agreement, or nothing."""
+    terms = agreement.terms
+    known: list[Mapping[ClientId, object]] = [
+        memory.answers,
+        memory.dropouts,
+        memory.blamed,
+        *memory.adverts.values(),
+        *memory.releases.values(),
+    ]
+    if any(not terms.identities.keys() >= clients.keys() for clients in known):
+        return "it names a client that is not a member"
+    if any(round not in terms.rounds for round in (*memory.rounds, *memory.adverts, *memory.releases)):
+        return "it names a round that is not in the agreement"
+    if memory.stage is Stage.IDLE:
+        return ""
+    if not memory.rounds:
+        return "a round is open, but it does not say which"
+    groups, adverts = layout(agreement, memory.rounds[0]).groups, memory.adverts.get(memory.rounds[0], {})
+    if not groups.keys() >= {*memory.complete, *memory.sums, *memory.spoiled}:
+        return "it names a group that the round does not have"
+    released = memory.releases.get(memory.rounds[0], {})
+    for group in memory.complete:
+        members = flat.remaining(agreement, layout(agreement, memory.rounds[0]), group, released)
+        if not adverts.keys() >= set(members):
+            return f"group {group} lacks an advert"
+        added = memory.answers.keys() & set(members)
+        if bool(added) != (group in memory.sums) and group not in memory.spoiled:
+            return f"group {group} has answers without a sum, or a sum without answers"
+    if any(total.shape != (terms.length,) for total in memory.sums.values()):
+        return "a sum has the wrong length"
+    return ""
