@@ -140,13 +140,8 @@ def restore(data: bytes, agreement: Agreement) -> ServerMemory:
 def _contradiction(memory: ServerMemory, agreement: Agreement) -> str:
     """What in the memory cannot follow from the agreement, or nothing."""
     terms = agreement.terms
-    known: list[Mapping[ClientId, object]] = [
-        memory.answers,
-        memory.dropouts,
-        memory.blamed,
-        *memory.adverts.values(),
-        *memory.releases.values(),
-    ]
+    known: list[Mapping[ClientId, object]] = [memory.answers, memory.dropouts, memory.blamed]
+    known += [*memory.adverts.values(), *memory.releases.values()]
     if any(not terms.identities.keys() >= clients.keys() for clients in known):
         return "it names a client that is not a member"
     if any(round not in terms.rounds for round in (*memory.rounds, *memory.adverts, *memory.releases)):

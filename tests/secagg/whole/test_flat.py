@@ -7,10 +7,12 @@ from dataclasses import replace
 import pytest
 
 from secagg.errors import PeerError
+from secagg.exposure.audit import Policy
 from secagg.whole import Release, WholeResult
 from tests.secagg.whole.cast import Cast, update_of
 
-FLAT = {"members": 5, "size": 5}
+ROUND = Policy(min_survivors=2, anonymity=2, max_leverage=1.0, memory="round")
+FLAT = {"members": 5, "size": 5, "policy": ROUND}
 
 
 def release(cast: Cast, member: int, round: int = 0) -> Release:
