@@ -12,9 +12,10 @@ from secagg.errors import PeerError, UsageError
 from secagg.exposure.audit import Policy
 from secagg.simulation.whole import WholeRun
 from secagg.whole import Answer, MemoryStore, Release, Round, Server, Stage, encode, server_state, transcript
-from tests.secagg.whole.cast import LOOSE, Cast, update_of
+from tests.secagg.whole.cast import Cast, update_of
 
 ROUND = Policy(min_survivors=2, anonymity=2, max_leverage=1.0, memory="round")
+TRAINING = replace(ROUND, memory="training")
 FLAT = {"members": 4, "size": 4, "policy": ROUND}
 
 
@@ -51,7 +52,7 @@ def test_a_release_in_a_flat_sum_of_several_rounds_would_show_an_update() -> Non
 
 @pytest.mark.parametrize("rounds", [1, 8])
 def test_with_memory_over_the_training_no_release_is_made_sent_or_accepted(rounds: int) -> None:
-    cast = Cast(**FLAT | {"policy": LOOSE, "rounds": rounds})
+    cast = Cast(**FLAT | {"policy": TRAINING, "rounds": rounds})
     last = rounds - 1
     forged = signed_release(cast, 3, last)
     with pytest.raises(UsageError, match="the agreement has no releases"):
@@ -65,7 +66,7 @@ def test_with_memory_over_the_training_no_release_is_made_sent_or_accepted(round
 
 
 def test_a_server_without_the_check_still_gets_no_sum_without_the_released_member() -> None:
-    cast = Cast(**FLAT | {"policy": LOOSE})
+    cast = Cast(**FLAT | {"policy": TRAINING})
     first, second = release_attack(cast)
     assert first is not None
     assert second is None
