@@ -85,7 +85,7 @@ def colluders_in_cell(members: int, colluders: int, cell: int, draws: int) -> in
     ways, weight = comb(members, cell), comb(colluders, high) * comb(honest, cell - high)
     beyond = 0
     for x in range(high, low, -1):  # weight = W(x), beyond = W(x+1) + W(x+2) + ...
-        if (beyond + weight) * draws << FAILURE_BITS >= ways:
+        if (beyond + weight) * draws << FAILURE_BITS >= ways:  # audit: cell-colluders
             return x
         beyond += weight
         weight = weight * x * (honest - cell + x) // ((colluders - x + 1) * (cell - x + 1))

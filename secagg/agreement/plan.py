@@ -322,6 +322,7 @@ class Plan:
         ids("client", [client], self.identities)
         if not self.weights:
             return 1.0
+        # audit: weights-over-all-members
         return self.weight_of[client] * (self.members or len(self.ids)) / (self.total_weight or sum(self.weights))
 
     def too_few_in_atom(self, survivors: Collection[ClientId]) -> tuple[ClientId, ...]:

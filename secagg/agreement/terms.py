@@ -203,9 +203,10 @@ class Terms:
         Cells of `fixed` and `atoms` without a sample are drawn once, others in every round. Whoever relays a ceremony
         chooses among at most n - 1 seeds (`secagg.exposure.seed`). A named pulse leaves no choice.
         """
-        seeds = 1 if self.beacon else len(self.members) - 1
+        seeds = 1 if self.beacon else len(self.members) - 1  # audit: refusable-seeds-counted
         lasting = self.schedule.lasting(self.sample or None) and (self.schedule.name == "fixed" or len(self.cells) > 1)
-        return len(self.cells) * (1 if lasting else self.last_round - self.first_round + 1) * seeds
+        rounds = 1 if lasting else self.last_round - self.first_round + 1  # audit: redrawn-cells-counted
+        return len(self.cells) * rounds * seeds
 
     def colluders_of(self, cell: int) -> int:
         """How many colluders a cell of this many clients must withstand (survivors)."""

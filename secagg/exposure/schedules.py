@@ -154,11 +154,12 @@ class Schedule:
         if len(sizes) == 1:
             where = roster, training_seed, round, sample
             return (Drawn(self.draw(*where), self.atoms(*where), self.columns(*where)),)
-        when = _WHOLE_TRAINING if self.lasting(sample) else round
+        when = _WHOLE_TRAINING if self.lasting(sample) else round  # audit: lasting-cells
         if self.name == "fixed" and sample is not None:
             units = self._sampled_groups(roster, training_seed, round, sample)
         elif self.name == "atoms" and sample is None:
-            units = self.all_atoms(roster, training_seed)  # all of them: none may move from cell to cell
+            # All of them: none may move from cell to cell.
+            units = self.all_atoms(roster, training_seed)  # audit: lasting-atoms
         else:
             units = self._units(roster, training_seed, round, sample)
         order, start, cells = shuffled(units, training_seed, when, b"cells"), 0, []

@@ -34,9 +34,7 @@ def terms(**more: Any) -> Terms:
         ("report", {}, {"policy": Policy(mode="report-even-if-exposed")}),
     ],
 )
-def test_an_agreement_below_a_floor_is_refused_by_name(
-    floor: str, floors: dict[str, Any], more: dict[str, Any]
-) -> None:
+def test_an_agreement_below_a_floor_is_refused(floor: str, floors: dict[str, Any], more: dict[str, Any]) -> None:
     with pytest.raises(AgreementRefused, match=rf"\({floor}\)$") as refused:
         Floors(**floors).check(terms(**more))
     assert refused.value.floor == floor

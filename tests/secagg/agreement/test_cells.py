@@ -115,6 +115,12 @@ def test_atoms_stay_whole_over_rounds_samples_and_cells(round: int, sample: int 
             assert sum(set(atom) <= set(group) for atom in cell.atoms) == 2
 
 
+def test_atoms_that_do_not_fit_are_left_out_of_every_round() -> None:
+    schedule = Schedule(name="atoms", size=6, atom=3)
+    cells = [[c.clients for c in schedule.draw_cells(range(39), SEED, t, (18, 18))] for t in range(8)]
+    assert all(cell == cells[0] for cell in cells)
+
+
 def test_one_cell_is_drawn_as_without_cells() -> None:
     for name in ("random", "fixed", "transversal", "atoms"):
         schedule = Schedule(name=name, size=6, groupings=2, atom=3 if name == "atoms" else 0)
@@ -140,6 +146,19 @@ def test_cells_without_a_threshold_are_refused_with_what_fits() -> None:
     for cell, fits in ((19, False), (20, True)):
         k = colluders_in_cell(60, 20, cell, draws=10 * 59)
         assert (k < cell) is fits
+
+
+def test_draws_count_cells_rounds_and_seeds() -> None:
+    """Fixed cells are drawn once, others in every round; a relay of the ceremony chooses among n - 1 seeds."""
+    common = {"members": 60, "size": 6, "length": 1, "clip": 1.0, "groups": "survivors", "cell": 30, "rounds": 20}
+    common |= {"policy": Policy(memory="round"), "colluders": 5}
+    for name, sample, draws in (("fixed", 0, 2 * 59), ("random", 0, 2 * 20 * 59), ("fixed", 48, 2 * 20 * 59)):
+        found = make_agreement(**common, schedule=name, sample=sample)[0].terms  # type: ignore[arg-type]
+        assert found.draws == draws
+        assert found.colluders_of(30) == colluders_in_cell(60, 5, 30, draws)
+    atoms = {"schedule": "atoms", "atom": 3}
+    assert make_agreement(**common | atoms)[0].terms.draws == 2 * 59  # type: ignore[arg-type]
+    assert make_agreement(**common | atoms | {"cell": 0})[0].terms.draws == 20 * 59  # type: ignore[arg-type]
 
 
 def test_a_threshold_is_held_against_every_cell() -> None:
