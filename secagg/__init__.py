@@ -6,10 +6,13 @@
 
 `secure_sum` runs everything in one call. An application with clients and a server of its own uses `Plan`,
 `Client` and `Server`: messages in, messages out, no I/O. `secagg.reference` is the protocol on one page.
-More names are public in `secagg.crypto`, `secagg.exposure`, `secagg.protocol` and `secagg.simulation`.
+More names are public in `secagg.agreement`, `secagg.crypto`, `secagg.exposure`, `secagg.protocol`, `secagg.whole` and
+`secagg.simulation`.
 """
 
+from secagg.agreement.agreement import Agreement
 from secagg.agreement.plan import Member, Plan
+from secagg.agreement.terms import Terms
 from secagg.compilation import announce_compilation, load_compiler, warm_up
 from secagg.crypto.keys import Identity
 from secagg.errors import (
@@ -37,17 +40,9 @@ from secagg.simulation import secure_mean, secure_sum
 
 __version__ = "0.1.0"
 
-__all__ = ["Client", "FileJournal", "Floors", "Identity", "Journal", "Member", "MemoryJournal", "Plan", "Server"]
-__all__ += ["Dropout", "Policy", "Result", "Schedule", "Stage", "Verdict", "audit", "decode", "encode"]
-__all__ += ["AlreadyUsed", "EntryVanished", "JournalError", "LossWarning", "NoCacheWarning", "PeerError"]
-__all__ += [
-    "AgreementRefused",
-    "PlanRefused",
-    "SecAggError",
-    "TooFewSurvivors",
-    "UsageError",
-    "WireError",
-    "secure_mean",
-    "secure_sum",
-]
-__all__ += ["AgreementRefused", "__version__", "announce_compilation", "load_compiler", "warm_up"]
+__all__ = ["Agreement", "Client", "FileJournal", "Floors", "Identity", "Journal", "Member", "MemoryJournal", "Plan"]
+__all__ += ["Dropout", "Policy", "Result", "Schedule", "Server", "Stage", "Terms", "Verdict", "audit", "decode"]
+__all__ += ["AgreementRefused", "AlreadyUsed", "EntryVanished", "JournalError", "LossWarning", "NoCacheWarning"]
+__all__ += ["PeerError", "PlanRefused", "SecAggError", "TooFewSurvivors", "UsageError", "WireError"]
+__all__ += ["encode", "secure_mean", "secure_sum"]
+__all__ += ["__version__", "announce_compilation", "load_compiler", "warm_up"]

@@ -21,6 +21,7 @@ PACKAGES = (
     "secagg.exposure",
     "secagg.protocol",
     "secagg.simulation",
+    "secagg.agreement",
     "secagg.whole",
     "robust",
     "robust.tolerance",

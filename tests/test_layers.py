@@ -67,6 +67,7 @@ PUBLIC = (
     "secagg.exposure",
     "secagg.protocol",
     "secagg.simulation",
+    "secagg.agreement",
     "secagg.whole",
     "robust",
     "robust.tolerance",

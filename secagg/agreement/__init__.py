@@ -1,12 +1,21 @@
-"""What all members sign before anything is summed, and what follows from it for each round."""
+"""What all members sign before anything is summed, and what follows from it for each round.
+
+An `Agreement` is `Terms` and a seed that nobody chose. Members make it with files (docs/agreement.md): a `Proposal`
+grows by commitments, contributions and signatures, `read_agreement` and `write_agreement` are its TOML, and a
+`MemberFolder` remembers what a member has signed. `summarise` says what an agreement allows, in plain words.
+"""
 
 from secagg.agreement.agreement import Agreement
 from secagg.agreement.audit import Permitted, audit_round, audit_training
 from secagg.agreement.beacon import NamedPulse
 from secagg.agreement.collusion import Risk, alone, alone_in_grouping, correlation
+from secagg.agreement.file import read as read_agreement
+from secagg.agreement.file import write as write_agreement
 from secagg.agreement.floors import Floors
+from secagg.agreement.folder import AlreadySigned, MemberFolder
 from secagg.agreement.origin import Approval, BeaconPulse, Ceremony, Commitment, Reveal, approve, commit, reveal
 from secagg.agreement.plan import Member, Plan, default_colluders, default_threshold
+from secagg.agreement.proposal import Problem, Proposal, Signature
 from secagg.agreement.summary import Summary, summarise
 from secagg.agreement.terms import Terms
 
@@ -14,3 +23,4 @@ __all__ = ["Agreement", "Approval", "BeaconPulse", "Ceremony", "Commitment", "Me
 __all__ += ["Terms", "approve", "commit", "default_colluders", "default_threshold", "reveal"]
 __all__ += ["Floors", "Permitted", "Risk", "Summary", "alone", "alone_in_grouping", "audit_round", "audit_training"]
 __all__ += ["correlation", "summarise"]
+__all__ += ["AlreadySigned", "MemberFolder", "Problem", "Proposal", "Signature", "read_agreement", "write_agreement"]

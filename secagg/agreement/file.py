@@ -293,7 +293,13 @@ def read_floors(text: str) -> Floors:
 
 
 def write(proposal: Proposal) -> str:
-    """The file of a proposal or agreement. Only what differs from a default is written, and what people look for."""
+    """The file of a proposal or agreement. Only what differs from a default is written, and what people look for.
+
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=3, size=3, length=4, clip=1.0)
+    >>> write(Proposal.of(agreement)).splitlines()[1:3]
+    ['version = 2', 'name = "simulation"']
+    """
     return "\n".join(_lines(proposal)) + "\n"
 
 

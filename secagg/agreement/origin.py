@@ -29,7 +29,13 @@ from secagg.types import ClientId, u32
 
 @dataclass(frozen=True, slots=True)
 class Commitment:
-    """One member's commitment to its contribution and to the terms."""
+    """One member's commitment to its contribution and to the terms.
+
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, identities = make_agreement(members=3, size=3, length=4, clip=1.0)
+    >>> commit(agreement.terms, 2, identities[2], bytes(32)).member
+    2
+    """
 
     member: Annotated[ClientId, U32]
     commitment: Annotated[bytes, Fixed(HASH_BYTES)]
@@ -43,7 +49,11 @@ class Commitment:
 
 @dataclass(frozen=True, slots=True)
 class Reveal:
-    """One member's contribution, signed together with all commitments that it saw."""
+    """One member's contribution, signed together with all commitments that it saw.
+
+    >>> Reveal(2, bytes(32), bytes(64)).member
+    2
+    """
 
     member: Annotated[ClientId, U32]
     contribution: Annotated[bytes, Fixed(CONTRIBUTION_BYTES)]
@@ -57,7 +67,11 @@ class Reveal:
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """One member's signature on terms that name a pulse, given before the pulse exists."""
+    """One member's signature on terms that name a pulse, given before the pulse exists.
+
+    >>> Approval(2, bytes(64)).member
+    2
+    """
 
     member: Annotated[ClientId, U32]
     signature: Annotated[bytes, Fixed(SIGNATURE_BYTES)]
@@ -77,7 +91,13 @@ PULSE: Final = Struct(
 
 @dataclass(frozen=True, slots=True)
 class Ceremony:
-    """The whole transcript of a seed ceremony, one commitment and one reveal per member, in the order of ids."""
+    """The whole transcript of a seed ceremony, one commitment and one reveal per member, in the order of ids.
+
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=3, size=3, length=4, clip=1.0)
+    >>> agreement.origin.seed(agreement.terms) == agreement.seed
+    True
+    """
 
     commitments: Annotated[tuple[Commitment, ...], Many(COMMITMENT, MOST_CLIENTS)]
     reveals: Annotated[tuple[Reveal, ...], Many(REVEAL, MOST_CLIENTS)]
@@ -103,7 +123,15 @@ class Ceremony:
 
 @dataclass(frozen=True, slots=True)
 class BeaconPulse:
-    """A pulse that the terms name, and every member's signature on these terms, in the order of ids."""
+    """A pulse that the terms name, and every member's signature on these terms, in the order of ids.
+
+    >>> from secagg.crypto.pulse import Pulse
+    >>> from secagg.simulation import make_agreement
+    >>> terms = make_agreement(members=3, size=3, length=4, clip=1.0)[0].terms
+    >>> BeaconPulse((), Pulse(b"", b"", b"")).seed(terms)
+    Traceback (most recent call last):
+    secagg.errors.PeerError: the terms name no beacon: their seed comes from a ceremony
+    """
 
     approvals: Annotated[tuple[Approval, ...], Many(APPROVAL, MOST_CLIENTS)]
     pulse: Annotated[Pulse, PULSE]
@@ -139,7 +167,16 @@ def read_origin(reader: Reader) -> Origin:
 
 
 def approve(terms: Terms, member: ClientId, identity: Identity) -> Approval:
-    """A member's only step with a beacon. The caller makes sure that the pulse is still in the future."""
+    """A member's only step with a beacon. The caller makes sure that the pulse is still in the future.
+
+    >>> from dataclasses import replace
+    >>> from secagg.agreement import NamedPulse
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, identities = make_agreement(members=3, size=3, length=4, clip=1.0)
+    >>> terms = replace(agreement.terms, beacon=NamedPulse(chain=2, time=1788203040000, key=bytes(32)))
+    >>> approve(terms, 2, identities[2]).member
+    2
+    """
     if terms.beacon is None:
         raise UsageError("these terms name no beacon: commit to a contribution instead")
     _check_identity(terms, member, identity)
@@ -164,7 +201,13 @@ def check_approval(terms: Terms, approval: Approval) -> None:
 
 
 def commit(terms: Terms, member: ClientId, identity: Identity, contribution: bytes) -> Commitment:
-    """A member's first step. It keeps `contribution`, 32 fresh random bytes, to itself until all have committed."""
+    """A member's first step. It keeps `contribution`, 32 fresh random bytes, to itself until all have committed.
+
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, identities = make_agreement(members=3, size=3, length=4, clip=1.0)
+    >>> len(commit(agreement.terms, 0, identities[0], bytes(32)).commitment)
+    32
+    """
     if instance("terms", terms, Terms).beacon is not None:
         raise UsageError("these terms name a beacon: there is nothing to commit to, approve them instead")
     _check_identity(terms, member, identity)
@@ -175,7 +218,15 @@ def commit(terms: Terms, member: ClientId, identity: Identity, contribution: byt
 def reveal(
     terms: Terms, member: ClientId, identity: Identity, contribution: bytes, commitments: Iterable[Commitment]
 ) -> Reveal:
-    """A member's second step, once it has the commitments of all members."""
+    """A member's second step, once it has the commitments of all members.
+
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, identities = make_agreement(members=3, size=3, length=4, clip=1.0)
+    >>> terms, secrets = agreement.terms, {v: bytes([v]) * 32 for v in identities}
+    >>> commitments = [commit(terms, v, identities[v], secrets[v]) for v in terms.ids]
+    >>> reveal(terms, 1, identities[1], secrets[1], commitments).contribution == secrets[1]
+    True
+    """
     _check_identity(instance("terms", terms, Terms), member, identity)
     all_commitments = each("commitments", commitments, Commitment)
     check_commitments(terms, all_commitments)

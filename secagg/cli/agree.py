@@ -83,7 +83,7 @@ def _step(proposal: Proposal, place: Path, options: Namespace, earlier: Sequence
 def _floors(path: Path | None, place: Path | None) -> Floors:
     """The operator's own floors: the file given, or the one in the member's folder, or the defaults."""
     path = path or (place / "floors.toml" if place and (place / "floors.toml").exists() else None)
-    return Floors() if path is None else _named(path, lambda: file.read_floors(_text(path)))  # type: ignore[no-any-return]
+    return Floors() if path is None else _named(path, lambda: file.read_floors(_text(path)))
 
 
 def _commit(proposal: Proposal, folder: MemberFolder) -> Step:

@@ -58,7 +58,7 @@ class Schedule:
 
     >>> schedule = Schedule(name="transversal", size=3, groupings=2)
     >>> schedule.draw(range(9), bytes(32), round=0)[0]
-    ((2, 5, 7), (4, 6, 8), (0, 1, 3))
+    ((1, 2, 7), (0, 4, 5), (3, 6, 8))
     """
 
     name: str
@@ -297,7 +297,7 @@ def shuffled(
     `round=None` draws once for the whole training.
 
     >>> shuffled("abcd", bytes(32), 0, b"example")
-    ['d', 'a', 'c', 'b']
+    ['c', 'b', 'a', 'd']
     """
     if len(raw("training_seed", training_seed)) < MIN_SEED_BYTES:
         raise UsageError(f"a training seed of {len(training_seed)} bytes is too short; use 32")
