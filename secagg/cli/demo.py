@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg.agreement.plan import Plan
+from secagg.agreement.plan import MOST_CLIENTS, Plan
+from secagg.arguments import whole
 from secagg.compilation import announce_compilation
 from secagg.crypto import prg
 from secagg.errors import UsageError
@@ -59,7 +60,7 @@ class Demo:
 
 def demonstrate(options: Namespace) -> Demo:
     """Run it. Vectors and dropouts come from `--seed`, keys and masks from the operating system."""
-    n, length = options.clients, options.length
+    n, length = whole("--clients", options.clients, 2, MOST_CLIENTS), options.length
     if not 0 <= options.drop <= n:
         raise UsageError(f"--drop {options.drop} must be from 0 to the number of clients, {n}")
     identities = make_identities(range(n))

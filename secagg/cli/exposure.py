@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from secagg.agreement.plan import MOST_CLIENTS
+from secagg.arguments import whole
 from secagg.compilation import announce_compilation, notice_once
 from secagg.errors import UsageError
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Policy, Verdict, audit
@@ -71,6 +73,7 @@ class Case:
     policy: Policy
 
     def __post_init__(self) -> None:
+        whole("--clients", self.clients, 2, MOST_CLIENTS)
         if not 0 <= self.drop < 1:
             raise UsageError(f"--drop must be at least 0 and below 1, not {self.drop:g}")
         if not 0 <= self.colluders <= self.clients:

@@ -16,13 +16,14 @@ from typing import Any, Final
 
 from secagg.agreement.agreement import Agreement
 from secagg.agreement.terms import WHOLE
+from secagg.arguments import raw, whole
 from secagg.codec import BUFFERS, Buffer
 from secagg.crypto.keys import KEY_BYTES, AgreementKey, Identity
 from secagg.crypto.segments import Losses
 from secagg.errors import AlreadyUsed, PeerError, UsageError
 from secagg.types import ClientId, Entropy, GroupId, Ring32
 from secagg.whole import client_state, encoding, flat, transcript
-from secagg.whole.client_checks import Accepted, check_adverts, check_groups, check_releases, check_round
+from secagg.whole.client_checks import Accepted, check_adverts, check_given, check_groups, check_releases, check_round
 from secagg.whole.client_state import (
     ANSWER_RECORD,
     RELEASE_RECORD,
@@ -67,6 +68,7 @@ class Client:
         entropy: Entropy = os.urandom,
         threads: int | None = None,
     ) -> None:
+        check_given(agreement, me, identity, entropy, threads)
         self._bind(
             agreement, signatures, ClientMemory(me=me, fingerprint=agreement.fingerprint), identity, entropy, threads
         )
@@ -152,11 +154,11 @@ class Client:
         `context` is what else the update was computed from and the Round did not carry: all members of a group must
         give the same. `out` may be memory for the masked vectors: uint32, one row per grouping.
         """
-        return self._step(Update(update, bytes(context), out))  # type: ignore[no-any-return]
+        return self._step(Update(update, raw("context", context), out))  # type: ignore[no-any-return]
 
     def release(self, round: int) -> Pending:
         """A signed promise that this client has not answered a round and never will. It fills the answer's slot."""
-        return self._step(Giving(round))  # type: ignore[no-any-return]
+        return self._step(Giving(whole("round", round)))  # type: ignore[no-any-return]
 
     def stored(self, found: bytes | None = None) -> str:
         """Go on after the spool and the slot's record are stored; `found` is a record that was already in the slot.
@@ -361,8 +363,9 @@ class Client:
         threads: int | None = None,
     ) -> Client:
         """The client that `save` wrote, for the same agreement."""
+        check_given(agreement, me, identity, entropy, threads)
         client = cls.__new__(cls)
-        memory = client_state.restore(data, me, agreement.fingerprint)
+        memory = client_state.restore(raw("data", data), me, agreement.fingerprint)
         client._bind(agreement, signatures, memory, identity, entropy, threads)
         return client
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from secagg.agreement.agreement import Agreement
-from secagg.crypto.keys import AgreementKey, verify
+from secagg.arguments import function, ids, instance
+from secagg.crypto.keys import AgreementKey, Identity, verify
 from secagg.errors import PeerError
-from secagg.types import ClientId, Group, GroupId
+from secagg.kernels.threads import thread_count
+from secagg.types import ClientId, Entropy, Group, GroupId
 from secagg.whole import flat, transcript
 from secagg.whole.layout import layout
 from secagg.whole.messages import Advert, Round
@@ -104,3 +106,12 @@ def _agree(agreement: Agreement, accepted: Accepted, mate: ClientId, advert: Adv
     # audit: mate-advert-signed
     verify(agreement.terms.identities[mate], advert.signature, statement, signer=mate)
     return accepted.private.agree(advert.key)
+
+
+def check_given(agreement: Agreement, me: ClientId, identity: Identity, entropy: Entropy, threads: int | None) -> None:
+    """UsageError for an argument of the application that a client could only fail with later."""
+    instance("agreement", agreement, Agreement)
+    ids("me", [me])
+    instance("identity", identity, Identity)
+    function("entropy", entropy)
+    thread_count(threads)

@@ -16,9 +16,11 @@ import numpy as np
 
 from secagg.agreement.agreement import Agreement
 from secagg.agreement.terms import WHOLE
+from secagg.arguments import ids, instance, raw, whole
 from secagg.codec import BUFFERS, Buffer
 from secagg.crypto.keys import check_public_key, verify
 from secagg.errors import PeerError, UsageError
+from secagg.kernels.threads import thread_count
 from secagg.types import ClientId, Group, GroupId
 from secagg.whole import encoding, flat, relations, server_state, transcript
 from secagg.whole.layout import RoundLayout, layout
@@ -45,6 +47,8 @@ class Server:
     """
 
     def __init__(self, agreement: Agreement, *, threads: int | None = None) -> None:
+        instance("agreement", agreement, Agreement)
+        thread_count(threads)
         memory = ServerMemory(fingerprint=agreement.fingerprint, next=agreement.terms.first_round)
         self._bind(agreement, memory, threads)
 
@@ -85,8 +89,7 @@ class Server:
 
     def receive(self, sender: ClientId, message: ToServer | Buffer) -> str | None:
         """Take one message. It does not raise when a client misbehaves; it returns why the message does not count."""
-        if sender not in self._agreement.terms.identities:
-            raise UsageError(f"client {sender} is not a member of the agreement")
+        (sender,) = ids("sender", [sender], self._agreement.terms.identities)
         if not isinstance(message, (*TYPES, *BUFFERS)):
             raise UsageError(f"expected bytes or a message class, got {type(message).__name__}")
         try:
@@ -228,6 +231,7 @@ class Server:
 
     def hello(self, round: int) -> Mapping[ClientId, Hello]:
         """What to send to the clients of a later round whose adverts are missing."""
+        round = whole("round", round)
         with self._lock:
             places, self._memory.next = self._next(round), round
             have = self._memory.adverts.get(round, {})
@@ -242,6 +246,7 @@ class Server:
         `data` is the application's, for every client. `context` is what else the updates are computed from; clients
         must give the same. If fewer groups are complete than the agreement's least, nothing is sent.
         """
+        round, data, context = whole("round", round), raw("data", data), raw("context", context)
         with self._lock:
             if self.stage is not Stage.IDLE:
                 raise UsageError(f"round {self.round} is not closed")
@@ -366,8 +371,10 @@ class Server:
     @classmethod
     def restore(cls, data: bytes, agreement: Agreement, *, threads: int | None = None) -> Server:
         """The server that `save` wrote, for the same agreement."""
+        instance("agreement", agreement, Agreement)
+        thread_count(threads)
         server = cls.__new__(cls)
-        server._bind(agreement, server_state.restore(data, agreement), threads)
+        server._bind(agreement, server_state.restore(raw("data", data), agreement), threads)
         return server
 
 

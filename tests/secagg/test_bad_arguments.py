@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import secagg
+import secagg.whole as whole
 from secagg import (
     Client,
     FileJournal,
@@ -60,6 +61,7 @@ FLOORS: dict[str, Any] = {"roster": ROSTER, "training_id": bytes(32), "training_
 THE_FLOORS = Floors(**FLOORS)
 INPUTS = {v: np.array([v, 1]) for v in range(4)}
 AGREEMENT, MEMBERS = make_agreement(members=6, size=3, length=2, clip=1.0)
+SIGNATURES = {v: AGREEMENT.sign(v, MEMBERS[v]) for v in MEMBERS}
 TERMS: dict[str, Any] = {"name": "a", "members": AGREEMENT.terms.members, "segments": AGREEMENT.terms.segments}
 TERMS |= {"schedule": AGREEMENT.terms.schedule, "last_round": 3}
 CEREMONY = SeedCeremony(training_id=b"x", roster=(1, 2))
@@ -72,6 +74,11 @@ TOTAL = np.zeros(2, np.uint32)
 def client(**changes: Any) -> Client:
     given: dict[str, Any] = {"me": 0, "identity": IDENTITIES[0], "floors": THE_FLOORS, "round": 0}
     return Client(**{**given, "journal": MemoryJournal(), **changes})
+
+
+def whole_client(**changes: Any) -> whole.Client:
+    given: dict[str, Any] = {"agreement": AGREEMENT, "signatures": SIGNATURES, "me": 0, "identity": MEMBERS[0]}
+    return whole.Client(**{**given, **changes})
 
 
 def enter(name: Any) -> None:
@@ -301,7 +308,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
     ),
     "Agreement.check_signatures": (
         AGREEMENT.check_signatures,
-        {"signatures": {v: AGREEMENT.sign(v, MEMBERS[v]) for v in MEMBERS}},
+        {"signatures": SIGNATURES},
         {"signatures": ("signatures", [None, 5, [b""], {0: "text"}])},
     ),
     "commit": (
@@ -492,6 +499,58 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
         },
     ),
     "secure_mean": (secure_mean, {"vectors": [[1, 2]] * 4}, {"drop": ("drop", [None, [9]])}),
+    "whole.Client": (
+        whole_client,
+        {},
+        {
+            "agreement": ("agreement: expected Agreement", [None, THE_PLAN, AGREEMENT.terms]),
+            "signatures": ("signatures", [None, [b""], {0: "text"}]),
+            "me": ("me|member", [None, "0", 9, -1]),
+            "identity": ("identity", [None, bytes(32), MEMBERS[1]]),
+            "entropy": ("entropy", [None, b"seed"]),
+            "threads": ("threads", [0, "2"]),
+        },
+    ),
+    "whole.Client.answer": (
+        lambda context: whole_client().answer([0.0, 0.0], context=context),
+        {},
+        {"context": ("context: expected bytes", [None, "model", 5])},
+    ),
+    "whole.Client.release": (whole_client().release, {}, {"round": ("round", [None, "0", 0.5])}),
+    "whole.Server": (
+        whole.Server,
+        {"agreement": AGREEMENT},
+        {"agreement": ("agreement: expected Agreement", [None, THE_PLAN]), "threads": ("threads", [0, -1, "2"])},
+    ),
+    "whole.Server.receive": (
+        lambda **given: whole.Server(AGREEMENT).receive(**given),
+        {"sender": 0, "message": b"x"},
+        {"sender": ("sender", [None, "0", 9, [0]]), "message": ("expected bytes", [None, "text", 5, ADVERT])},
+    ),
+    "whole.Server.begin": (
+        lambda **given: whole.Server(AGREEMENT).begin(**given),
+        {"round": 0},
+        {
+            "round": ("round", [None, "0", 0.5, -1, 9]),
+            "data": ("data: expected bytes", [None, "text", 5]),
+            "context": ("context: expected bytes", [None, "model", 5]),
+        },
+    ),
+    "whole.Server.hello": (
+        lambda **given: whole.Server(AGREEMENT).hello(**given),
+        {"round": 0},
+        {"round": ("round", [None, "0", 0.5, -1, 9])},
+    ),
+    "whole.encode": (
+        whole.encode,
+        {"message": whole.Hello(bytes(32), 0)},
+        {"message": ("message", [None, b"", ADVERT])},
+    ),
+    "whole.decode": (
+        whole.decode,
+        {"data": whole.encode(whole.Hello(bytes(32), 0))},
+        {"data": ("bytes", [None, "x", 5])},
+    ),
     "result.sum": (
         run(THE_PLAN, INPUTS, IDENTITIES).sum,
         {"group": (0, 0)},
@@ -511,7 +570,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("title", [title for title in CALLS if title not in ("FileJournal",)])
+@pytest.mark.parametrize("title", [title for title, (_, good, _) in CALLS.items() if good])
 def test_the_good_arguments_are_accepted(title: str) -> None:
     call, good, _ = CALLS[title]
     call(**good)

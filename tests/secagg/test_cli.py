@@ -39,7 +39,12 @@ def test_demo_seed_fixes_who_drops_but_never_the_keys(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["demo", "--clients", "1"], "at least 2"),
+        ([], "COMMAND"),
+        (["nonsense"], "invalid choice: 'nonsense'"),
+        (["demo", "--clients", "ten"], "invalid int value: 'ten' (see secagg demo --help)"),
+        (["exposure"], "required: --clients, --size"),
+        (["exposure", "--clients", "99999999999", "--size", "3"], "--clients: expected a whole number from 2"),
+        (["demo", "--clients", "1"], "--clients: expected a whole number from 2"),
         (["demo", "--clients", "5", "--drop", "9"], "--drop 9"),
         (["demo", "--clients", "10", "--drop", "5", "--length", "10"], "threshold"),
         (["demo", "--clients", "3", "--drop", "1", "--length", "10"], "fewer colluders allow more"),
@@ -57,6 +62,7 @@ def test_mistakes_are_one_line_and_exit_code_2(
     err = capfd.readouterr().err
     assert code == 2
     assert says in err
+    assert err.count("\n") == 1
     assert "Traceback" not in err
 
 
