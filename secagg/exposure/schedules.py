@@ -149,7 +149,7 @@ class Schedule:
 
         >>> schedule = Schedule(name="fixed", size=2)
         >>> [cell.clients for cell in schedule.draw_cells(range(8), bytes(32), round=3, sizes=(4, 4))]
-        [(1, 2, 3, 5), (0, 4, 6, 7)]
+        [(1, 2, 4, 7), (0, 3, 5, 6)]
         """
         if len(sizes) == 1:
             where = roster, training_seed, round, sample

@@ -38,9 +38,10 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-def proposal(folder: Path, members: Sequence[int], extra: str = "", head: str = "") -> Path:
+def proposal(folder: Path, members: Sequence[int], extra: str = "", head: str = "", size: int = 3) -> Path:
     """A proposal for members whose folders are folder/0, folder/1, ..."""
-    text = head + (TERMS.replace("study", "second study") if head else TERMS) + extra
+    terms = TERMS.replace("size = 3", f"size = {size}")
+    text = head + (terms.replace("study", "second study") if head else terms) + extra
     for member in members:
         assert main(["identity", str(folder / str(member))]) == 0
         public = (folder / str(member) / "identity.key").read_text().strip()
@@ -124,8 +125,8 @@ def test_a_second_agreement_of_the_same_name_is_not_signed(tmp_path: Path, capfd
     assert not (other / "study.0.signature.toml").exists()
 
 
-def agreed(folder: Path, members: Sequence[int], extra: str = "", head: str = "") -> Path:
-    path = proposal(folder, members, extra, head)
+def agreed(folder: Path, members: Sequence[int], extra: str = "", head: str = "", size: int = 3) -> Path:
+    path = proposal(folder, members, extra, head, size)
     current = file.read(path.read_text())
     folders = {member: MemberFolder(folder / str(member)) for member in members}
     for step in (agree._commit, agree._reveal):
@@ -213,6 +214,10 @@ def test_a_successor_is_judged_together_with_its_predecessors(
     assert main([*sign, "--earlier", str(tmp_path / "first.toml")]) == 2
     assert "policy" in capfd.readouterr().err
     assert list((tmp_path / "0").rglob("signed")) == []
+    for member in range(9):
+        shutil.rmtree(tmp_path / str(member) / "trainings")
+    union = agreed(tmp_path, range(9), head=head, size=9)  # one group, which consists of whole groups of before
+    assert main(["agree", str(union), "--sign", str(tmp_path / "0"), "--earlier", str(tmp_path / "first.toml")]) == 0
 
 
 # --- the beacon --------------------------------------------------------------------------------------------
