@@ -33,7 +33,7 @@ class Agreement:
     terms: Terms
     origin: Origin
     _drawn: dict[int, tuple[Drawn, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _checked: set[tuple[bytes, ...]] = field(default_factory=set, init=False, repr=False, compare=False)
+    _checked: list[Mapping[ClientId, bytes]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         instance("terms", self.terms, Terms)
@@ -157,13 +157,12 @@ class Agreement:
     def check_signatures(self, signatures: Mapping[ClientId, bytes]) -> None:
         """PeerError, naming the member, unless every member has signed this agreement.
 
-        Signatures that this object has checked are not checked again: a simulation has many clients.
+        The signatures that this object has checked last are not checked again: a simulation has many clients.
         """
-        signatures = keyed("signatures", signatures, bytes)
-        given = tuple(signatures.get(member, b"") for member in self.terms.ids)
-        if given in self._checked:
+        if signatures in self._checked:
             return
+        signatures = keyed("signatures", signatures, bytes)
         for member in self.terms.members:
             signature = signatures.get(member.id, b"")
             verify(member.identity, signature, self.statement(member.id), signer=member.id)  # audit: all-members-signed
-        self._checked.add(given)
+        self._checked[:] = [signatures]

@@ -25,7 +25,7 @@ from nacl.bindings import crypto_scalarmult, crypto_sign_open
 from nacl.exceptions import BadSignatureError, CryptoError
 
 from secagg.arguments import BUFFERS, drawn, raw, whole
-from secagg.crypto.hashing import sha256_each
+from secagg.crypto.hashing import KERNEL_ROWS, sha256_each
 from secagg.errors import PeerError, SecAggError, UsageError
 from secagg.types import Bytes, ClientId, Entropy
 
@@ -58,6 +58,9 @@ def hkdf_each(secrets: Bytes, infos: Bytes) -> Bytes:
     """HKDF of many: 32 bytes from each row of 32-byte secrets and the same row of infos."""
     if secrets.shape[1:] != (32,) or len(secrets) != len(infos):
         raise UsageError(f"expected one secret of 32 bytes per info, got {secrets.shape} and {infos.shape}")
+    if len(secrets) < KERNEL_ROWS:  # one by one, without the overhead of arrays
+        derived = [hkdf(secret.tobytes(), info.tobytes()) for secret, info in zip(secrets, infos, strict=True)]
+        return np.frombuffer(b"".join(derived), np.uint8).reshape(-1, 32)
     extracted = _hmac_each(np.zeros_like(secrets), secrets)
     return _hmac_each(extracted, np.pad(infos, ((0, 0), (0, 1)), constant_values=1))
 

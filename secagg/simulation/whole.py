@@ -25,7 +25,7 @@ from secagg.types import ClientId, Entropy, GroupId, Ring32
 from secagg.whole import encoding, relations, transcript
 from secagg.whole.client import Client
 from secagg.whole.layout import layout
-from secagg.whole.messages import Advert, Answer, Round, decode, size
+from secagg.whole.messages import Advert, Answer, Message, Round, decode, size
 from secagg.whole.result import TOO_LARGE, GroupSum, WholeResult
 from secagg.whole.server import Server
 from secagg.whole.store import MemoryStore, SlotStore, Store
@@ -94,10 +94,10 @@ class WholeRun:
     ) -> WholeResult:
         """One round. Clients in `drop` do not take part; those in `misbehave` send garbage or nothing."""
         absent = check_members(self.agreement, drop, misbehave)
-        cost = cost if cost is not None else Cost()
-        cost.clients += len(layout(self.agreement, round).seats)
+        spent = cost if cost is not None else Cost()
+        spent.clients += len(layout(self.agreement, round).seats)
         self._advertise(round, absent, cost)
-        with cost.serving(Stage.INPUTS, time.thread_time):
+        with spent.serving(Stage.INPUTS, time.thread_time):
             outbox = self.server.begin(round, data=data, context=context)
         asked = [(client, message) for client, message in outbox.items() if client not in absent]
 
@@ -108,14 +108,13 @@ class WholeRun:
 
         for answer in self._answers(asked, respond):
             if answer.reply is not None:
-                sent = len(answer.reply) if isinstance(answer.reply, bytes) else size(answer.reply)
-                cost.answered(Stage.INPUTS, answer.seconds, up=sent, down=size(answer.message))
-                with cost.serving(Stage.INPUTS, time.thread_time):
+                count(cost, Stage.INPUTS, answer.seconds, answer.reply, answer.message)
+                with spent.serving(Stage.INPUTS, time.thread_time):
                     self.server.receive(answer.client, answer.reply)
             if on_answer is not None:
                 on_answer(Stage.INPUTS, answer.client)
             del answer  # free its vectors before the next client makes its own
-        with cost.serving(Stage.INPUTS, time.perf_counter):
+        with spent.serving(Stage.INPUTS, time.perf_counter):
             return self.server.close()
 
     def _answers(self, asked: Requests, respond: Respond) -> Iterator[Answered]:
@@ -149,16 +148,23 @@ class WholeRun:
         assert isinstance(answer, Answer)
         return answer
 
-    def _advertise(self, round: int, absent: Collection[ClientId], cost: Cost) -> None:
+    def _advertise(self, round: int, absent: Collection[ClientId], cost: Cost | None) -> None:
         for member, hello in self.server.hello(round).items():
             if member in absent:
                 continue
             start = time.process_time()
             advert = self.client(member).receive(hello)
             assert isinstance(advert, Advert)
-            cost.answered(Stage.KEYS, time.process_time() - start, up=size(advert), down=size(hello))
-            with cost.serving(Stage.KEYS, time.thread_time):
+            count(cost, Stage.KEYS, time.process_time() - start, advert, hello)
+            with (cost or Cost()).serving(Stage.KEYS, time.thread_time):
                 self.server.receive(member, advert)
+
+
+def count(cost: Cost | None, stage: Stage, seconds: float, reply: bytes | Message, message: Message) -> None:
+    """Count an exchange, if anybody wants to know: the sizes of many messages take time."""
+    if cost is not None:
+        sent = len(reply) if isinstance(reply, bytes) else size(reply)
+        cost.answered(stage, seconds, up=sent, down=size(message))
 
 
 @contextmanager

@@ -94,6 +94,7 @@ class Client:
         self._accepted: Accepted | None = None
         self._pending: Pending | None = None
         self._next_keys: tuple[PrivateKey, ...] = ()
+        self._pairs: dict[PrivateKey, AgreementKey] = {}
         self.losses: Losses | None = None  # what the last update lost when it was encoded; private to the application
         self.left_out: Mapping[GroupId, str] = {}  # groups that the last answer left out, and why
 
@@ -199,8 +200,14 @@ class Client:
     def _private(self, round: int) -> AgreementKey:
         for key in self._memory.keys:
             if key.round == round:
-                return AgreementKey.from_private(key.private)
+                return self._derived(key)
         raise PeerError(f"I have no key for round {round}: ask for an advert first")
+
+    def _derived(self, key: PrivateKey) -> AgreementKey:
+        """The key pair, derived once. Only pairs of keys that are remembered are kept."""
+        pair = self._pairs.get(key) or AgreementKey.from_private(key.private)
+        self._pairs = {k: kept for k, kept in self._pairs.items() if k in self._memory.keys} | {key: pair}
+        return pair
 
     def _advert(self, key: AgreementKey, round: int) -> Advert:
         unsigned = Advert(self.me, round, key.public, b"")
@@ -327,6 +334,7 @@ class Client:
         keys = (*memory.keys, *added)
         # audit: keys-erased-after-claim
         memory.keys = tuple(sorted((key for key in keys if key.round > round), key=lambda key: key.round))
+        self._pairs = {key: pair for key, pair in self._pairs.items() if key in memory.keys}
         memory.answered, memory.released = (round,), int(not record.startswith(ANSWER_RECORD))
         memory.last = memory.last if memory.released else record[len(ANSWER_RECORD) :]
 

@@ -4,6 +4,7 @@ python -m tests.benchmarks [secagg] [--only ...]     primitives and whole runs o
 python -m tests.benchmarks robust [--rule ...]       every rule beside numpy, torch and ByzFL
 python -m tests.benchmarks exposure [--write docs]   how many group sums the audit opens under dropouts
 python -m tests.benchmarks flower [--nodes ...]      a round over Flower, stage by stage
+python -m tests.benchmarks whole [--only ...]        a round of whole groups beside its cryptographic floor
 """
 
 import importlib
@@ -18,6 +19,7 @@ PARTS = {
     "robust": "tests.benchmarks.robust.command",
     "exposure": "tests.benchmarks.exposure",
     "flower": "tests.benchmarks.flower",
+    "whole": "tests.benchmarks.whole",
 }
 
 

@@ -332,6 +332,7 @@ def test_keys_up_to_the_round_are_erased_once_the_slot_is_claimed_and_not_before
         client.save()
     client.stored(cast.stores[0].keep(pending))
     assert [key.round for key in client._memory.keys] == [1, 2, 3]
+    assert not client._pairs
     assert client.pending is None
     assert client.task is None
 
