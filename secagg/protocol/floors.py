@@ -55,7 +55,7 @@ class Floors:
         settle(self, instance, "schedule", kind=Schedule, optional=True)
         settle(self, instance, "accept_semi_honest_server_only", kind=bool)
         settle(self, whole, "colluders", "bound", "weight", optional=True, least=0)
-        settle(self, whole, "groupings", least=1)
+        settle(self, whole, "groupings", least=0)
         settle(self, real, "weight_ratio", "sparse_risk")
         limits = tuple(real("clip, each end", end) for end in each("clip", self.clip, object))
         if len(limits) != 2 or not 0 < limits[0] <= limits[1]:

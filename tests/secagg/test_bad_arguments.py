@@ -133,7 +133,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
             "schedule": ("schedule: expected Schedule", ["random", 3]),
             "clip": ("clip", [None, 1.0, (1.0,), (2.0, 1.0), ("a", "b"), (0.0, float("inf"))]),
             "colluders": ("colluders", ["1", 1.5, -1]),
-            "groupings": ("groupings", [None, 0, "16"]),
+            "groupings": ("groupings", [None, -1, "16"]),
             "weight_ratio": ("weight_ratio", [None, "10", float("nan")]),
             "accept_semi_honest_server_only": ("expected bool", [None, "yes", 1]),
         },
