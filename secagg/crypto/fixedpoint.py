@@ -73,27 +73,8 @@ class FixedPoint:
             raise UsageError(f"an update is float32 or float64, not {values.dtype}")
         values = _checked_vector(values, "an update")
         encoded = target(out, len(values), np.uint32)
-        clipped, _, _ = self.encode_into(values, weight, encoded)
+        clipped, _, _ = encode_floats(self, values, weight, encoded)
         return encoded, clipped
-
-    def encode_into(self, values: npt.NDArray[Any], weight: float, encoded: Ring32) -> tuple[int, int, int]:
-        """`encode` for a vector of float32 or float64: how many values were clipped, became zero, and were zero."""
-        weight = real("weight", weight)
-        if not (_normal(weight) and _normal(weight * self.scale)):
-            raise UsageError(f"a weight is a positive number, not {weight}")
-        from secagg.kernels import vectors
-
-        values = _checked_vector(values, "an update")
-        factor, limit = weight * self.scale, self.clip * self.scale
-
-        counts: list[tuple[int, int, int, int]] = _spread(
-            lambda a, b: vectors.encode(values[a:b], factor, limit, encoded[a:b]), len(values)
-        )
-        clipped, vanished, zeros, infinite = map(sum, zip(*counts, strict=True)) if counts else (0, 0, 0, 0)
-        if infinite:  # audit: nonfinite-update-refused
-            encoded[:] = 0
-            raise UsageError("an update with a NaN or an infinity cannot be encoded")
-        return clipped, vanished, zeros
 
     def decode(self, total: Ring32, *, divisor: float = 1.0, out: Floats | None = None) -> Floats:
         """The sum that a total encodes, or the mean if `divisor` is the sum of weights.
@@ -167,6 +148,28 @@ class Integers:
 
 
 Encoding = FixedPoint | Integers
+
+
+def encode_floats(
+    encoding: FixedPoint, values: npt.NDArray[Any], weight: float, encoded: Ring32
+) -> tuple[int, int, int]:
+    """Encode a vector of float32 or float64; how many values were clipped, how many became zero, how many were zero."""
+    weight = real("weight", weight)
+    if not (_normal(weight) and _normal(weight * encoding.scale)):
+        raise UsageError(f"a weight is a positive number, not {weight}")
+    from secagg.kernels import vectors
+
+    values = _checked_vector(values, "an update")
+    factor, limit = weight * encoding.scale, encoding.clip * encoding.scale
+
+    counts: list[tuple[int, int, int, int]] = _spread(
+        lambda a, b: vectors.encode(values[a:b], factor, limit, encoded[a:b]), len(values)
+    )
+    clipped, vanished, zeros, infinite = map(sum, zip(*counts, strict=True)) if counts else (0, 0, 0, 0)
+    if infinite:  # audit: nonfinite-update-refused
+        encoded[:] = 0
+        raise UsageError("an update with a NaN or an infinity cannot be encoded")
+    return clipped, vanished, zeros
 
 
 @lru_cache(maxsize=64)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from secagg.arguments import each, real, whole
 from secagg.crypto.arrays import Array, plain_array
-from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers, checked_total, target
+from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers, checked_total, encode_floats, target
 from secagg.errors import EntryVanished, LossWarning, UsageError
 from secagg.types import Ring32
 
@@ -243,7 +243,7 @@ def _encode(value: Array, segment: Segment, encoding: Encoding, weight: float, o
             encoding.encode(flat, out=out)
         else:
             flat = flat if flat.dtype.kind == "f" else flat.astype(np.float64)  # whole numbers
-            clipped, vanished, zeros = encoding.encode_into(flat, weight, out)
+            clipped, vanished, zeros = encode_floats(encoding, flat, weight, out)
     except UsageError as error:
         raise UsageError(f"{_called(segment)}{error}") from None
     nonzero = len(out) - zeros
