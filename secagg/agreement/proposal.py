@@ -181,6 +181,11 @@ class Proposal:
         parts = getattr(self, name)
         return tuple(parts[member] for member in sorted(parts))
 
+    @property
+    def signature_bytes(self) -> dict[ClientId, bytes]:
+        """The members' signatures as clients and servers take them."""
+        return {member: part.signature for member, part in self.signatures.items()}
+
     def waiting_for(self, name: str) -> list[ClientId]:
         """The members without a commitment, reveal, approval or signature."""
         return [member for member in self.terms.ids if member not in getattr(self, name)]

@@ -257,6 +257,17 @@ def test_terms_are_approved_only_before_the_pulse_exists(
 # --- what a user sees --------------------------------------------------------------------------------------
 
 
+def test_an_identity_is_made_once_and_shown_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = []
+    for _ in range(2):
+        assert main(["identity", str(tmp_path / "me"), "--json"]) == 0
+        shown.append(json.loads(capsys.readouterr().out))
+    assert [one["new"] for one in shown] == [True, False]
+    assert shown[0]["identity"] == shown[1]["identity"] == MemberFolder(tmp_path / "me").identity.public.hex()
+    assert main(["identity", str(tmp_path / "me")]) == 0
+    assert capsys.readouterr().out == f'identity = "{shown[0]["identity"]}"\n'
+
+
 def test_a_key_that_others_can_read_stops_every_step(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = proposal(tmp_path, range(3))
     (tmp_path / "0" / "identity.key").chmod(0o644)

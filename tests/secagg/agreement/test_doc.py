@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from secagg.agreement import file
+from secagg.agreement import canonical, file
 from secagg.agreement.folder import MemberFolder
 from secagg.cli.main import main
 
@@ -44,6 +44,14 @@ def test_the_commands_of_the_page_make_an_agreement(tmp_path: Path, monkeypatch:
     texts = {(home / "study.toml").read_text() for home in homes.values()}
     assert len(texts) == 1
     assert list(file.read(texts.pop()).problems()) == []
+    monkeypatch.chdir(homes["north"])
+    [program] = blocks("python")
+    exec(program, {})
+
+
+def test_the_page_has_the_layout_of_terms_and_origin() -> None:
+    for name, layout in canonical.LAYOUT.fields:
+        assert f"| {name} | {layout.layout} |" in PAGE
 
 
 def test_the_page_names_every_key_of_the_file() -> None:
