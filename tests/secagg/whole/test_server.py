@@ -67,7 +67,7 @@ def test_a_new_advert_replaces_the_old_one_until_the_round_begins() -> None:
 
 def test_a_stranger_and_a_message_of_no_kind_are_the_callers_mistake() -> None:
     cast = Cast()
-    with pytest.raises(UsageError, match="client 77 is not a member"):
+    with pytest.raises(UsageError, match="client 77 is not on the roster"):
         cast.server.receive(77, b"")
     with pytest.raises(UsageError, match="expected bytes or a message class"):
         cast.server.receive(0, "text")  # type: ignore[arg-type]
