@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import EntryVanished, LossWarning, Plan, Schedule, Stage, UsageError, secure_mean, secure_sum
+from secagg import EntryVanished, LossWarning, Plan, Policy, Schedule, Stage, UsageError, secure_mean, secure_sum
 from secagg.crypto import FixedPoint, Integers, Losses, Segment, Segments
 from secagg.crypto.fixedpoint import HALF_RING
 from secagg.simulation import clear, make_identities, make_roster, run
@@ -144,6 +144,7 @@ def test_secure_equals_clear_with_segments_weights_and_dropouts(data: st.DataObj
         training_seed=bytes(32),
         segments=segments,
         weights=tuple(data.draw(st.lists(st.integers(1, 5), min_size=n, max_size=n))),
+        policy=Policy(max_leverage=1.0),
     )
     assert Plan.from_bytes(plan.to_bytes()) == plan
     inputs = {v: data.draw(updates(segments)) for v in plan.ids}
