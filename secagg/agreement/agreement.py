@@ -40,15 +40,14 @@ class Agreement:
         if not isinstance(self.origin, Ceremony | BeaconPulse):
             raise UsageError(f"origin: expected the origin of a seed, got {type(self.origin).__name__}")
         _ = self.seed  # audit: seed-origin-checked
-        if not self.terms.predecessors:
-            check_policy(self)
+        check_policy(self)
 
     def check(self, earlier: Iterable[Agreement] = ()) -> None:
         """AgreementRefused unless this agreement, with earlier ones on the same data, keeps its own policy.
 
-        An agreement that names no predecessors was checked when it was made.
+        Alone it was checked when it was made; one that names predecessors is checked with them before it is signed.
         """
-        check_policy(self, earlier)
+        check_policy(self, tuple(earlier))
 
     @cached_property
     def seed(self) -> bytes:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final, Protocol
 
-from secagg.agreement.terms import Terms
+from secagg.agreement.terms import WHOLE, Terms
 from secagg.errors import AgreementRefused
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Anonymity, Verdict, audit
 from secagg.exposure.schedules import Drawn
@@ -111,11 +111,16 @@ def audit_training(training: Training, earlier: Iterable[Training] = ()) -> Perm
 
     The worst case: every update is the same in all rounds, up to a factor and an offset that all clients share.
     """
-    earlier, terms = tuple(earlier), training.terms
-    _check_earlier(training, earlier)
+    return _judge_union(training, tuple(earlier))
+
+
+def _judge_union(training: Training, earlier: tuple[Training, ...] | None) -> Permitted:
+    terms = training.terms
+    if earlier is not None:
+        _check_earlier(training, earlier)
     if _count(terms) == 1 and not earlier:
         return audit_round(training)
-    spans = [_over_rounds(one) for one in (*earlier, training)]
+    spans = [_over_rounds(one) for one in (*(earlier or ()), training)]
     union = list(dict.fromkeys(grouping for span in spans for grouping in span.groupings))
     partial, rounds = not all(span.whole for span in spans), spans[-1].rounds
     found = _everybody_exposed(terms, union, rounds) if partial else None
@@ -145,18 +150,19 @@ def _everybody_exposed(terms: Terms, groupings: Sequence[Grouping], rounds: int)
     )
 
 
-def check_policy(training: Training, earlier: Iterable[Training] = ()) -> None:
+def check_policy(training: Training, earlier: tuple[Training, ...] | None = None) -> None:
     """AgreementRefused, with what would fit, if the permitted groups break the agreement's own policy.
 
-    With survivors the clients judge each run; `Terms` refuses what they could not keep.
+    `earlier` None judges the agreement alone, whatever predecessors it names. With survivors the clients judge each
+    run, and `Terms` refuses what they could not keep; here they are judged only together with earlier agreements.
     """
     terms = training.terms
-    if not terms.policy.enforced or terms.groups != "whole":
-        return
     over_all = terms.policy.memory == "training"
-    found = audit_training(training, earlier) if over_all else audit_round(training)
+    if not terms.policy.enforced or (terms.groups != WHOLE and not (earlier and over_all)):
+        return
+    found = _judge_union(training, earlier) if over_all else audit_round(training)
     if found.objections:  # audit: agreement-keeps-policy
-        raise AgreementRefused(_refusal(terms, found, over_all and (_count(terms) > 1 or bool(tuple(earlier)))))
+        raise AgreementRefused(_refusal(terms, found, over_all and (_count(terms) > 1 or bool(earlier))))
 
 
 def _refusal(terms: Terms, found: Permitted, over_all: bool) -> str:
@@ -231,6 +237,8 @@ def _over_rounds(training: Training) -> _Span:
     terms, schedule = training.terms, training.terms.schedule
     if schedule.name == "fixed":
         return _Span(_all_fixed(training), _count(terms))
+    if schedule.name == "atoms" and terms.groups != WHOLE:  # groups shrink by whole atoms
+        return _Span((_atoms(training),), _count(terms), exact=False)
     if schedule.size == len(terms.members) or _count(terms) == 1:  # one group of all, in every round
         return _Span(_groupings(training, terms.first_round), _count(terms))
     if schedule.name == "atoms":
@@ -253,6 +261,14 @@ def _check_earlier(training: Training, earlier: tuple[Training, ...]) -> None:
         raise AgreementRefused(
             f"predecessors: the agreement names {len(named)} earlier agreements on the same data; {missing} of them "
             f"are missing among the {len(earlier)} that were given; give exactly those"
+        )
+    every = (*earlier, training) if earlier else ()
+    # audit: successor-of-survivors
+    if any(one.terms.groups != WHOLE and one.terms.schedule.name != "atoms" for one in every):
+        raise AgreementRefused(
+            "policy: with survivors, groups shrink with the dropouts, so nothing is promised over several agreements "
+            "on the same data except with whole atoms. Set memory = 'round', which promises each round alone, or use "
+            "groups = 'whole' or the schedule 'atoms' in all of them"
         )
     for one in earlier:
         if not named.issuperset(one.terms.predecessors):  # audit: successor-names-all

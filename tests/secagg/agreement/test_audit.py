@@ -245,3 +245,19 @@ def test_a_leaver_from_a_flat_sum_is_refused() -> None:
     second = successor(first, identities, members=left, schedule=Schedule(name="fixed", size=11))
     with pytest.raises(AgreementRefused, match="1 of 11 members would be exposed"):
         second.check([first])
+
+
+def test_naming_predecessors_does_not_evade_the_policy() -> None:
+    first, identities = make_agreement(members=60, size=20, length=1, clip=1.0)
+    with pytest.raises(AgreementRefused, match="pass for single rounds only"):
+        successor(first, identities, schedule=Schedule(name="random", size=20), last_round=50)
+
+
+def test_survivors_promise_nothing_over_agreements_except_with_atoms() -> None:
+    for more, refused in (({"size": 12}, True), ({"size": 6, "schedule": "atoms", "atom": 3}, False)):
+        first, identities = make_agreement(members=12, length=1, clip=1.0, groups="survivors", **more)
+        second = successor(first, identities)
+        with pytest.raises(AgreementRefused, match="over several agreements" if refused else "over 1 rounds together"):
+            second.check([first])  # the second agreement has atoms of its own
+        alone = successor(first, identities, policy=Policy(memory="round"))
+        alone.check([first])
