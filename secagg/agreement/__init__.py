@@ -8,6 +8,7 @@ grows by commitments, contributions and signatures, `read_agreement` and `write_
 from secagg.agreement.agreement import Agreement
 from secagg.agreement.audit import Permitted, audit_round, audit_training
 from secagg.agreement.beacon import NamedPulse
+from secagg.agreement.cells import cell_sizes, colluders_in_cell, even_sizes, threshold_in_cell
 from secagg.agreement.collusion import Risk, alone, alone_in_grouping, correlation
 from secagg.agreement.file import read as read_agreement
 from secagg.agreement.file import write as write_agreement
@@ -24,3 +25,4 @@ __all__ += ["Terms", "approve", "commit", "default_colluders", "default_threshol
 __all__ += ["Floors", "Permitted", "Risk", "Summary", "alone", "alone_in_grouping", "audit_round", "audit_training"]
 __all__ += ["correlation", "summarise"]
 __all__ += ["AlreadySigned", "MemberFolder", "Problem", "Proposal", "Signature", "read_agreement", "write_agreement"]
+__all__ += ["cell_sizes", "colluders_in_cell", "even_sizes", "threshold_in_cell"]

@@ -67,7 +67,13 @@ class Permitted:
 
 
 def audit_round(training: Training) -> Permitted:
-    """What the groups of one round reveal, in the worst round of the agreement."""
+    """What the groups of one round reveal, in the worst round of the agreement.
+
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=12, size=4, length=1, clip=1.0)
+    >>> audit_round(agreement).leverage
+    0.25
+    """
     terms, schedule = training.terms, training.terms.schedule
     if schedule.name == "fixed":
         return _judge(terms, _all_fixed(training), rounds=1)
@@ -110,6 +116,11 @@ def audit_training(training: Training, earlier: Iterable[Training] = ()) -> Perm
     """What the groups of all rounds, and of earlier agreements on the same data, reveal together.
 
     The worst case: every update is the same in all rounds, up to a factor and an offset that all clients share.
+
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=12, size=6, length=1, clip=1.0, rounds=9, schedule="atoms", atom=3)
+    >>> audit_training(agreement).anonymity.lower  # the size of an atom
+    3
     """
     return _judge_union(training, tuple(earlier))
 

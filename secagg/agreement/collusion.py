@@ -75,6 +75,11 @@ def alone(terms: Terms, colluders: int, *, rounds: int = 1) -> Risk:
     other give a bound, the sum of their probabilities. With atoms, several groupings show the atoms' sums, so a client
     counts that is alone in its atom. With other schedules, sums of groups that overlap can isolate more clients than
     those that are alone in one group.
+
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=60, size=6, length=1, clip=1.0, rounds=200)
+    >>> str(alone(agreement.terms, 12, rounds=200))
+    '0.0076'
     """
     if terms.groups == "survivors" and not terms.policy.enforced:
         return Risk(1.0, exact=True)  # groups with one survivor are opened too

@@ -21,7 +21,12 @@ from secagg.types import ClientId, Entropy
 
 
 def agree_on(terms: Terms, identities: Mapping[ClientId, Identity], entropy: Entropy = os.urandom) -> Agreement:
-    """The agreement of these terms, after a seed ceremony of all members in this process."""
+    """The agreement of these terms, after a seed ceremony of all members in this process.
+
+    >>> agreement, identities = make_agreement(members=6, size=3, length=4, clip=1.0)
+    >>> agree_on(agreement.terms, identities).seed == agreement.seed  # every ceremony gives another seed
+    False
+    """
     identities = keyed("identities", identities, Identity)
     missing = set(instance("terms", terms, Terms).ids).difference(identities)
     if missing:
