@@ -130,6 +130,7 @@ class Mutator:
 
 
 Decoder = Callable[[bytes], bytes | None]  # the encoding of the decoded value, or None for a documented error
+Table = dict[str, tuple[Decoder, list[bytes], int, bool]]
 
 
 def decode_message(data: bytes) -> bytes | None:
@@ -170,12 +171,10 @@ def decode_server(data: bytes) -> bytes | None:
     return server.save() if server.stage < Stage.DONE else data
 
 
-def decoders() -> dict[str, tuple[Decoder, list[bytes], int, bool]]:
+def decoders() -> Table:
     """Name -> decoder, real bytes, how many leading bytes to keep, whether each value has one encoding."""
     found = corpus()
-    table: dict[str, tuple[Decoder, list[bytes], int, bool]] = {
-        name: (decode_message, bases, 2, True) for name, bases in found.messages.items()
-    }
+    table: Table = {name: (decode_message, bases, 2, True) for name, bases in found.messages.items()}
     table["Plan"] = (decode_plan, found.plans, 1, True)
     table["saved client"] = (decode_client, found.clients, 16, True)
     table["saved server"] = (decode_server, found.servers, 16, False)  # a repeated client is stored once
@@ -200,9 +199,9 @@ class Report:
         )
 
 
-def fuzz(name: str, count: int, seed: int) -> Report:
+def fuzz(name: str, count: int, seed: int, table: Table | None = None) -> Report:
     """Run one decoder. An undocumented error or a second encoding raises, with the input in a note."""
-    decoder, bases, keep, canonical = decoders()[name]
+    decoder, bases, keep, canonical = (table or decoders())[name]
     mutate, decoded = Mutator(bases, seed, keep), 0
     before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     for number in range(count):
