@@ -168,6 +168,18 @@ class Hostile:
                 advert = self.bad_advert(advert)
             self.adverts.setdefault((member, round), []).append(advert)
             self.to_server(member, encode(advert), spoil=True)
+        for member in self.shuffled(layout(self.cast.agreement, round).seats):
+            if self.chance(0.3):
+                self.second_advert(member, round)
+
+    def second_advert(self, member: int, round: int) -> None:
+        """Asked for a later round and then for this one again, a client makes a new key. The adversary has both."""
+        self.hurt.add(member)
+        self.tell(member, Hello(self.cast.agreement.fingerprint, round + 1))
+        advert = self.tell(member, Hello(self.cast.agreement.fingerprint, round))
+        if isinstance(advert, Advert):
+            self.adverts.setdefault((member, round), []).append(advert)
+            self.cast.server.receive(member, advert)
 
     def bad_advert(self, advert: Advert) -> Advert:
         """A colluder's advert: its own, of another's key, of low order, of a key that it makes up, unsigned."""
@@ -226,11 +238,14 @@ class Hostile:
         rng, kind = self.rng, self.rng.randrange(9)
         if self.flat and rng.random() < 0.3:
             kind = 7
+        elif rng.random() < 0.3:
+            kind = 1
         advert = rng.choice(message.adverts)
         if kind == 0:
             return replace(message, data=rng.randbytes(2))
         if kind == 1:
             known = [one for (v, _), adverts in self.adverts.items() if v == advert.sender for one in adverts]
+            known = [one for one in known if one.round == message.round or rng.random() < 0.3]
             return with_advert(message, rng.choice([*known, replace(advert, signature=bytes(64))]))
         if kind == 2:
             return with_advert(message, replace(advert, key=rng.choice(message.adverts).key))
