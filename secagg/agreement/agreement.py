@@ -16,7 +16,7 @@ from secagg.arguments import ids, instance, keyed, whole
 from secagg.codec import Blob, Buffer, Reader, to_bytes
 from secagg.crypto.keys import Identity, digest, verify
 from secagg.errors import UsageError, WireError
-from secagg.exposure.schedules import Drawn
+from secagg.exposure.schedules import Drawn, components
 from secagg.types import ClientId, Group, GroupId, Grouping, u32
 
 
@@ -40,7 +40,20 @@ class Agreement:
         if not isinstance(self.origin, Ceremony | BeaconPulse):
             raise UsageError(f"origin: expected the origin of a seed, got {type(self.origin).__name__}")
         _ = self.seed  # audit: seed-origin-checked
+        self._check_sample()
         check_policy(self)
+
+    def _check_sample(self) -> None:
+        """Refuse a sample in which nobody fits: fixed groups that are connected are drawn together."""
+        terms = self.terms
+        if terms.sample and terms.schedule.name == "fixed":
+            least = min(map(len, components(terms.schedule.draw(terms.ids, self.seed, terms.first_round))))
+            if least > terms.sample:
+                raise UsageError(
+                    f"sample: {terms.schedule.groupings} fixed groupings connect at least {least} members, who are "
+                    f"drawn together, so a sample of {terms.sample} is always empty; use groupings = 1, the schedule "
+                    "'atoms' or no sample"
+                )
 
     def check(self, earlier: Iterable[Agreement] = ()) -> None:
         """AgreementRefused unless this agreement, with earlier ones on the same data, keeps its own policy.
@@ -84,11 +97,13 @@ class Agreement:
             )
         fixed = terms.schedule.name == "fixed" and not terms.sample
         key = terms.first_round if fixed else round
-        if key not in self._drawn:
-            self._drawn.clear()
+        drawn = self._drawn.get(key)
+        if drawn is None:
             sample = terms.sample or None
-            self._drawn[key] = terms.schedule.draw_cells(terms.ids, self.seed, round, terms.cells, sample)
-        return self._drawn[key]
+            drawn = terms.schedule.draw_cells(terms.ids, self.seed, round, terms.cells, sample)
+            self._drawn.clear()  # several threads may draw; all get the same
+            self._drawn[key] = drawn
+        return drawn
 
     def groupings(self, round: int) -> tuple[Grouping, ...]:
         """The groupings of a round, over all cells."""

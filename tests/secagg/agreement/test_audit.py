@@ -261,3 +261,9 @@ def test_survivors_promise_nothing_over_agreements_except_with_atoms() -> None:
             second.check([first])  # the second agreement has atoms of its own
         alone = successor(first, identities, policy=Policy(memory="round"))
         alone.check([first])
+
+
+def test_a_sample_in_which_nobody_fits_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"sample: 3 fixed groupings connect .* always empty"):
+        agreed(members=60, size=12, groupings=3, sample=30)
+    agreed(members=60, size=12, sample=30)

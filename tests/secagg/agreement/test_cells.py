@@ -52,7 +52,7 @@ def test_a_third_of_1000_in_fixed_cells_of_100() -> None:
 
 
 def test_a_third_of_3000_no_longer_breaks_a_cell_of_300() -> None:
-    """Finding 5: with a third of the cell as bound, some cell broke with probability 0.996."""
+    """Finding 5: with a third of each cell as its bound, some cell almost certainly has more colluders."""
     assert 1 - (1 - beyond(3000, 1000, 300, 100)) ** 10 > Fraction(99, 100)
     k = colluders_in_cell(3000, 1000, 300, draws=10)
     assert 10 * beyond(3000, 1000, 300, k) < Fraction(1, 2**40)
