@@ -108,7 +108,7 @@ def parse(text: str) -> dict[str, Any]:
         raise UsageError(f"expected a file of at most {MOST_BYTES} characters, got {len(text)}")
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as bad:
+    except (ValueError, RecursionError) as bad:  # TOMLDecodeError, or a number with too many digits
         raise UsageError(f"expected an agreement in TOML: {bad}") from None
     version = document.get("version")
     if type(version) is not int or version != VERSION:
@@ -282,7 +282,7 @@ def read_floors(text: str) -> Floors:
     """
     try:
         document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as bad:
+    except (ValueError, RecursionError) as bad:  # TOMLDecodeError, or a number with too many digits
         raise UsageError(f"expected floors in TOML: {bad}") from None
     keys = tuple(field.name for field in fields(Floors))
     Table(document, "", keys)

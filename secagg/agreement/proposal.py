@@ -223,8 +223,9 @@ class Proposal:
             "signatures": "has not signed",
         }
         for step in (*self.steps, "signatures"):
-            if step == "signatures" and self.terms.beacon is not None:
-                yield from self._wrong_pulse()
+            if step == "signatures" and (wrong_pulse := list(self._wrong_pulse())):
+                yield from wrong_pulse
+                return
             wrong = list(self._wrong(step))
             missing = self.waiting_for(step)
             yield from wrong
@@ -243,7 +244,8 @@ class Proposal:
                 yield Problem(part.member, f"{self.who(part.member)}: {step.removesuffix('s')}: {bad}")
 
     def _wrong_pulse(self) -> Iterator[Problem]:
-        assert self.terms.beacon is not None
+        if self.terms.beacon is None:
+            return
         if self.pulse is None:
             yield Problem(None, f"the pulse of {self.terms.beacon.when} is missing")
             return

@@ -123,7 +123,10 @@ def _parts(paths: Iterable[Path], proposal: Proposal) -> list[Part]:
     found: list[Part] = []
     pulses: list[bytes] = []
     certificates: list[bytes] = []
+    most = 2**20 + 4096 * len(proposal.terms.members) + len(file.write(proposal))  # others wrote these files
     for path in paths:
+        if path.stat().st_size > most:
+            raise UsageError(f"{path}: expected at most {most} bytes for this agreement, got {path.stat().st_size}")
         data = path.read_bytes()
         if data.lstrip().startswith(b"-----BEGIN"):
             certificates.append(data)

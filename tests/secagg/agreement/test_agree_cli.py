@@ -173,6 +173,13 @@ def test_a_new_attempt_leaves_out_whoever_withheld(tmp_path: Path, capfd: pytest
     assert agreed(tmp_path, range(3)).exists()
 
 
+def test_a_huge_file_of_another_member_is_not_read(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = proposal(tmp_path, range(3))
+    (tmp_path / "huge.toml").write_text("#" * 3_000_000)
+    assert main(["agree", str(path), "--add", str(tmp_path / "huge.toml")]) == 2
+    assert "bytes for this agreement, got 3000000" in capfd.readouterr().err
+
+
 # --- floors and predecessors -------------------------------------------------------------------------------
 
 

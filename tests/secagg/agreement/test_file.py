@@ -1,6 +1,7 @@
 """The agreement as a file: it comes back as it was, and a mistake names the key, what was expected and what came."""
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from secagg import Member, Policy, Schedule, UsageError
 from secagg.agreement import NamedPulse, Terms, commit
-from secagg.agreement.file import read, read_parts, write, write_part
+from secagg.agreement.file import read, read_floors, read_parts, write, write_part
 from secagg.agreement.proposal import Proposal, Signature
 from secagg.crypto import Segment
 from secagg.errors import PeerError
@@ -150,6 +151,32 @@ def test_a_mistake_about_the_beacon_is_named(old: str, new: str, says: str) -> N
         read(text.replace(old, new, 1))
 
 
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_a_damaged_file_is_a_proposal_or_a_usage_error(data: st.DataObject) -> None:
+    text = data.draw(st.sampled_from([TEXT, BEACON]))
+    lines = text.splitlines()
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        key = lines[at].partition("=")[0]
+        value = st.sampled_from(VALUES)
+        lines[at] = data.draw(
+            value.map(lambda value, key=key: f"{key}= {value}") | st.just("") | st.just(lines[at][:-1]) | printable
+        )
+    damaged = "\n".join(lines)
+    with suppress(UsageError):
+        list(read(damaged).problems())
+    with suppress(UsageError):
+        read_parts(damaged, SIGNED)
+    with suppress(UsageError):
+        read_floors(damaged)
+
+
+BEACON = write(Proposal.of(beaconed()))
+VALUES = ["0", "-1", "true", "[]", "{}", "[[]]", '""', '"x"', "1e400", "nan", "-0.0", "9" * 5000, "2**5", "1979-05-27"]
+VALUES += ["0001-01-01T00:00:00+23:59", "9999-12-31T23:59:00-23:59", "[1, [2, 3]]", "{ a = { b = 1 } }", "[" * 2000]
+
+
 # --- parts -------------------------------------------------------------------------------------------------
 
 
@@ -210,6 +237,8 @@ def test_what_is_missing_is_named() -> None:
     waiting = Proposal(terms=beacon_terms(), approvals=Proposal.of(beaconed()).approvals)
     assert str(next(iter(waiting.problems()))) == "the pulse of 2026-08-31 19:04 UTC is missing"
     assert waiting.add([pulse()]).agreement == beaconed()
+    wrong = replace(signed(beaconed()), pulse=replace(pulse(), signature=bytes(512)))
+    assert [(p.member, p.text) for p in wrong.problems()] == [(None, "pulse: the beacon's signature is wrong")]
 
 
 def test_two_steps_of_one_member_are_a_contradiction() -> None:
