@@ -3,10 +3,12 @@
 The planner compares combinations of schedule, cluster size m and number of reclusterings R. Smaller clusters
 hide a client among fewer others. With larger clusters, the same attackers spoil a larger fraction of them.
 
-Privacy is the verdict of the exposure audit on the sums that would be opened. Robustness is the probability
-that no grouping of a round has more spoiled clusters than the rule withstands, with attackers and dropouts
-placed at random. It is certain if the rule withstands even the worst placement. All draws come from a seed,
-so the same question always has the same answer.
+Privacy is the verdict of the exposure audit on the sums that would be opened, and three figures: how many clients are
+exposed in a round, how many over the training if no update changed, and how likely some client is alone among
+colluders. Robustness is the probability that no grouping of a round has more spoiled clusters than the rule withstands,
+with attackers and dropouts placed at random. It is certain if the rule withstands even the worst placement. With whole
+groups a dropout loses its clusters, and so does an attacker that sends nothing; the rule must be able to do without
+them. All draws come from a seed, so the same question always has the same answer.
 """
 
 import math
@@ -20,16 +22,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl.config import rules
-from fl.config.schema import Clusters, Experiment, Privacy
+from fl.config.schema import GROUPS, Clusters, Experiment, Privacy
 from fl.errors import ConfigError
+from fl.secure import figures
 from fl.secure import layout as secure
 from robust import AGGREGATORS, tolerance
-from secagg.protocol import default_colluders, default_threshold
+from secagg.agreement import SURVIVORS, WHOLE, default_colluders, default_threshold
+from secagg.exposure import MEMORIES
 
 DROPOUT_ROUNDS = 8  # simulated rounds per candidate if clients drop out
 ROUNDS = 3  # simulated rounds per candidate otherwise
 PLACEMENTS = 200  # random placements of the attackers in each simulated round
 GROUPINGS = (1, 2, 3, 5, 10)
+OVER = "sums of several rounds together can expose a client (--memory round accepts that)"
+_KINDS = {WHOLE: "whole groups", SURVIVORS: "groups of survivors"}
+_MEMORY = {"training": "all rounds together", "round": "each round alone"}
 MOST_SHOWN = 12  # candidates in the table for a terminal
 MOST_RULED_OUT_SHOWN = 6
 
@@ -43,8 +50,11 @@ class Question:
     dropout: float = 0.0
     rule: str = "median"
     anonymity: int = 3
-    max_leverage: float = 0.8
+    max_leverage: float = 0.5
     holds: float = 0.95
+    groups: str = WHOLE
+    memory: str = "training"
+    rounds: int = 20
     cell: int = 300
     seed: int = 0
 
@@ -56,6 +66,9 @@ class Question:
             ("anonymity", self.anonymity, self.anonymity >= 2, "at least 2"),
             ("max-leverage", self.max_leverage, 0 < self.max_leverage <= 1, "more than 0 and at most 1"),
             ("holds", self.holds, 0 < self.holds <= 1, "a probability, more than 0 and at most 1"),
+            ("groups", repr(self.groups), self.groups in GROUPS, f"one of {', '.join(GROUPS)}"),
+            ("memory", repr(self.memory), self.memory in MEMORIES, f"one of {', '.join(MEMORIES)}"),
+            ("rounds", self.rounds, self.rounds >= 1, "at least 1"),
             ("rule", repr(self.rule), self.rule in AGGREGATORS, f"one of {', '.join(AGGREGATORS)}"),
         ):
             if not fits:
@@ -73,8 +86,11 @@ class Candidate:
     clusters: int = 0
     left_out: int = 0
     threshold: int = 0
-    completes: float = 0.0
+    completes: float = 1.0
     anonymity: int = 0
+    exposed: int = 0
+    exposed_over_training: int | None = None
+    alone: float = 0.0
     leverage: float = 0.0
     opened: float = 0.0
     withstands: int = 0
@@ -83,6 +99,11 @@ class Candidate:
     certain: bool = False
     hides: bool = True
     ruled_out: str = ""
+
+    @property
+    def silenced(self) -> float:
+        """The part of the clusters that attackers lose for everybody if they send nothing."""
+        return self.spoiled / self.clusters if self.clusters else 0.0
 
     @property
     def name(self) -> str:
@@ -117,16 +138,19 @@ def _rank(candidate: Candidate) -> tuple[Any, ...]:
 
 
 def _choices(question: Question) -> Iterator[Clusters]:
-    anonymity, cell = question.anonymity, question.cell
+    anonymity = question.anonymity
     largest = max(anonymity, min(20, question.clients // 3))
+    common = Clusters(groups=question.groups, cell=None if question.groups == WHOLE else question.cell)
     for size in range(2, largest + 1):
         for groupings in GROUPINGS:
-            yield Clusters(size=size, groupings=groupings, schedule="random", cell=cell)
+            sized = common.replace(size=size, groupings=groupings)
+            yield sized.replace(schedule="fixed")
+            yield sized.replace(schedule="random")
             if 1 < groupings <= min(size, question.clients // size):
-                yield Clusters(size=size, groupings=groupings, schedule="transversal", cell=cell)
+                yield sized.replace(schedule="transversal")
             for atom in {anonymity, anonymity + 1}:
                 if size % atom == 0 and size > atom and groupings > 1:
-                    yield Clusters(size=size, groupings=groupings, schedule="atoms", atom=atom, cell=cell)
+                    yield sized.replace(schedule="atoms", atom=atom)
 
 
 def _evaluate(question: Question, clusters: Clusters) -> Candidate:
@@ -135,22 +159,29 @@ def _evaluate(question: Question, clusters: Clusters) -> Candidate:
     candidate = Candidate(schedule=clusters.schedule, size=size, groupings=groupings, atom=clusters.atom)
     if size < question.anonymity:
         return replace(candidate, ruled_out=f"clusters of {size} cannot hide a client among {question.anonymity}")
-    privacy = Privacy(anonymity=question.anonymity, max_leverage=question.max_leverage)
+    if question.memory == "training" and clusters.schedule not in secure.LASTING:
+        return replace(candidate, hides=False, ruled_out=f"{clusters.schedule} clusters are new in every round: {OVER}")
+    if question.memory == "training" and question.groups == SURVIVORS and clusters.schedule == "fixed":
+        return replace(candidate, hides=False, ruled_out=f"what is left of fixed clusters differs: {OVER}")
+    privacy = Privacy(anonymity=question.anonymity, max_leverage=question.max_leverage, memory=question.memory)
     experiment = Experiment(clients=question.clients, byzantine=question.byzantine, clusters=clusters, privacy=privacy)
     try:
         layout = secure.Layout.of(experiment)
     except ConfigError as error:
         return replace(candidate, ruled_out=str(error).removeprefix("clusters: "))
+    layout = _in_parts(layout)
     cell = layout.cells[0]
-    threshold = default_threshold(cell, default_colluders(cell))
     candidate = replace(
         candidate,
         clusters=layout.clusters,
         left_out=question.clients - layout.clustered,
-        threshold=threshold,
-        completes=1 - _binomial_below(cell, 1 - question.dropout, threshold),
         withstands=max(0, rules.tolerated(question.rule, layout.clusters)),
+        alone=figures.alone_probability(experiment, question.rounds),
     )
+    if question.groups == SURVIVORS:
+        threshold = default_threshold(cell, default_colluders(cell))
+        completes = 1 - _binomial_below(cell, 1 - question.dropout, threshold)
+        candidate = replace(candidate, threshold=threshold, completes=completes)
     if candidate.withstands < 1 and question.byzantine:
         reason = f"{question.rule} does not withstand any bad cluster among {candidate.clusters}"
         return replace(candidate, ruled_out=reason)
@@ -161,11 +192,26 @@ def _evaluate(question: Question, clusters: Clusters) -> Candidate:
     return _audited(question, candidate, experiment, layout)
 
 
+def _in_parts(layout: secure.Layout) -> secure.Layout:
+    """The layout with at most 300 clients in each part: an audit of more clients at once takes too long."""
+    assert layout.schedule is not None
+    if len(layout.cells) > 1 or layout.cells[0] <= secure.CELL:
+        return layout
+    part = secure.CELL // layout.schedule.size * layout.schedule.size
+    return replace(layout, cells=(part,) * (layout.clustered // part))
+
+
 def _audited(question: Question, candidate: Candidate, experiment: Experiment, layout: secure.Layout) -> Candidate:
     """Evaluate a choice with the exposure audit and with simulated rounds."""
     cell, policy = layout.cells[0], secure.policy(experiment)
-    _, verdict = secure.preview(cell, layout.schedules[0], policy, seed=question.seed, round=0, dropouts=())
-    candidate = replace(candidate, anonymity=verdict.anonymity.lower, leverage=verdict.mean_leverage)
+    assert layout.schedule is not None
+    _, verdict = secure.preview(cell, layout.schedule, policy, groups=question.groups, seed=question.seed)
+    candidate = replace(
+        candidate,
+        anonymity=verdict.anonymity.lower,
+        leverage=verdict.mean_leverage,
+        exposed=len(verdict.would_expose),
+    )
     if verdict.closed:
         exposed = len(verdict.would_expose)
         problem = f"expose {exposed} of {cell} clients" if exposed else "violate the required anonymity or leverage"
@@ -174,7 +220,19 @@ def _audited(question: Question, candidate: Candidate, experiment: Experiment, l
     found = _robustness(replace(question, dropout=0.0), candidate, experiment, layout)
     if question.dropout and not _unmet(question, found):  # dropouts cannot improve it
         found = _robustness(question, candidate, experiment, layout)
-    return replace(found, ruled_out=_unmet(question, found))
+    together = None if found.ruled_out else _exposed_over_training(question, layout)
+    return replace(found, exposed_over_training=together, ruled_out=_unmet(question, found))
+
+
+def _exposed_over_training(question: Question, layout: secure.Layout) -> int | None:
+    """How many clients of a cell all its sums would expose, if nobody dropped out and no update changed."""
+    assert layout.schedule is not None
+    n, seed = layout.cells[0], secure.sampling_seed(question.seed)
+    rounds = 1 if layout.schedule.name == "fixed" else question.rounds
+    drawn = (layout.schedule.draw(range(n), seed, round) for round in range(rounds))
+    groups = (group for groupings in drawn for grouping in groupings for group in grouping)
+    found = figures.exposed_together(groups)
+    return None if found is None else len(found)
 
 
 def _robustness(question: Question, candidate: Candidate, experiment: Experiment, layout: secure.Layout) -> Candidate:
@@ -182,13 +240,16 @@ def _robustness(question: Question, candidate: Candidate, experiment: Experiment
     if not question.dropout and candidate.groupings == 1 and len(layout.cells) == 1:
         return _exact_robustness(question, candidate)
     rng = np.random.default_rng([question.seed, question.clients, candidate.size, candidate.groupings, candidate.atom])
-    cell, schedule, cells = layout.cells[0], layout.schedules[0], len(layout.cells)
+    cell, schedule, cells = layout.cells[0], layout.schedule, len(layout.cells)
+    assert schedule is not None
     rounds = DROPOUT_ROUNDS if question.dropout else ROUNDS
     held = spoiled = opened = leverage = 0.0
     anonymity, policy, seed = candidate.anonymity, secure.policy(experiment), question.seed
     for number in range(rounds):
         dropouts = tuple(np.flatnonzero(rng.random(cell) < question.dropout).tolist()) if question.dropout else ()
-        groupings, verdict = secure.preview(cell, schedule, policy, seed=seed, round=number, dropouts=dropouts)
+        groupings, verdict = secure.preview(
+            cell, schedule, policy, groups=question.groups, seed=seed, round=number, dropouts=dropouts
+        )
         opened += sum(map(len, groupings)) / (candidate.groupings * candidate.clusters / cells) / rounds
         leverage += verdict.mean_leverage / rounds
         if verdict.anonymity.upper is not None:
@@ -253,6 +314,9 @@ def _unmet(question: Question, candidate: Candidate) -> str:
         )
     if candidate.opened < 0.5:
         return f"after dropouts only {candidate.opened:.0%} of the sums can be opened"
+    left = math.floor(candidate.opened * (candidate.clusters - candidate.spoiled))
+    if question.groups == WHOLE and rules.tolerated(question.rule, left) < 0:
+        return f"silent attackers leave {left} of {candidate.clusters} clusters, too few for {question.rule}"
     return ""
 
 
@@ -268,7 +332,8 @@ def as_text(answer: Answer) -> str:
     rejected = [candidate for candidate in answer.candidates if candidate.ruled_out]
     lines = [
         f"{question.clients} clients, {question.byzantine} of them Byzantine, {question.dropout:.0%} dropouts"
-        f", rule {question.rule}; required: anonymity {question.anonymity}, leverage at most "
+        f", rule {question.rule}, {_KINDS[question.groups]}; required for {_MEMORY[question.memory]}: "
+        f"anonymity {question.anonymity}, leverage at most "
         f"{question.max_leverage:g}, holds in {question.holds:.0%} of rounds",
         "",
     ]
@@ -285,12 +350,16 @@ def as_text(answer: Answer) -> str:
 
 
 def _table(candidates: Sequence[Candidate]) -> list[str]:
-    rows = ["clusters|c|T|leverage|opened|spoiled|withstands|holds|t|completes"]
+    rows = ["clusters|c|T|leverage|exposed|in all|alone|opened|silenced|spoiled|withstands|holds"]
     rows += [
-        f"{c.name}|{c.clusters}|{c.anonymity}|{c.leverage:.2f}|{c.opened:.0%}|{c.spoiled:.1f}|{c.withstands}|"
-        f"{'always' if c.certain else f'{c.holds:.0%}'}|{c.threshold}|{c.completes:.2%}"
+        f"{c.name}|{c.clusters}|{c.anonymity}|{c.leverage:.2f}|{c.exposed}|"
+        f"{'-' if c.exposed_over_training is None else c.exposed_over_training}|{c.alone:.2g}|{c.opened:.0%}|"
+        f"{c.silenced:.0%}|{c.spoiled:.1f}|{c.withstands}|{'always' if c.certain else f'{c.holds:.0%}'}"
         for c in candidates
     ]
+    if any(c.threshold for c in candidates):  # survivors: so many must stay
+        more = ["|t|completes", *(f"|{c.threshold}|{c.completes:.2%}" for c in candidates)]
+        rows = [row + end for row, end in zip(rows, more, strict=True)]
     return aligned([row.split("|") for row in rows])
 
 
@@ -321,7 +390,8 @@ def _justification(answer: Answer) -> str:
     return (
         "It has the lowest leverage among the most robust candidates: the sums of a round explain "
         f"{best.leverage:.0%} of an update, and any combination of them involves at least {best.anonymity} "
-        f"clients; {question.rule} {always if best.certain else often}."
+        f"clients; {question.rule} {always if best.certain else often}. If a fifth of the clients collude, some "
+        f"client is alone among them with probability {best.alone:.2g}."
     )
 
 
@@ -343,7 +413,9 @@ def toml(answer: Answer) -> list[str]:
     assert best is not None
     lines = ["[clusters]", f"size = {best.size}", f"groupings = {best.groupings}"]
     lines += [f'schedule = "{best.schedule}"', *([f"atom = {best.atom}"] if best.atom else [])]
-    lines += ["", "[privacy]", f"anonymity = {answer.question.anonymity}", "", "[aggregation]"]
+    lines += [f'groups = "{answer.question.groups}"', "", "[privacy]", f'memory = "{answer.question.memory}"']
+    lines += [f"anonymity = {answer.question.anonymity}", f"max_leverage = {answer.question.max_leverage}"]
+    lines += ["", "[aggregation]"]
     return [*lines, f'rule = "{answer.question.rule}"']
 
 
@@ -352,7 +424,7 @@ def draw(answer: Answer, path: Path) -> None:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    colours = {"random": "#2563eb", "transversal": "#0d9268", "atoms": "#e2680c"}
+    colours = {"fixed": "#7c3aed", "random": "#2563eb", "transversal": "#0d9268", "atoms": "#e2680c"}
     question, best = answer.question, answer.recommended
     figure = Figure(figsize=(9, 5.6), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)

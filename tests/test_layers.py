@@ -63,6 +63,7 @@ LAYERS = {
 MAY_USE = {"secagg": (), "robust": (), "fl": ("secagg", "robust")}  # packages of this repository
 PUBLIC = (
     "secagg",
+    "secagg.agreement",
     "secagg.crypto",
     "secagg.exposure",
     "secagg.protocol",

@@ -10,9 +10,10 @@ from typing import Any
 import robust
 from fl.config import rules
 from fl.config.read import from_tables, read_tables, suggestion, with_curve, with_settings
-from fl.config.schema import NO_ATTACK, WEIGHTED_MEAN, Experiment, Option
+from fl.config.schema import NO_ATTACK, RECOVERY_MISBEHAVIOURS, WEIGHTED_MEAN, Experiment, Option
 from fl.errors import ConfigError
 from fl.secure.layout import Layout, check_exposure
+from secagg.agreement import SURVIVORS, WHOLE
 
 
 def experiment(tables: Mapping[str, Any] | None = None, **more: Any) -> Experiment:
@@ -44,6 +45,7 @@ def check(experiment: Experiment) -> None:
     _check_data(experiment)
     _check_parameters(experiment)
     _check_no_share(experiment)
+    _check_groups(experiment)
     layout = Layout.of(experiment)
     _check_rule(experiment, layout.clusters)
     check_exposure(experiment, layout)
@@ -66,12 +68,6 @@ def _check_clients(experiment: Experiment) -> None:
         if strange := [client for client in absence.clients if not 0 <= client < clients]:
             key = f"dropout.schedule[{i}].clients"
             raise ConfigError(f"{key}: expected clients from 0 to {clients - 1}, got {strange[0]}")
-    schedule = experiment.clusters.schedule
-    if experiment.participation < 1 and experiment.method == "share" and schedule in ("fixed", "atoms"):
-        raise ConfigError(
-            f"participation: {schedule} clusters stay the same during the training, so all clients must take "
-            "part; use the schedule random or transversal"
-        )
 
 
 def _check_data(experiment: Experiment) -> None:
@@ -116,6 +112,38 @@ def _check_no_share(experiment: Experiment) -> None:
             'method: "no-share" shows the update of each client to the server; set '
             "privacy.expose_every_client = true to accept this"
         )
+
+
+def _check_groups(experiment: Experiment) -> None:
+    """Refuse keys that only the other kind of groups has."""
+    privacy, attack, dropout = experiment.privacy, experiment.attack, experiment.dropout
+    if experiment.method == "share" and experiment.groups == WHOLE:
+        later = [("dropout.stage", dropout.stage)]
+        later += [(f"dropout.schedule[{i}].stage", absence.stage) for i, absence in enumerate(dropout.schedule)]
+        for key, value in (
+            ("clusters.cell", experiment.clusters.cell),
+            ("privacy.threshold", privacy.threshold),
+            ("privacy.colluders", privacy.colluders),
+            ("attack.protocol", attack.protocol if attack.protocol in RECOVERY_MISBEHAVIOURS else None),
+            *((key, stage if stage not in ("inputs", "any") else None) for key, stage in later),
+        ):
+            if value is not None:
+                raise ConfigError(
+                    f"{key}: {value!r} is for groups of survivors, and whole groups have no shares and one exchange; "
+                    'remove this key, or set clusters.groups = "survivors"'
+                )
+    clusters = experiment.clusters
+    if experiment.method == "share" and experiment.participation < 1 and clusters.schedule in ("fixed", "atoms"):
+        if experiment.groups == SURVIVORS:
+            raise ConfigError(
+                "participation: fixed clusters and atoms of survivors stay the same during the training, so all "
+                'clients must take part; use clusters.groups = "whole", or the schedule random or transversal'
+            )
+        if clusters.schedule == "fixed" and clusters.groupings > 1:
+            raise ConfigError(
+                f"participation: {clusters.groupings} fixed groupings connect the clients, so only all of them can "
+                "take part together; use clusters.groupings = 1 or the schedule atoms"
+            )
 
 
 def _check_rule(experiment: Experiment, clusters: int) -> None:

@@ -16,15 +16,19 @@ from msgspec import Meta, field
 
 from robust import AGGREGATORS, ATTACKS, PRE_AGGREGATORS
 from secagg import Stage
-from secagg.exposure import ENFORCE, REPORT_EVEN_IF_EXPOSED, SCHEDULES
+from secagg.agreement import SURVIVORS, WHOLE, Groups
+from secagg.exposure import ENFORCE, MEMORIES, REPORT_EVEN_IF_EXPOSED, SCHEDULES
 
 METHODS: Final = ("share", "fedavg", "no-share")
 DATA_SETS: Final = ("digits", "mnist", "cifar10", "shakespeare")
 PARTITIONS: Final = ("iid", "shards", "dirichlet", "role")
 MODELS: Final = ("cnn", "lstm", "small-cnn", "linear")
 AUDITS: Final = (ENFORCE, REPORT_EVEN_IF_EXPOSED)
+GROUPS: Final = (WHOLE, SURVIVORS)
+MOST_ROUNDS: Final = 100_000  # a simulated agreement has so many, so that a run can be resumed with more rounds
 STAGES: Final = tuple(stage.name.lower() for stage in Stage if stage < Stage.DONE)
-MISBEHAVIOURS: Final = ("none", "silence", "garbage", "wrong-shares", "broken-boxes")
+RECOVERY_MISBEHAVIOURS: Final = ("wrong-shares", "broken-boxes")  # possible only where dropouts are recovered
+MISBEHAVIOURS: Final = ("none", "silence", "garbage", *RECOVERY_MISBEHAVIOURS)
 WEIGHTED_MEAN: Final = "weighted-mean"
 LABEL_FLIP: Final = "label-flip"
 NO_ATTACK: Final = "none"
@@ -83,9 +87,18 @@ class Clusters(Section, frozen=True):
 
     size: Annotated[Positive, 'm, clients in a cluster; for 1, set `method = "no-share"`'] = 3
     groupings: Annotated[Positive, "R, reclusterings of the same updates in each round"] = 1
-    schedule: Annotated[str, _one_of(SCHEDULES), "how clusters are drawn (docs/exposure.md)"] = "random"
+    schedule: Annotated[str, _one_of(SCHEDULES), "how clusters are drawn (docs/exposure.md)"] = "fixed"
     atom: Annotated[Natural, "for `atoms`, clients that always stay together"] = 0
-    cell: Annotated[AtLeastTwo, "most clients in one secure aggregation; more are split into cells"] = 300
+    groups: Annotated[
+        str,
+        _one_of(GROUPS),
+        "`whole` opens a cluster with all its clients or not at all; `survivors` recovers dropouts from shares and "
+        "opens what is left of a cluster",
+    ] = WHOLE
+    cell: Annotated[
+        AtLeastTwo | None,
+        "for `survivors`, most clients in one secure aggregation, 300 by default; more are split into cells",
+    ] = None
 
 
 class Privacy(Section, frozen=True):
@@ -98,13 +111,20 @@ class Privacy(Section, frozen=True):
         "and protects no client",
     ] = ENFORCE
     anonymity: Annotated[AtLeastTwo, "T, each combination of opened sums involves at least T clients"] = 3
-    max_leverage: Annotated[Fraction, "largest fraction of a client's update that the opened sums may explain"] = 0.8
+    memory: Annotated[
+        str,
+        _one_of(MEMORIES),
+        "whether these limits hold for all rounds together, even if no update changes, or for each round alone",
+    ] = "training"
+    max_leverage: Annotated[Fraction, "largest fraction of a client's update that the opened sums may explain"] = 0.5
     min_survivors: Annotated[AtLeastTwo, "smallest number of clients in an opened sum"] = 2
     threshold: Annotated[
-        AtLeastTwo | None, "t, clients per cell that must take part to open a sum; by default the smallest safe value"
+        AtLeastTwo | None,
+        "for `survivors`, t, clients per cell that must take part to open a sum; by default the smallest safe value",
     ] = None
     colluders: Annotated[
-        Natural | None, "clients per cell that may collude with a malicious server; by default a third of the cell"
+        Natural | None,
+        "for `survivors`, clients among all that may collude with a malicious server; by default a third",
     ] = None
     clip: Annotated[PositiveFloat, "each coordinate is clipped to [-clip, clip] before encoding"] = 8.0
     weight_ratio: Annotated[float, Meta(ge=1), "largest ratio between the weights n_i of two clients"] = 10.0
@@ -146,15 +166,17 @@ class Absence(Section, frozen=True):
 
     round: Annotated[Positive, "the round"] = 1
     clients: Annotated[tuple[int, ...], "clients that drop out"] = ()
-    stage: Annotated[str, _one_of(STAGES), "first message that they do not send"] = "inputs"
+    stage: Annotated[str, _one_of(STAGES), "for `survivors`, first message that they do not send"] = "inputs"
 
 
 class Dropout(Section, frozen=True):
-    """Clients that stop answering."""
+    """Clients that stop answering. With whole groups, their clusters are lost for the round."""
 
     rate: Annotated[float, Meta(ge=0, le=0.99), "probability per client and round"] = 0.0
     stage: Annotated[
-        str, _one_of(STAGES, ("any",)), "first message that a dropout does not send; `any` draws a stage at random"
+        str,
+        _one_of(STAGES, ("any",)),
+        "for `survivors`, first message that a dropout does not send; `any` draws a stage at random",
     ] = "inputs"
     schedule: Annotated[tuple[Absence, ...], "given clients in given rounds, as [[dropout.schedule]] tables"] = ()
 
@@ -187,11 +209,11 @@ class Experiment(Section, frozen=True):
     method: Annotated[
         str,
         _one_of(METHODS),
-        "`share` aggregates cluster sums; `fedavg` opens one sum of all clients and has no defence; "
+        "`share` aggregates cluster sums; `fedavg` opens one sum of all survivors and has no defence; "
         "`no-share` applies the rule to the update of each client",
     ] = "share"
     secure: Annotated[bool, "use cryptography; `false` computes the same model, bit for bit, without it"] = True
-    rounds: Annotated[Positive, "T, rounds of training"] = 20
+    rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS), "T, rounds of training"] = 20
     clients: Annotated[int, Meta(ge=2, le=65535), "n, number of clients"] = 30
     byzantine: Annotated[Natural, "q, number of Byzantine clients"] = 0
     participation: Annotated[Fraction, "fraction of the clients that is drawn for each round"] = 1.0
@@ -213,6 +235,11 @@ class Experiment(Section, frozen=True):
         return max(2, round(self.participation * self.clients))
 
     @property
+    def groups(self) -> Groups:
+        """How sums are opened: whole clusters, or what is left of them. One sum of all is always of survivors."""
+        return WHOLE if self.method == "share" and self.clusters.groups == WHOLE else SURVIVORS
+
+    @property
     def defended(self) -> bool:
         """Whether the server applies a robust rule."""
         return self.method != "fedavg" and self.aggregation.rule not in (WEIGHTED_MEAN, "mean")
@@ -224,7 +251,7 @@ class Experiment(Section, frozen=True):
         for irrelevant in ("name", "secure", "rounds", "stop", "machine"):
             tables.pop(irrelevant, None)
         text = json.dumps(tables, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(b"fl/experiment/v1:" + text.encode()).digest()
+        return hashlib.sha256(b"fl/experiment/v2:" + text.encode()).digest()
 
 
 def to_tables(section: Section) -> dict[str, Any]:

@@ -6,6 +6,8 @@ member, lowers a threshold, redraws the clusters) therefore names another traini
 `Agreement.cohort` and `Agreement.plan_of` derive the rest, without torch.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 import tomllib
@@ -19,9 +21,12 @@ from fl.config.checks import experiment
 from fl.config.read import write_tables
 from fl.config.schema import Experiment, to_tables
 from fl.errors import ConfigError
-from fl.secure.population import Cohort
-from secagg import Member, Plan
+from fl.secure.layout import LASTING, policy
+from fl.secure.population import Cell, Cohort, capped_weights
+from secagg import Member, Plan, UsageError
+from secagg.agreement import SURVIVORS
 from secagg.crypto import KEY_BYTES
+from secagg.exposure import shuffled
 
 TRAINING: Final = "training.toml"
 SEED_BYTES: Final = 32
@@ -58,6 +63,11 @@ class Agreement:
         if e.method == "no-share" or not e.secure:
             use = "use secure = true and another method than no-share"
             raise ConfigError(f"experiment: over a network every sum is secure; {use}")
+        if e.groups != SURVIVORS:
+            raise ConfigError(
+                'clusters.groups: over Flower dropouts are recovered; set clusters.groups = "survivors" and '
+                'privacy.memory = "round"'
+            )
 
     @cached_property
     def training_id(self) -> bytes:
@@ -72,11 +82,9 @@ class Agreement:
         return hashlib.sha256(b"fl/flower/training/v1:" + text.encode()).digest()
 
     @cached_property
-    def cohort(self) -> Cohort:
+    def cohort(self) -> NodeCohort:
         """Samples, cells and clusters of every round, as every participant derives them."""
-        roster = tuple(Member(i, member.identity) for i, member in enumerate(self.members))
-        sizes = [member.examples for member in self.members]
-        return Cohort(self.experiment, sizes, roster, self.training_id, self.seed)
+        return NodeCohort(self)
 
     def client_of(self, identity: bytes) -> int | None:
         """The client that has this public key."""
@@ -88,10 +96,63 @@ class Agreement:
         Only the agreed rounds exist. If a server could name any number, it would search for one whose clusters suit it.
         """
         if 0 <= round < self.experiment.rounds:
-            for cell in self.cohort.cells(round, length, context):
+            for cell in self.cohort.cells_of(round, length, context):
                 if client in cell.clients:
                     return cell.plan
         return None
+
+
+class NodeCohort(Cohort):
+    """Who is summed with whom, from the seed that the members gave."""
+
+    def __init__(self, agreement: Agreement) -> None:
+        e = agreement.experiment
+        sizes = [member.examples for member in agreement.members]
+        super().__init__(e, capped_weights(sizes, e.privacy.weight_ratio), None)
+        self._training_id, self._seed = agreement.training_id, agreement.seed
+        self._roster = tuple(Member(i, member.identity) for i, member in enumerate(agreement.members))
+
+    def drawn(self, round: int) -> list[int]:
+        """The clients drawn for a round, those included that fit in no cell."""
+        order = shuffled(range(self.experiment.clients), self._seed, round, b"fl/sample")
+        return sorted(order[: self.experiment.per_round])
+
+    def cells_of(self, round: int, length: int, context: bytes) -> list[Cell]:
+        """The clients of a round, divided into cells, each with its plan."""
+        e, drawn = self.experiment, self.drawn(round)
+        lasting = e.method == "share" and e.clusters.schedule in LASTING
+        if sum(self.layout.cells) < len(drawn) or len(self.layout.cells) > 1:
+            drawn = shuffled(drawn, self._seed, None if lasting else round, b"fl/cells")
+        cells, start = [], 0
+        for index, size in enumerate(self.layout.cells):
+            clients = tuple(sorted(drawn[start : start + size]))
+            start += size
+            plan = self._plan(clients, round, length, context)
+            groupings = enumerate(plan.groupings)
+            clusters = {(r, g): group for r, grouping in groupings for g, group in enumerate(grouping)}
+            cells.append(Cell(index, round, clients, clusters, context, plan))
+        return cells
+
+    def _plan(self, clients: tuple[int, ...], round: int, length: int, context: bytes) -> Plan:
+        assert self.layout.schedule is not None
+        privacy, weights = self.experiment.privacy, tuple(self.weights[c] for c in clients)
+        try:
+            return Plan(
+                training_id=self._training_id,
+                round=round,
+                roster=tuple(self._roster[c] for c in clients),
+                length=length,
+                schedule=self.layout.schedule,
+                training_seed=self._seed,
+                clip=privacy.clip,
+                threshold=privacy.threshold,
+                colluders=privacy.colluders,
+                weights=weights if len(set(weights)) > 1 else (),
+                policy=policy(self.experiment),
+                context=context,
+            )
+        except UsageError as error:
+            raise ConfigError(f"privacy: {error}") from None
 
 
 def agree(e: Experiment, seed: bytes, members: Sequence[AgreedMember]) -> Agreement:

@@ -28,7 +28,7 @@ from fl.flower.agreement import TRAINING, AgreedMember, Agreement, agree, write_
 from fl.flower.client import FOLDER, SIMULATE
 from fl.flower.node import make_node
 from fl.reporting.progress import Progress
-from fl.secure.layout import training_seed
+from fl.secure.layout import sampling_seed
 
 STARTING: Final = 60.0  # seconds for the SuperLink to listen
 ENDING: Final = 10.0  # seconds between SIGTERM and SIGKILL
@@ -162,7 +162,7 @@ def agree_here(e: Experiment, sizes: Sequence[int], place: Path) -> tuple[Agreem
     """Make the keys of every node in a folder of its own, and write the agreement to each folder."""
     folders = [place / f"node-{i}" for i in range(len(sizes))]
     members = [AgreedMember(f"node-{i}", make_node(folders[i]), int(size)) for i, size in enumerate(sizes)]
-    agreement = agree(e, training_seed(e.seed), members)
+    agreement = agree(e, sampling_seed(e.seed), members)
     for folder in (*folders, place):
         (folder / TRAINING).write_text(write_agreement(agreement), "utf-8")
     return agreement, folders

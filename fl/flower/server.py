@@ -26,8 +26,7 @@ from fl.flower.agreement import TRAINING, Agreement, read_agreement, write_agree
 from fl.flower.network import Network, Request, Response
 from fl.reporting.progress import LineProgress, Progress
 from fl.reporting.records import Folder, write
-from fl.secure.layout import Cell
-from fl.secure.population import CellResult
+from fl.secure.population import Cell, CellResult
 from fl.training.randomness import attackers, context
 from secagg import Dropout, Server, Stage, TooFewSurvivors, UsageError, encode
 from secagg.protocol import Outbox
@@ -99,7 +98,7 @@ class Engine:
         model = np.ascontiguousarray(x, dtype="<f4").tobytes()
         e, model_hash = self.agreement.experiment, hashlib.sha256(model).digest()
         round = RoundInput(index, model, model_hash, index + 1 if index + 1 < e.rounds else None)
-        cells = self.agreement.cohort.cells(index, len(x), context(e, model_hash))
+        cells = self.agreement.cohort.cells_of(index, len(x), context(e, model_hash))
         runs = [self._begin(index, cell) for cell in cells]
         before = self.network.exchanges
         self._assemble(index, runs)
@@ -252,14 +251,14 @@ class Engine:
 
     def _outcome(self, run: CellRun) -> CellResult:
         run.cost.clients = len(run.cell.clients)
-        outcome = partial(CellResult, cell=run.cell, weights=self.agreement.cohort.weights, cost=run.cost)
+        cohort = self.agreement.cohort
         if run.failed:
             why = run.failed + (" (a resumed run)" if run.resumed else "")
-            return outcome(dropouts=dict(run.dropouts), failed=why)
-        result = run.server.result()
+            return CellResult.failure(why, run.cell, cohort, run.cost, dict(run.dropouts))
+        found = CellResult.of_survivors(run.server.result(), run.cell, cohort, run.cost)
         # A client in both has the same stage in both, and run.dropouts has the reason.
-        dropouts = {client: run.dropouts.get(client, dropout) for client, dropout in result.dropouts.items()}
-        return outcome(dropouts=dropouts, result=result)
+        found.dropouts = {client: run.dropouts.get(client, dropout) for client, dropout in found.dropouts.items()}
+        return found
 
 
 def server_app(test: str | None = None, *, validation: str | None = None, classes: int | None = None) -> ServerApp:

@@ -7,6 +7,7 @@ import numpy as np
 
 from fl.config.schema import Experiment
 from fl.reporting.records import Recorded
+from fl.secure.figures import alone_probability, exposed_together
 
 WINDOW = 10  # rounds whose sums are combined as if updates stayed the same
 OUTCOMES = {  # the colour of a cluster, and what it means
@@ -32,7 +33,7 @@ def describe_clusters(e: Experiment) -> str:
     if e.method == "no-share":
         return "single clients"
     c = e.clusters
-    return f"m = {c.size}, R = {c.groupings}, {c.schedule}" + (f" of {c.atom}" if c.atom else "")
+    return f"m = {c.size}, R = {c.groupings}, {c.schedule}{f' of {c.atom}' if c.atom else ''}, {c.groups}"
 
 
 def describe_attack(e: Experiment) -> str:
@@ -67,6 +68,11 @@ def describe_summary(e: Experiment, summary: Mapping[str, Any]) -> str:
         privacy = f"NO SECURE AGGREGATION: the server saw the updates of all {exposed} clients"
     elif exposed:
         privacy = f"EXPOSED: the server could compute the updates of {exposed} clients exactly"
+    together = describe_exposed(summary["exposed_over_training"])
+    over_time = (
+        f"over the training, if updates stood still: {together} exposed; alone among colluders with probability "
+        f"{summary['alone']:.2g}, if a fifth of the clients collude"
+    )
     skipped = ", ".join(map(str, summary["skipped_rounds"]))
     blamed = ", ".join(f"client {client} ({why})" for client, why in summary["blamed"].items())
     up, down = (describe_bytes(summary[f"bytes_{way}_per_client"]) for way in ("up", "down"))
@@ -75,16 +81,23 @@ def describe_summary(e: Experiment, summary: Mapping[str, Any]) -> str:
         f"accuracy {'-' if accuracy is None else f'{accuracy:.2%}'} after {summary['rounds']} rounds"
         + (f" ({summary['stopped']})" if summary["stopped"] else ""),
         privacy,
+        e.method != "no-share" and over_time,
         skipped and f"skipped rounds: {skipped}",
         blamed and f"caught cheating: {blamed}",
         f"per round: {spent['total'] / rounds:.2f} s, {spent['secure'] / rounds:.2f} s of it secure; "
         f"per client {up} up, {down} down",
     ]
-    return "\n".join(filter(None, lines))
+    return "\n".join(line for line in lines if line)
 
 
-def summarise(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def describe_exposed(count: int | None) -> str:
+    return "not computed" if count is None else str(count or "none")
+
+
+def summarise(e: Experiment, rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A training in a few numbers, from the records of its rounds."""
+    opened = (c["members"] for record in rounds for c in record["clusters"] if c["state"] == "opened")
+    together = exposed_together(opened)
     accuracies = [record["accuracy"] for record in rounds if record["accuracy"] is not None]
     anonymity = [record["exposure"]["anonymity"] for record in rounds]
     costs = [record["cryptography"] for record in rounds]
@@ -99,6 +112,8 @@ def summarise(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "best_accuracy": max(accuracies, default=None),
         "last_10_accuracy": sum(accuracies[-10:]) / len(accuracies[-10:]) if accuracies else None,
         "exposed": sorted({client for record in rounds for client in record["exposure"]["exposed"]}),
+        "exposed_over_training": None if together is None else len(together),
+        "alone": alone_probability(e, len(rounds)),
         "least_anonymity": min((found for found in anonymity if found is not None), default=None),
         "blamed": {client: why for record in rounds for client, why in record["blamed"].items()},
         "dropouts": sum(len(record["dropouts"]) for record in rounds),

@@ -63,21 +63,23 @@ def accuracy_curves(runs: Sequence[Recorded]) -> list[Line]:
 def _comparison(runs: Sequence[Recorded]) -> Table:
     rows = []
     for run in runs:
-        e, facts = run.experiment, summarise(run.rounds)
+        e, facts = run.experiment, summarise(run.experiment, run.rounds)
         who = [run.name, measures.describe_method(e), measures.describe_clusters(e), measures.describe_attack(e)]
         learned = ["-" if share is None else f"{share:.1%}" for share in (facts["accuracy"], facts["last_10_accuracy"])]
         exposed, anonymity = len(facts["exposed"]), facts["least_anonymity"]
-        seen = [Alert(exposed) if exposed else "0", "-" if anonymity is None else str(anonymity)]
+        together = facts["exposed_over_training"]
+        seen = [Alert(exposed) if exposed else "0", "-" if together is None else Alert(together) if together else "0"]
+        seen += [f"{facts['alone']:.2g}", "-" if anonymity is None else str(anonymity)]
         spent = [f"{seconds_per_round(run, name):.2f}" for name in ("secure", "total")]
         sent = describe_bytes(facts["bytes_up_per_client"] + facts["bytes_down_per_client"])
         rows.append([*who, *learned, *seen, *spent, sent, str(len(run.rounds))])
-    heads = ["run", "method", "clusters", "attackers", "accuracy", "last 10", "exposed", "T"]
-    heads += ["secure s", "round s", "per client", "rounds"]
-    return Table(heads, rows, numbers=range(4, 12))
+    heads = ["run", "method", "clusters", "attackers", "accuracy", "last 10", "exposed in a round", "over all rounds"]
+    heads += ["alone", "T", "secure s", "round s", "per client", "rounds"]
+    return Table(heads, rows, numbers=range(4, 14))
 
 
 def _run_content(run: Recorded) -> dict[str, Any]:
-    e, points, facts = run.experiment, measures.accuracies(run), summarise(run.rounds)
+    e, points, facts = run.experiment, measures.accuracies(run), summarise(run.experiment, run.rounds)
     up, down = facts["bytes_up_per_client"], facts["bytes_down_per_client"]
     return {
         "name": run.name,
@@ -85,6 +87,8 @@ def _run_content(run: Recorded) -> dict[str, Any]:
         "experiment": e,
         "last": points[-1] if points else None,
         "exposed": len(facts["exposed"]),
+        "exposed_over_training": facts["exposed_over_training"],
+        "alone": facts["alone"],
         "anonymity": facts["least_anonymity"] or 0,
         "seconds": {name: seconds_per_round(run, name) for name in ("secure", "total")},
         "traffic": [describe_bytes(count) for count in (up + down, up, down)],

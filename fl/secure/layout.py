@@ -1,34 +1,38 @@
-"""How the clients of a round are divided into cells and clusters, and what the opened sums would reveal.
+"""What an experiment agrees on: the terms of its agreement, the shape of its rounds, and what they would reveal.
 
-A cell is at most a few hundred clients. It is one run of secure aggregation with its own roster and threshold, and
-the cluster sums of all cells go to one robust aggregation. The cost therefore grows with the number of clients and
-not with its square, and only one cell's updates need to be in memory.
+`secagg.Agreement` says who is summed with whom. A simulation makes one from the seed of the experiment, with all
+members in this process.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import count
 
-from fl.config.schema import Experiment, Privacy
+from fl.config.schema import MOST_ROUNDS, Experiment
 from fl.errors import ConfigError
-from secagg import Plan, Policy, Schedule, UsageError, Verdict
-from secagg.protocol import GroupId, Member
+from secagg import Identity, Member, Policy, Schedule, UsageError, Verdict, audit
+from secagg.agreement import SURVIVORS, WHOLE, Agreement, Terms
+from secagg.crypto import Segment
+from secagg.exposure import Drawn, keep_whole_atoms
+from secagg.simulation import agree_on, make_identities
 
-MAX_LEFT_OUT_PERCENT = 10  # a cell or cluster of another size wastes fewer clients
+CELL = 300  # most clients in one run with recovery of dropouts: its cost grows with their square
+LASTING = ("fixed", "atoms")  # schedules whose clusters or atoms stay the same in all rounds
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The shape of every round: the size and schedule of each cell, and what all cells give together.
+    """The shape of every round: the size of each cell, and what all cells give together.
 
-    `clustered` counts the clients that are in a cluster. There are no schedules for `no-share`.
+    Whole groups have one cell. `clustered` counts the clients that are in a cluster. `no-share` has no schedule.
     """
 
     cells: tuple[int, ...]
-    schedules: tuple[Schedule, ...]
+    schedule: Schedule | None
     clusters: int
     clustered: int
     groupings: int
@@ -36,180 +40,208 @@ class Layout:
     @classmethod
     def of(cls, experiment: Experiment) -> Layout:
         """The layout of an experiment; ConfigError if the clients cannot be divided as it asks."""
-        n, most = experiment.per_round, experiment.clusters.cell
-        try:
-            if experiment.method == "no-share":
-                return cls(_even_sizes(n, most), (), n, n, 1)
-            if experiment.method == "fedavg":
-                sizes = _even_sizes(n, most)
-                schedules = tuple(Schedule(name="random", size=size) for size in sizes)
-                return cls(sizes, schedules, len(sizes), n, 1)
-            c = experiment.clusters
-            schedule = Schedule(name=c.schedule, size=c.size, groupings=c.groupings, atom=c.atom)
-            sizes = (n,) if n <= most else _cell_sizes(n, most, schedule)
-            count = sum(schedule.groups(size) for size in sizes)
-        except UsageError as error:
-            raise ConfigError(f"clusters: {error}") from None
-        return cls(sizes, (schedule,) * len(sizes), count, schedule.size * count, schedule.groupings)
+        n = experiment.per_round
+        if experiment.method == "no-share":
+            return cls((n,), None, n, n, 1)
+        terms = terms_of(experiment, placeholder_members(experiment.clients))
+        schedule, sizes = terms.schedule, terms.cells
+        count = sum(schedule.groups(size) for size in sizes)
+        return cls(sizes, schedule, count, schedule.size * count, schedule.groupings)
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """The clients of one run of secure aggregation.
-
-    `clustered` are those in a cluster; the others only hold shares. Without a plan (`no-share`) every client
-    is a cluster of its own.
-    """
-
-    index: int
-    clients: tuple[int, ...]
-    clustered: tuple[int, ...]
-    plan: Plan | None
-
-    def clusters(self) -> dict[GroupId, tuple[int, ...]]:
-        """The clients of every cluster, by the number of its grouping and its own number."""
-        if self.plan is None:
-            return {(0, client): (client,) for client in self.clients}
-        groupings = enumerate(self.plan.groupings)
-        return {(r, g): group for r, grouping in groupings for g, group in enumerate(grouping)}
-
-
-def _even_sizes(n: int, most: int) -> tuple[int, ...]:
-    """The sizes of as few cells as possible for n clients, as equal as possible."""
-    count = -(-n // most)
-    return tuple(n // count + (k < n % count) for k in range(count))
-
-
-def _cell_sizes(n: int, most: int, schedule: Schedule) -> tuple[int, ...]:
-    """The sizes of cells that are whole numbers of clusters. Clients who do not fit are left out."""
-    m = schedule.size
-    if most < m:
-        raise UsageError(f"a cell of {most} clients has no room for a cluster of {m}; raise clusters.cell")
-    if schedule.name != "transversal":
-        return tuple(m * groups for groups in _even_sizes(n // m, most // m))
-    fitting = [c for c in range(m, most // m + 1) if _fits(schedule, c)]
-    if not fitting:
-        raise UsageError(f"no cell of at most {most} clients fits clusters of {m}; raise clusters.cell")
-    best = max(fitting, key=lambda c: (n // (m * c) * m * c, c))
-    cells = n // (m * best)
-    if 100 * (n - cells * m * best) > MAX_LEFT_OUT_PERCENT * n:
-        raise UsageError(
-            f"transversal cells of {m * best} clients leave out {n - cells * m * best} of {n} clients; use "
-            f"{(cells + 1) * m * best} clients, another clusters.size or another clusters.cell"
-        )
-    return (m * best,) * cells
-
-
-def _fits(schedule: Schedule, clusters: int) -> bool:
+def terms_of(experiment: Experiment, members: Sequence[Member], length: int = 1) -> Terms:
+    """The terms of an experiment; ConfigError if nobody could keep them."""
+    clusters, privacy, survivors = experiment.clusters, experiment.privacy, experiment.groups == SURVIVORS
+    n, cell = experiment.per_round, clusters.cell or CELL
     try:
-        return schedule.groups(clusters * schedule.size) == clusters
-    except UsageError:
-        return False
+        if experiment.method == "fedavg":
+            schedule = Schedule(name="random", size=n // -(-n // cell))
+        else:
+            schedule = Schedule(
+                name=clusters.schedule, size=clusters.size, groupings=clusters.groupings, atom=clusters.atom
+            )
+    except UsageError as error:
+        raise ConfigError(f"clusters: {error}") from None
+    try:
+        return Terms(
+            name="simulated training",  # the configuration and the model are in the context of every round
+            members=tuple(members),
+            segments=(Segment(shape=(length,), clip=privacy.clip),),
+            schedule=schedule,
+            last_round=MOST_ROUNDS - 1,
+            groups=experiment.groups,
+            sample=0 if n == experiment.clients else n,
+            policy=policy(experiment),
+            colluders=privacy.colluders if survivors else None,
+            threshold=privacy.threshold if survivors else None,
+            cell=cell if survivors and n > cell else 0,
+        )
+    except UsageError as error:
+        raise ConfigError(f"{_section(str(error))}: {error}") from None
 
 
-def training_seed(seed: int) -> bytes:
-    """The public randomness of a simulated training. Real trainings take it from commit and reveal."""
-    return hashlib.sha256(b"fl/training-seed/v1:%d" % seed).digest()
-
-
-def placeholder_roster(clients: Collection[int]) -> tuple[Member, ...]:
-    """A roster for runs without cryptography: hashes in the place of public keys."""
-    return tuple(Member(c, hashlib.sha256(b"fl/nobody:%d" % c).digest()) for c in clients)
+def _section(problem: str) -> str:
+    """The table of the configuration in which the cause of a problem is likely to be found."""
+    about_privacy = ("threshold", "colluders", "policy", "clip", "wrap", "anonymity")
+    return "privacy" if any(word in problem for word in about_privacy) else "clusters"
 
 
 def policy(experiment: Experiment) -> Policy:
-    """The exposure policy of an experiment."""
+    """The exposure policy of an experiment. What is left of groups differs from round to round: no memory."""
     p = experiment.privacy
-    rules = Policy(min_survivors=p.min_survivors, anonymity=p.anonymity, max_leverage=p.max_leverage)
+    lasts = experiment.groups == WHOLE or (experiment.method == "share" and experiment.clusters.schedule == "atoms")
+    rules = Policy(
+        min_survivors=p.min_survivors,
+        anonymity=p.anonymity,
+        max_leverage=p.max_leverage,
+        memory="training" if p.memory == "training" and lasts else "round",
+    )
     return rules if p.audit == "enforce" else replace(rules, mode="report-even-if-exposed")
 
 
+def placeholder_members(clients: int) -> list[Member]:
+    """Members to inspect terms with: hashes in the place of public keys, so nobody can take part."""
+    return [Member(c, hashlib.sha256(b"fl/nobody:%d" % c).digest()) for c in range(clients)]
+
+
+def simulated_agreement(
+    experiment: Experiment, weights: Sequence[int], length: int
+) -> tuple[Agreement, dict[int, Identity]]:
+    """The agreement of a simulated training and all identities: the same for the same experiment.
+
+    For simulations only: identities and contributions follow from the public seed of the experiment, so that a run can
+    be repeated and resumed. Real members draw both at random.
+    """
+    entropy = _simulated_entropy(experiment.seed)
+    identities = make_identities(range(experiment.clients), entropy)
+    members = [Member(c, identity.public, weight=weights[c]) for c, identity in identities.items()]
+    return agree_on(terms_of(experiment, members, length), identities, entropy), identities
+
+
+def _simulated_entropy(seed: int) -> Callable[[int], bytes]:
+    """Bytes that everybody who knows the seed can compute: never for real keys."""
+    calls = count()
+
+    def entropy(size: int) -> bytes:
+        return hashlib.shake_256(b"fl/simulated-entropy/v2:%d:%d" % (seed, next(calls))).digest(size)
+
+    return entropy
+
+
+def sampling_seed(seed: int) -> bytes:
+    """The public randomness that draws clients for rounds without an agreement."""
+    return hashlib.sha256(b"fl/sampling-seed/v2:%d" % seed).digest()
+
+
 def check_exposure(experiment: Experiment, layout: Layout) -> None:
-    """Raise ConfigError for clusters that the audit would keep closed even if nobody dropped out."""
-    if experiment.method == "no-share":
+    """Raise ConfigError for clusters that the policy does not allow even if nobody drops out."""
+    privacy, schedule = experiment.privacy, layout.schedule
+    if schedule is None or privacy.audit != "enforce":
         return
-    privacy, size, schedule = experiment.privacy, layout.cells[0], layout.schedules[0]
-    enforced = privacy.audit == "enforce"
-    wanted = max(privacy.anonymity, privacy.min_survivors)
-    if schedule.size < wanted and enforced:
+    wanted, n = max(privacy.anonymity, privacy.min_survivors), layout.cells[0]
+    if schedule.size < wanted:
         raise ConfigError(
             f"clusters.size: {schedule.size} clients cannot hide among {wanted} (privacy.anonymity and "
             f"min_survivors); use clusters of at least {wanted}"
         )
-    try:
-        plan = _sample_plan(size, schedule, policy(experiment), experiment.seed, 0, privacy)
-    except UsageError as error:
-        raise ConfigError(f"privacy: {error}") from None
-    if not enforced or not (verdict := plan.audit(range(size))).closed:
+    if experiment.method == "share" and privacy.memory == "training":
+        _check_memory(experiment)
+    _, verdict = preview(n, schedule, policy(experiment), groups=experiment.groups, seed=experiment.seed)
+    if not verdict.closed:
         return
     opened, exposed = len(verdict.opened), len(verdict.would_expose)
-    leak = f"expose {exposed} of {size} clients" if exposed else f"break anonymity {privacy.anonymity} or max_leverage"
+    leak = f"expose {exposed} of {n} clients" if exposed else f"break anonymity {privacy.anonymity} or max_leverage"
     raise ConfigError(
         f"clusters.groupings: {schedule.groupings} {schedule.name} groupings in clusters of {schedule.size} "
         f"would {leak}, so only {opened} of {opened + len(verdict.closed)} sums could be opened; "
-        f"{_alternatives(experiment, size, schedule)}"
+        f"{_alternatives(experiment, n, schedule)}"
     )
 
 
-def _alternatives(experiment: Experiment, size: int, schedule: Schedule) -> str:
+def _check_memory(experiment: Experiment) -> None:
+    """Raise ConfigError if the sums of several rounds together could expose a client."""
+    schedule = experiment.clusters.schedule
+    if schedule not in LASTING:
+        raise ConfigError(
+            f"privacy.memory: {schedule} clusters are new in every round, so the sums of several rounds together can "
+            'expose a client whose update hardly changes; use clusters.schedule = "fixed" or "atoms", or set '
+            'privacy.memory = "round" to protect each round alone'
+        )
+    if experiment.groups == SURVIVORS and schedule == "fixed":
+        raise ConfigError(
+            "privacy.memory: a cluster of survivors changes with its dropouts, so the sums of two rounds can differ by "
+            'one client; use clusters.groups = "whole" or clusters.schedule = "atoms", or set privacy.memory = "round" '
+            "to protect each round alone"
+        )
+
+
+def _alternatives(experiment: Experiment, n: int, schedule: Schedule) -> str:
     """What to write instead: the most groupings that are safe, with this schedule and with others."""
     offers = []
-    for name in dict.fromkeys((schedule.name, "transversal")):
+    others = ("transversal",) if experiment.privacy.memory == "round" else ()
+    for name in dict.fromkeys((schedule.name, *others)):
         other = replace(schedule, name=name, atom=0, groupings=1)
-        if most := _safe_groupings(size, other, policy(experiment), experiment.seed):
+        if most := _safe_groupings(n, other, experiment):
             offers.append(f"schedule = {name!r} allows groupings = {most}")
     atom = max(2, experiment.privacy.anonymity)
-    if size >= 4 * atom:
+    if n >= 4 * atom:
         offers.append(f"schedule = 'atoms' with atom = {atom} and size = {2 * atom} allows any number")
     offers.append("`share plan` compares them")
     return "; ".join(offers)
 
 
-def _safe_groupings(n: int, schedule: Schedule, rules: Policy, seed: int) -> int:
+def _safe_groupings(n: int, schedule: Schedule, experiment: Experiment) -> int:
     """The largest number of groupings, up to 10, of which the audit opens every sum; 0 if none."""
     for groupings in range(1, 11):
         wider = replace(schedule, groupings=groupings)
         try:
             wider.check(n)
-            if preview(n, wider, rules, seed=seed, round=0, dropouts=())[1].closed:
-                return groupings - 1
+            _, verdict = preview(n, wider, policy(experiment), groups=experiment.groups, seed=experiment.seed)
         except UsageError:
+            return groupings - 1
+        if verdict.closed:
             return groupings - 1
     return 10
 
 
 @lru_cache(maxsize=4)  # the planner asks again for what it has just seen
 def preview(
-    n: int, schedule: Schedule, rules: Policy, *, seed: int, round: int, dropouts: tuple[int, ...]
+    n: int,
+    schedule: Schedule,
+    rules: Policy,
+    *,
+    groups: str,
+    seed: int,
+    round: int = 0,
+    dropouts: tuple[int, ...] = (),
 ) -> tuple[list[list[tuple[int, ...]]], Verdict]:
     """What one cell of n clients would open in a round, without running anything.
 
-    Returns the survivors of every opened cluster, by grouping, and the verdict of the audit.
+    Returns the clients of every opened cluster, by grouping, and the verdict of the audit.
     """
-    plan = _sample_plan(n, schedule, rules, seed, round)
-    survivors = set(range(n)) - set(dropouts)
-    survivors -= set(plan.too_few_in_atom(sorted(survivors)))
-    verdict = plan.audit(sorted(survivors))
-    opened = [
-        [tuple(c for c in group if c in survivors) for g, group in enumerate(grouping) if (r, g) in verdict.opened]
-        for r, grouping in enumerate(plan.groupings)
-    ]
-    return opened, verdict
+    (drawn,) = schedule.draw_cells(range(n), sampling_seed(seed), round, (n,))
+    alive = frozenset(range(n)).difference(dropouts)
+    if groups == WHOLE:
+        opened = [[group for group in grouping if alive.issuperset(group)] for grouping in drawn.groupings]
+        return opened, verdict_of(drawn, opened, rules)
+    if drawn.atoms and rules.enforced:
+        alive = keep_whole_atoms(drawn.atoms, alive, schedule.atom)
+    verdict = audit(drawn.groupings, alive, rules, plan_hash=b"", atoms=drawn.atoms, columns=drawn.columns)
+    found = enumerate(drawn.groupings)
+    return [
+        [tuple(alive.intersection(group)) for g, group in enumerate(grouping) if (r, g) in verdict.opened]
+        for r, grouping in found
+    ], verdict
 
 
-def _sample_plan(
-    n: int, schedule: Schedule, rules: Policy, seed: int, round: int, privacy: Privacy | None = None
-) -> Plan:
-    """A plan of one cell to inspect. Nobody can run it, because its roster has no real keys."""
-    return Plan(
-        training_id=bytes(32),
-        round=round,
-        roster=placeholder_roster(range(n)),
-        length=1,
-        schedule=schedule,
-        training_seed=training_seed(seed),
-        clip=1.0,
-        threshold=privacy.threshold if privacy else None,
-        colluders=privacy.colluders if privacy else None,
-        policy=rules,
-    )
+def verdict_of(
+    drawn: Drawn,
+    opened: Sequence[Sequence[tuple[int, ...]]],
+    rules: Policy,
+    weights: Mapping[int, int] | None = None,
+) -> Verdict:
+    """What whole groups reveal that were opened in one round: some or all of those that were drawn."""
+    groupings = tuple(tuple(grouping) for grouping in opened if grouping)
+    columns = drawn.columns if groupings == drawn.groupings else ()  # the proof needs all groups
+    clients = {client for grouping in groupings for group in grouping for client in group}
+    return audit(groupings, clients, rules, weights=weights, plan_hash=b"", atoms=drawn.atoms, columns=columns)

@@ -1,14 +1,14 @@
 """Who takes part in a training, who is summed with whom in each round, and what the run of one cell gives.
 
-Samples, cells, clusters and the clients that are left out are drawn by `secagg` from the training seed and the round.
+Samples, cells, clusters and the clients that are left out follow from the agreement (`fl.secure.layout`).
 """
 
-import hashlib
+from __future__ import annotations
+
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,180 +16,204 @@ from numpy.typing import NDArray
 import secagg
 from fl.config.schema import Experiment
 from fl.errors import ConfigError
-from fl.secure.layout import Cell, Layout, placeholder_roster, policy, training_seed
+from fl.secure.layout import Layout, policy, sampling_seed, simulated_agreement, verdict_of
 from secagg import Dropout, Identity, LossWarning, Member, Plan, Result, Stage, TooFewSurvivors, UsageError, Verdict
-from secagg.crypto import FixedPoint
+from secagg.agreement import WHOLE, Agreement
+from secagg.crypto import FixedPoint, Segments
 from secagg.exposure import Anonymity, shuffled
 from secagg.protocol import GroupId, GroupSum
-from secagg.simulation import Cost, Misbehaviour, clear, cores, make_identities, make_roster, run
+from secagg.simulation import Cost, Misbehaviour, WholeRun, clear, clear_whole, cores, run
 
 Vector = NDArray[np.float32]
 NO_ANSWER = "it did not answer in time"
+WORTH_FORKING = 24  # fewer clients with short vectors are done before processes could be started
+LONG = 10**7  # values of all clients together
+KEPT_VERDICTS = 8
+Opened = tuple[tuple[tuple[int, ...], ...], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class UnprotectedResult:
-    """What a `Result` is without secure aggregation: the server sees every encoded update."""
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The clients of one run of secure aggregation, and the clusters that may be opened.
 
-    survivors: tuple[int, ...]
-    groups: Mapping[GroupId, GroupSum]
-    verdict: Verdict
-    encoding: FixedPoint
-    closed: Mapping[GroupId, str] = field(default_factory=dict)
-    lost: Mapping[GroupId, str] = field(default_factory=dict)
-    blamed: Mapping[int, str] = field(default_factory=dict)
+    A cell of survivors has a plan. With whole groups there is one cell, of all clients of the round. Without SHARE
+    every client is a cluster of its own.
+    """
+
+    index: int
+    round: int
+    clients: tuple[int, ...]
+    clusters: Mapping[GroupId, tuple[int, ...]]
+    context: bytes
+    plan: Plan | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class CellResult:
-    """What the server has after a cell's run: a result, or the reason why there is none.
+    """What the server has after a cell's run: sums, or the reason why there are none.
 
-    `weights` has the weight of every client of the cohort, by its number.
+    `weights` has the weight n_i of every client, by its number; updates were multiplied by n_i over `mean_weight`
+    before they were encoded. `clusters` has the clients that each sum is of, and `closed` and `lost` say why a sum is
+    missing: the audit refused it, or a client of it did not answer or cheated.
     """
 
     cell: Cell
     weights: Sequence[int]
+    mean_weight: float
+    encoding: FixedPoint
     dropouts: dict[int, Dropout]
     cost: Cost
-    result: Result | UnprotectedResult | None = None
+    clusters: Mapping[GroupId, tuple[int, ...]] = field(default_factory=dict)
+    groups: Mapping[GroupId, GroupSum] = field(default_factory=dict)
+    closed: Mapping[GroupId, str] = field(default_factory=dict)
+    lost: Mapping[GroupId, str] = field(default_factory=dict)
+    blamed: Mapping[int, str] = field(default_factory=dict)
+    verdict: Verdict | None = None
     failed: str = ""
 
-    def clusters(self) -> dict[GroupId, tuple[int, ...]]:
-        """The survivors of every cluster of the cell. Without SHARE only survivors have a cluster."""
-        survivors = set(self.result.survivors) if self.result else set()
-        return {
-            row: tuple(client for client in clients if client in survivors)
-            for row, clients in self.cell.clusters().items()
-            if self.cell.plan or row[1] in survivors
-        }
+    @classmethod
+    def of_survivors(cls, result: Result, cell: Cell, cohort: Cohort, cost: Cost) -> CellResult:
+        """What a run with recovery of dropouts gave."""
+        survivors = frozenset(result.survivors)
+        return cls(
+            cell=cell,
+            weights=cohort.weights,
+            mean_weight=cohort.mean_weight(cell),
+            encoding=_floats(result.plan.encoding),
+            dropouts=dict(result.dropouts),
+            cost=cost,
+            clusters={g: tuple(c for c in group if c in survivors) for g, group in cell.clusters.items()},
+            groups=result.groups,
+            closed=result.closed,
+            lost=result.lost,
+            blamed=result.blamed,
+            verdict=result.verdict,
+        )
+
+    @classmethod
+    def failure(cls, why: str, cell: Cell, cohort: Cohort, cost: Cost, dropouts: Mapping[int, Dropout]) -> CellResult:
+        """What there is after a run of survivors that could not finish."""
+        assert cell.plan is not None
+        return cls(
+            cell=cell,
+            weights=cohort.weights,
+            mean_weight=cohort.mean_weight(cell),
+            encoding=_floats(cell.plan.encoding),
+            dropouts=dict(dropouts),
+            cost=cost,
+            clusters=dict.fromkeys(cell.clusters, ()),
+            failed=why,
+        )
 
     def state(self, cluster: GroupId) -> tuple[str, str]:
         """`opened`, `closed` or `lost`, and the reason if the cluster's sum was not opened."""
-        if self.result is None:
-            return "lost", "too few clients answered"
-        for state, reasons in (("lost", self.result.lost), ("closed", self.result.closed)):
+        for state, reasons in (("lost", self.lost), ("closed", self.closed)):
             if cluster in reasons:
                 return state, reasons[cluster]
-        return "opened", ""
+        return ("lost", "too few clients answered") if self.failed else ("opened", "")
 
     def opened(self, grouping: int) -> list[GroupId]:
         """The clusters of one grouping whose sums were opened."""
-        return sorted(row for row in self.result.groups if row[0] == grouping) if self.result else []
+        return sorted(row for row in self.groups if row[0] == grouping)
 
     def mean(self, cluster: GroupId, out: Vector | None = None) -> Vector:
         """The weighted mean of a cluster's updates: g_j of Algorithm 1."""
-        assert self.result is not None
-        group = self.result.groups[cluster]
-        divisor = self._weight(group.members) / self._mean_weight
+        group = self.groups[cluster]
+        divisor = self._weight(group.members) / self.mean_weight
         out = np.empty(len(group.total), np.float32) if out is None else out
-        self._encoding.decode(group.total, divisor=divisor, out=out)
+        self.encoding.decode(group.total, divisor=divisor, out=out)
         return out
 
     def total(self, grouping: int) -> tuple[NDArray[np.float64], int]:
         """The sum of a grouping's opened clusters, added as integers, and their weight (Lemma 1).
 
-        Any two groupings of the same survivors give the same integers, and therefore the same floats.
+        Any two groupings of the same clients give the same integers, and therefore the same floats.
         """
-        assert self.result is not None
-        sums = [self.result.groups[row] for row in self.opened(grouping)]
+        sums = [self.groups[row] for row in self.opened(grouping)]
         whole = sum(part.total.view(np.int32).astype(np.int64) for part in sums)
         weight = sum(self._weight(part.members) for part in sums)
-        return np.asarray(whole, dtype=np.float64) * (self._mean_weight / self._encoding.scale), weight
+        return np.asarray(whole, dtype=np.float64) * (self.mean_weight / self.encoding.scale), weight
 
     def forget(self, grouping: int) -> None:
         """Free the sums of a grouping that was aggregated: at the paper's size all of them are 1.7 GB."""
-        if self.result is not None:
-            kept = {row: part for row, part in self.result.groups.items() if row[0] != grouping}
-            self.result = replace(self.result, groups=kept)
+        self.groups = {row: part for row, part in self.groups.items() if row[0] != grouping}
 
     def _weight(self, clients: Iterable[int]) -> int:
         return sum(self.weights[client] for client in clients)
 
-    @property
-    def _mean_weight(self) -> float:
-        """The mean n_i of the cell: updates were multiplied by n_i over this before they were encoded."""
-        return self._weight(self.cell.clients) / len(self.cell.clients)
 
-    @property
-    def _encoding(self) -> FixedPoint:
-        assert self.result is not None
-        if isinstance(self.result, UnprotectedResult):
-            return self.result.encoding
-        [encoding] = self.result.plan.encoding.encodings
-        assert isinstance(encoding, FixedPoint)
-        return encoding
+def _floats(encoding: Segments) -> FixedPoint:
+    [only] = encoding.encodings
+    assert isinstance(only, FixedPoint)
+    return only
 
 
 class Cohort:
-    """Who takes part in a training, and who is summed with whom. It holds nothing secret."""
+    """Who takes part in a training, and who is summed with whom. It holds nothing secret.
 
-    def __init__(
-        self, experiment: Experiment, sizes: Sequence[int], roster: tuple[Member, ...], training_id: bytes, seed: bytes
-    ) -> None:
+    Without an agreement (`no-share`) only the clients of each round are drawn.
+    """
+
+    def __init__(self, experiment: Experiment, weights: Sequence[int], agreement: Agreement | None) -> None:
         self.experiment = experiment
         self.layout = Layout.of(experiment)
-        self.seed = seed
-        self.training_id = training_id
-        self.weights = capped_weights(sizes, experiment.privacy.weight_ratio)
-        self._roster = roster
+        self.weights = tuple(weights)
+        self.agreement = agreement
+
+    def mean_weight(self, cell: Cell) -> float:
+        """The mean n_i that weights are divided by: that of all members, or of a plan's roster."""
+        clients = range(len(self.weights)) if cell.plan is None else cell.clients
+        return sum(self.weights[client] for client in clients) / len(clients)
 
     def drawn(self, round: int) -> list[int]:
         """The clients drawn for a round."""
-        order = shuffled(range(self.experiment.clients), self.seed, round, b"fl/sample")
+        if self.agreement is not None:
+            return sorted(client for cell in self.agreement.cells(round) for client in cell.clients)
+        order = shuffled(range(self.experiment.clients), sampling_seed(self.experiment.seed), round, b"fl/sample")
         return sorted(order[: self.experiment.per_round])
 
-    def cells(self, round: int, length: int, context: bytes) -> list[Cell]:
-        """The clients drawn for a round, divided into cells, each with its plan."""
-        experiment = self.experiment
-        drawn = self.drawn(round)
-        lasting = experiment.method == "share" and experiment.clusters.schedule in ("fixed", "atoms")
-        if len(self.layout.cells) > 1:
-            drawn = shuffled(drawn, self.seed, None if lasting else round, b"fl/cells")
-        cells, start = [], 0
-        for index, size in enumerate(self.layout.cells):
-            clients = tuple(sorted(drawn[start : start + size]))
-            start += size
-            unprotected = experiment.method == "no-share"
-            plan = None if unprotected else self._plan(index, clients, round, length, context)
-            clustered = tuple(c for c in clients if plan is None or plan.groups_of[c])
-            cells.append(Cell(index, clients, clustered, plan))
+    def cells(self, round: int, context: bytes) -> list[Cell]:
+        """The clients drawn for a round, divided into cells, each with what may be opened."""
+        agreement = self.agreement
+        if agreement is None:
+            clients = tuple(self.drawn(round))
+            return [Cell(0, round, clients, {(0, client): (client,) for client in clients}, context)]
+        if agreement.terms.groups == WHOLE:
+            return [Cell(0, round, tuple(self.drawn(round)), agreement.groups(round), context)]
+        cells = []
+        for index in range(len(agreement.cells(round))):
+            try:
+                plan = _as_sent(agreement.plan(round, index, context))
+            except UsageError as error:
+                raise ConfigError(f"privacy: {error}") from None
+            clusters = {(r, g): group for r, grouping in enumerate(plan.groupings) for g, group in enumerate(grouping)}
+            cells.append(Cell(index, round, plan.ids, clusters, context, plan))
         return cells
 
-    def _plan(self, index: int, clients: tuple[int, ...], round: int, length: int, context: bytes) -> Plan:
-        privacy = self.experiment.privacy
-        weights = tuple(self.weights[c] for c in clients)
-        try:
-            return Plan(
-                training_id=self.training_id,
-                round=round,
-                roster=tuple(self._roster[c] for c in clients),
-                length=length,
-                schedule=self.layout.schedules[index],
-                training_seed=self.seed,
-                clip=privacy.clip,
-                threshold=privacy.threshold,
-                colluders=privacy.colluders,
-                weights=weights if len(set(weights)) > 1 else (),
-                policy=policy(self.experiment),
-                context=context,
-            )
-        except UsageError as error:
-            raise ConfigError(f"privacy: {error}") from None
+
+def _as_sent(plan: Plan) -> Plan:
+    """The plan as its bytes say it: groups drawn for its roster, weights relative to its roster."""
+    roster = tuple(Member(member.id, member.identity) for member in plan.roster)
+    return replace(plan, roster=roster, drawn=None, members=0, total_weight=0)
 
 
 class Population(Cohort):
     """A cohort whose clients are all simulated in this process, so it holds every key."""
 
-    def __init__(self, experiment: Experiment, sizes: Sequence[int]) -> None:
-        clients, workers = range(experiment.clients), experiment.machine.workers
+    def __init__(self, experiment: Experiment, sizes: Sequence[int], length: int) -> None:
+        workers = experiment.machine.workers
         self.secure = experiment.secure and experiment.method != "no-share"
         self.processes = 1 if workers == 0 else workers or cores()
         if self.secure and self.processes > 1:
             secagg.warm_up()
-        self._identities: dict[int, Identity] = make_identities(clients) if self.secure else {}
-        roster = make_roster(self._identities) if self.secure else placeholder_roster(clients)
-        training_id = hashlib.sha256(b"fl/training-id/v1:" + experiment.fingerprint).digest()
-        super().__init__(experiment, sizes, roster, training_id, training_seed(experiment.seed))
+        weights = capped_weights(sizes, experiment.privacy.weight_ratio)
+        agreement: Agreement | None = None
+        self._identities: dict[int, Identity] = {}
+        if experiment.method != "no-share":
+            agreement, self._identities = simulated_agreement(experiment, weights, length)
+        super().__init__(experiment, weights, agreement)
+        self._run: WholeRun | None = None  # keeps the clients from round to round
+        self._verdicts: dict[Opened, Verdict] = {}
 
     def aggregate(
         self,
@@ -205,47 +229,130 @@ class Population(Cohort):
         A client in `drop` stops answering at that stage; one in `misbehave` breaks the protocol in that way.
         `on_answer` is called with the stage and the client each time a client answered.
         """
-        inside = set(cell.clients)
+        inside = frozenset(cell.clients)
         drop = {client: stage for client, stage in drop.items() if client in inside}
         misbehave = {client: kind for client, kind in misbehave.items() if client in inside}
-        dropouts = {client: Dropout(stage, NO_ANSWER) for client, stage in drop.items()}
         cost = Cost(clients=0 if self.secure else len(inside))  # a secure run counts its clients itself
-        outcome = partial(CellResult, cell=cell, weights=self.weights, cost=cost)
-        plan = cell.plan
-        if plan is None:
-            dropouts |= {c: Dropout(Stage.INPUTS, f"it misbehaved: {kind.value}") for c, kind in misbehave.items()}
-            survivors = tuple(client for client in cell.clients if client not in dropouts)
-            return outcome(dropouts=dropouts, result=self._unprotected(survivors, inputs))
-        # Few clients with short vectors are done before processes could be started.
-        worth_forking = len(inside) >= 24 or len(inside) * plan.length * plan.schedule.groupings >= 10**7
-        zeros = np.zeros(plan.length, dtype=np.float32)
-        inputs = {**dict.fromkeys(inside.difference(cell.clustered), zeros), **inputs}
-        inputs = {client: zeros if _vanishes(plan, client, update) else update for client, update in inputs.items()}
+        if self.agreement is None:
+            return self._without_share(cell, inputs, drop, misbehave, cost)
+        inputs = {client: self._or_zeros(cell, client, update) for client, update in inputs.items()}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", LossWarning)  # the experiment sets the clip; attacks exceed it
+            if cell.plan is None:
+                return self._whole(self.agreement, cell, inputs, drop, misbehave, cost, on_answer)
+            return self._survivors(cell.plan, cell, inputs, drop, misbehave, cost, on_answer)
+
+    def _whole(
+        self,
+        agreement: Agreement,
+        cell: Cell,
+        inputs: Mapping[int, Vector],
+        drop: Mapping[int, Stage],
+        misbehave: Mapping[int, Misbehaviour],
+        cost: Cost,
+        on_answer: Callable[[Stage, int], None] | None,
+    ) -> CellResult:
+        if self.secure:
+            self._run = self._run or WholeRun(agreement, self._identities)
+            result = self._run.round(
+                cell.round,
+                inputs,
+                context=cell.context,
+                drop=drop,
+                misbehave=misbehave,
+                cost=cost,
+                on_answer=on_answer,
+            )
+        else:
+            result = clear_whole(agreement, cell.round, inputs, {*drop, *misbehave}, context=cell.context)
+        return CellResult(
+            cell=cell,
+            weights=self.weights,
+            mean_weight=self.mean_weight(cell),
+            encoding=_floats(agreement.terms.encoding),
+            dropouts={client: Dropout(Stage.INPUTS, why) for client, why in result.dropouts.items()},
+            cost=cost,
+            clusters=cell.clusters,
+            groups=result.groups,
+            lost=result.lost,
+            blamed=result.blamed,
+            verdict=self._verdict(agreement, cell, result.groups),
+            failed=result.skipped,
+        )
+
+    def _verdict(self, agreement: Agreement, cell: Cell, groups: Mapping[GroupId, GroupSum]) -> Verdict:
+        """What these sums reveal. Fixed clusters are audited once."""
+        (drawn,) = agreement.cells(cell.round)
+        opened = tuple(
+            tuple(group for g, group in enumerate(grouping) if (r, g) in groups)
+            for r, grouping in enumerate(drawn.groupings)
+        )
+        if opened not in self._verdicts:
+            if len(self._verdicts) >= KEPT_VERDICTS:
+                self._verdicts.clear()
+            weights = dict(enumerate(self.weights)) if len(set(self.weights)) > 1 else None
+            self._verdicts[opened] = verdict_of(drawn, opened, agreement.terms.policy, weights)
+        return self._verdicts[opened]
+
+    def _survivors(
+        self,
+        plan: Plan,
+        cell: Cell,
+        inputs: Mapping[int, Vector],
+        drop: Mapping[int, Stage],
+        misbehave: Mapping[int, Misbehaviour],
+        cost: Cost,
+        on_answer: Callable[[Stage, int], None] | None,
+    ) -> CellResult:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", LossWarning)  # the experiment sets the clip; attacks exceed it
-                if self.secure:
-                    result = run(
-                        plan,
-                        inputs,
-                        {client: self._identities[client] for client in cell.clients},
-                        drop=drop,
-                        misbehave=misbehave,
-                        processes=self.processes if worth_forking else 1,
-                        cost=cost,
-                        on_answer=on_answer,
-                    )
-                else:
-                    result = clear(plan, inputs, drop=drop, misbehave=misbehave)
+            if self.secure:
+                result = run(
+                    plan,
+                    inputs,
+                    {client: self._identities[client] for client in cell.clients},
+                    drop=drop,
+                    misbehave=misbehave,
+                    processes=self._processes_for(cell),
+                    cost=cost,
+                    on_answer=on_answer,
+                )
+            else:
+                result = clear(plan, inputs, drop=drop, misbehave=misbehave)
         except TooFewSurvivors as error:
             silent = (c for c, kind in misbehave.items() if kind is Misbehaviour.SILENCE)
-            dropouts = dict.fromkeys(silent, Dropout(Stage.INPUTS, NO_ANSWER)) | dropouts
-            return outcome(dropouts=dropouts, failed=str(error))
-        return outcome(dropouts=dict(result.dropouts), result=result)
+            stopped = {**dict.fromkeys(silent, Stage.INPUTS), **drop}
+            dropouts = {client: Dropout(stage, NO_ANSWER) for client, stage in stopped.items()}
+            return CellResult.failure(str(error), cell, self, cost, dropouts)
+        return CellResult.of_survivors(result, cell, self, cost)
 
-    def _unprotected(self, survivors: tuple[int, ...], inputs: Mapping[int, Vector]) -> UnprotectedResult:
+    def _or_zeros(self, cell: Cell, client: int, update: Vector) -> Vector:
+        """The update, or zeros if all of it is below half a step: its encoding would refuse that."""
+        assert self.agreement is not None
+        scale = _floats(self.agreement.terms.encoding).scale
+        factor = self.weights[client] / self.mean_weight(cell) * scale
+        parts = (update[:1000], update)  # the first values of most updates suffice
+        vanishes = all(max(float(part.max()), -float(part.min())) * factor <= 0.5 for part in parts)
+        return np.zeros_like(update) if vanishes else update
+
+    def _processes_for(self, cell: Cell) -> int:
+        assert self.agreement is not None
+        terms = self.agreement.terms
+        n, values = len(cell.clients), terms.length * terms.schedule.groupings
+        return self.processes if n >= WORTH_FORKING or n * values >= LONG else 1
+
+    def _without_share(
+        self,
+        cell: Cell,
+        inputs: Mapping[int, Vector],
+        drop: Mapping[int, Stage],
+        misbehave: Mapping[int, Misbehaviour],
+        cost: Cost,
+    ) -> CellResult:
         """The baseline without SHARE: the server sees every encoded update, and nothing is protected."""
         encoding = FixedPoint(clients=1, clip=self.experiment.privacy.clip)
+        dropouts = {client: Dropout(stage, NO_ANSWER) for client, stage in drop.items()}
+        dropouts |= {c: Dropout(Stage.INPUTS, f"it misbehaved: {kind.value}") for c, kind in misbehave.items()}
+        survivors = tuple(client for client in cell.clients if client not in dropouts)
         verdict = Verdict(
             policy=policy(self.experiment),
             opened=frozenset((0, client) for client in survivors),
@@ -259,17 +366,17 @@ class Population(Cohort):
             anonymity=Anonymity(1, 1, "every update is visible"),
             sentences=("NO SECURE AGGREGATION: the server learns every client's update exactly",),
         )
-        groups = {(0, c): GroupSum(encoding.encode(inputs[c])[0], (c,)) for c in survivors}
-        return UnprotectedResult(survivors=survivors, groups=groups, verdict=verdict, encoding=encoding)
-
-
-def _vanishes(plan: Plan, client: int, update: Vector) -> bool:
-    """Whether all of an update is below half a step: a client sends zeros then, since its encoding would refuse it."""
-    [encoding] = plan.encoding.encodings
-    assert isinstance(encoding, FixedPoint)
-    factor = plan.relative_weight(client) * encoding.scale
-    parts = (update[:1000], update)  # the first values of most updates suffice
-    return all(max(float(part.max()), -float(part.min())) * factor <= 0.5 for part in parts)
+        return CellResult(
+            cell=cell,
+            weights=self.weights,
+            mean_weight=self.mean_weight(cell),
+            encoding=encoding,
+            dropouts=dropouts,
+            cost=cost,
+            clusters={(0, client): (client,) for client in survivors},
+            groups={(0, c): GroupSum(encoding.encode(inputs[c])[0], (c,)) for c in survivors},
+            verdict=verdict,
+        )
 
 
 def capped_weights(sizes: Sequence[int], ratio: float) -> tuple[int, ...]:

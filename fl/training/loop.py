@@ -127,7 +127,7 @@ def run(
     except (ValueError, ImportError, RuntimeError) as error:
         raise ConfigError(f"model: {error}") from error
     with announce_compilation(show.note), Interrupt(show.note) as interrupt, trainer:
-        population = Population(experiment, [int(size) for size in federated.sizes])
+        population = Population(experiment, [int(size) for size in federated.sizes], len(trainer.initial()))
         show_warnings(experiment, population.layout, show)
         setting = Setting(experiment, trainer, population, byzantine, show, interrupt)
         return train_rounds(setting, task, folder, partial(play, setting, population))
@@ -208,7 +208,7 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
     finally:
         show.end()
     summary = {
-        **summarise(history),
+        **summarise(experiment, history),
         "stopped": reason,
         "seconds_of_this_process": time.perf_counter() - start,
         "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if _MAC else 2**10),

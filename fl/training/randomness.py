@@ -9,6 +9,7 @@ import numpy as np
 
 from fl.config.schema import STAGES, Experiment
 from secagg import Stage
+from secagg.agreement import SURVIVORS
 
 
 def generator(seed: int, t: int, purpose: str) -> np.random.Generator:
@@ -24,12 +25,16 @@ def attackers(experiment: Experiment) -> frozenset[int]:
 
 
 def absences(experiment: Experiment, t: int) -> dict[int, Stage]:
-    """The clients that stop answering in round t, and the stage at which each of them stops."""
+    """The clients that stop answering in round t, and the stage at which each of them stops.
+
+    Whole groups have one exchange: a dropout does not send its input.
+    """
     random, dropout = generator(experiment.seed, t, "dropout"), experiment.dropout
+    any_stage = dropout.stage == "any" and experiment.groups == SURVIVORS
     chance = random.random(experiment.clients)
     stages = random.integers(0, len(STAGES), experiment.clients)
     absent = {
-        client: Stage(int(stages[client])) if dropout.stage == "any" else stage_named(dropout.stage)
+        client: Stage(int(stages[client])) if any_stage else stage_named(dropout.stage)
         for client in range(experiment.clients)
         if chance[client] < dropout.rate
     }
@@ -41,7 +46,7 @@ def absences(experiment: Experiment, t: int) -> dict[int, Stage]:
 
 def stage_named(name: str) -> Stage:
     """The stage that a configuration names."""
-    return Stage[name.upper()]
+    return Stage.INPUTS if name == "any" else Stage[name.upper()]
 
 
 def context(experiment: Experiment, model_hash: bytes) -> bytes:

@@ -21,8 +21,7 @@ import robust
 from fl.config.rules import averages_by_weight
 from fl.config.schema import LABEL_FLIP, NO_ATTACK, Experiment
 from fl.reporting.progress import Progress
-from fl.secure.layout import Cell
-from fl.secure.population import CellResult, Cohort, Population
+from fl.secure.population import Cell, CellResult, Cohort, Population
 from fl.training import aggregation
 from fl.training.interrupt import Interrupt
 from fl.training.models import Matrix, Vector
@@ -59,8 +58,8 @@ def play(setting: Setting, population: Population, t: int, x: Vector, last: Vect
     bound = context(experiment, hashlib.sha256(x.tobytes()).digest())
     absent = absences(experiment, t)
     results = []
-    for cell in population.cells(t, len(x), bound):
-        active = [c for c in cell.clustered if absent.get(c, Stage.DONE) > Stage.INPUTS]
+    for cell in population.cells(t, bound):
+        active = [c for c in cell.clients if absent.get(c, Stage.DONE) > Stage.INPUTS]
         with clock("training"):
             updates = train(setting, t, x, active)
         with clock("attack"):
@@ -201,7 +200,6 @@ def describe(
     for result in results:
         cost.add(result.cost)
     kept = {c: share for part in parts if part.kept for c, share in zip(part.clusters, part.kept, strict=True)}
-    finished = [result.result for result in results if result.result is not None]
     return {
         "clusters": [entry for result in results for entry in _describe_clusters(result, setting.byzantine, kept)],
         "groupings": [{"opened": len(part.clusters), "f": part.f, "skipped": part.skipped} for part in parts],
@@ -210,9 +208,9 @@ def describe(
             for result in results
             for client, dropout in sorted(result.dropouts.items())
         ],
-        "blamed": {str(client): reason for run in finished for client, reason in sorted(run.blamed.items())},
+        "blamed": {str(client): reason for result in results for client, reason in sorted(result.blamed.items())},
         "failed_cells": {str(result.cell.index): result.failed for result in results if result.failed},
-        "exposure": _describe_exposure([run.verdict for run in finished]),
+        "exposure": _describe_exposure([result.verdict for result in results if result.verdict is not None]),
         "cryptography": cost.as_dict(),
         "update_norm": float(np.linalg.norm(update.astype(np.float64))),
     }
@@ -221,7 +219,7 @@ def describe(
 def _describe_clusters(
     result: CellResult, byzantine: frozenset[int], kept: Mapping[aggregation.ClusterId, float]
 ) -> Iterator[dict[str, Any]]:
-    for cluster, members in result.clusters().items():
+    for cluster, members in result.clusters.items():
         state, reason = result.state(cluster)
         yield {
             "cell": result.cell.index,

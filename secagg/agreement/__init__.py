@@ -18,11 +18,11 @@ from secagg.agreement.origin import Approval, BeaconPulse, Ceremony, Commitment,
 from secagg.agreement.plan import Member, Plan, default_colluders, default_threshold
 from secagg.agreement.proposal import Problem, Proposal, Signature
 from secagg.agreement.summary import Summary, summarise
-from secagg.agreement.terms import Terms
+from secagg.agreement.terms import SURVIVORS, WHOLE, Groups, Terms
 
 __all__ = ["Agreement", "Approval", "BeaconPulse", "Ceremony", "Commitment", "Member", "NamedPulse", "Plan", "Reveal"]
 __all__ += ["Terms", "approve", "commit", "default_colluders", "default_threshold", "reveal"]
 __all__ += ["Floors", "Permitted", "Risk", "Summary", "alone", "alone_in_grouping", "audit_round", "audit_training"]
-__all__ += ["correlation", "summarise"]
+__all__ += ["SURVIVORS", "WHOLE", "Groups", "correlation", "summarise"]
 __all__ += ["AlreadySigned", "MemberFolder", "Problem", "Proposal", "Signature", "read_agreement", "write_agreement"]
 __all__ += ["cell_sizes", "colluders_in_cell", "even_sizes", "threshold_in_cell"]

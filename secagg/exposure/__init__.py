@@ -11,10 +11,21 @@ training seed. `docs/exposure.md` has the theory. The names are imported here, a
 `audit` is also the name of a module: `from secagg.exposure import audit` always gives the function.
 """
 
-from secagg.exposure.audit import ENFORCE, REPORT_EVEN_IF_EXPOSED, Anonymity, Policy, Revealed, Verdict, audit, revealed
-from secagg.exposure.schedules import SCHEDULES, Drawn, Schedule, keep_whole_atoms, shuffled
+from secagg.exposure.audit import (
+    ENFORCE,
+    MEMORIES,
+    REPORT_EVEN_IF_EXPOSED,
+    Anonymity,
+    Policy,
+    Revealed,
+    Verdict,
+    audit,
+    revealed,
+)
+from secagg.exposure.schedules import SCHEDULES, Drawn, Schedule, components, keep_whole_atoms, shuffled
 from secagg.exposure.seed import Beacon, NotCommitted, NotRevealed, SeedCeremony, SeedRefused, WronglyRevealed
 
-__all__ = ["ENFORCE", "REPORT_EVEN_IF_EXPOSED", "Anonymity", "Policy", "Revealed", "Verdict", "audit", "revealed"]
-__all__ += ["SCHEDULES", "Drawn", "Schedule", "keep_whole_atoms", "shuffled"]
+__all__ = ["ENFORCE", "MEMORIES", "REPORT_EVEN_IF_EXPOSED", "Anonymity", "Policy", "Revealed", "Verdict", "audit"]
+__all__ += ["revealed"]
+__all__ += ["SCHEDULES", "Drawn", "Schedule", "components", "keep_whole_atoms", "shuffled"]
 __all__ += ["Beacon", "NotCommitted", "NotRevealed", "SeedCeremony", "SeedRefused", "WronglyRevealed"]

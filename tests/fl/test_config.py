@@ -24,6 +24,9 @@ def test_names_in_the_configuration_are_those_of_the_code() -> None:
     assert set(schema.keys(schema.Attack)["name"].choices) == {*robust.ATTACKS, "none", "label-flip"}
 
 
+SURVIVORS = {"clusters": {"groups": "survivors"}, "privacy": {"memory": "round"}}
+
+
 @pytest.mark.parametrize(
     ("tables", "key", "advice"),
     [
@@ -79,12 +82,17 @@ def test_a_mistake_names_its_key_and_what_was_expected(tables: dict, key: str, a
         ({"clusters": {"schedule": "atoms", "size": 6, "atom": 4}}, "clusters", "multiple of atom 4"),
         ({"clusters": {"schedule": "atoms"}}, "clusters", "atom"),
         ({"clusters": {"schedule": "transversal", "size": 3, "groupings": 4}}, "clusters", "groupings"),
-        ({"clusters": {"schedule": "fixed"}, "participation": 0.5}, "participation", "random"),
-        ({"clusters": {"cell": 2}}, "clusters", "clusters.cell"),
+        ({**SURVIVORS, "participation": 0.5}, "participation", "random"),
+        ({"clusters": {**SURVIVORS["clusters"], "cell": 2}, "privacy": {"memory": "round"}}, "clusters", "cell"),
+        ({"clusters": {"schedule": "random"}}, "privacy.memory", 'memory = "round"'),
+        ({"clusters": {"schedule": "transversal", "groupings": 2}}, "privacy.memory", '"fixed" or "atoms"'),
+        ({"clusters": {"groups": "survivors"}}, "privacy.memory", 'groups = "whole"'),
+        ({"clusters": {"size": 6, "groupings": 2}, "participation": 0.5}, "participation", "atoms"),
         ({"aggregation": {"rule": "krum", "f": 5}}, "aggregation.f", "krum"),
         ({"aggregation": {"rule": "trimmed_mean", "f": 5}}, "aggregation.f", "trimmed_mean"),
         ({"aggregation": {"rule": "zeno"}}, "data.validation", "0.05"),
-        ({"privacy": {"threshold": 10}}, "privacy", "threshold"),
+        ({**SURVIVORS, "privacy": {"memory": "round", "threshold": 10}}, "privacy", "threshold"),
+        ({"privacy": {"max_leverage": 0.3}}, "clusters.groupings", "max_leverage"),
     ],
 )
 def test_an_unsafe_combination_is_rejected_with_advice(tables: dict, key: str, advice: str) -> None:
@@ -94,11 +102,42 @@ def test_an_unsafe_combination_is_rejected_with_advice(tables: dict, key: str, a
     assert advice in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("tables", "key"),
+    [
+        ({"clusters": {"cell": 100}}, "clusters.cell"),
+        ({"privacy": {"threshold": 22}}, "privacy.threshold"),
+        ({"privacy": {"colluders": 2}}, "privacy.colluders"),
+        ({"dropout": {"stage": "unmasking"}}, "dropout.stage"),
+        ({"dropout": {"schedule": [{"clients": [1]}, {"clients": [2], "stage": "keys"}]}}, "dropout.schedule[1].stage"),
+        ({"byzantine": 1, "attack": {"protocol": "wrong-shares"}}, "attack.protocol"),
+    ],
+)
+def test_what_belongs_to_survivors_is_refused_with_whole_groups(tables: dict, key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        experiment(tables)
+    assert str(caught.value).startswith(f"{key}: ")
+    assert 'clusters.groups = "survivors"' in str(caught.value)
+    recovered = {**tables, "clusters": {**tables.get("clusters", {}), **SURVIVORS["clusters"]}}
+    privacy = {**tables.get("privacy", {}), **SURVIVORS["privacy"]}
+    assert experiment({**recovered, "privacy": privacy}).groups == "survivors"
+    assert experiment({**tables, "method": "fedavg"}).groups == "survivors"
+
+
+def test_the_defaults_hide_every_client_in_whole_fixed_clusters_over_all_rounds() -> None:
+    chosen = experiment()
+    assert (chosen.groups, chosen.clusters.schedule, chosen.privacy.memory) == ("whole", "fixed", "training")
+    assert (chosen.privacy.audit, chosen.privacy.max_leverage) == ("enforce", 0.5)
+
+
 def test_the_advice_about_too_many_groupings_can_be_followed() -> None:
     with pytest.raises(ConfigError) as caught:
         experiment(clients=60, clusters={"size": 3, "groupings": 10})
-    assert "schedule = 'transversal' allows groupings = 2" in str(caught.value)
-    experiment(clients=60, clusters={"size": 3, "groupings": 2, "schedule": "transversal"})
+    assert "schedule = 'fixed' allows groupings = 1;" in str(caught.value)
+    experiment(clients=60, clusters={"size": 3})
+    with pytest.raises(ConfigError, match="schedule = 'transversal' allows groupings = 2"):
+        experiment(clients=60, clusters={"size": 5, "groupings": 9, "schedule": "random"}, privacy={"memory": "round"})
+    experiment(clients=60, clusters={"size": 5, "groupings": 2, "schedule": "transversal"}, privacy={"memory": "round"})
     assert "schedule = 'atoms' with atom = 3 and size = 6 allows any number" in str(caught.value)
     experiment(clients=60, clusters={"size": 6, "groupings": 10, "schedule": "atoms", "atom": 3})
 
@@ -115,10 +154,10 @@ values = st.fixed_dictionaries(
     optional={
         "name": st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=20),
         "seed": st.integers(0, 2**63 - 1),
-        "rounds": st.integers(1, 10**6),
+        "rounds": st.integers(1, 10**5),
         "server_lr": st.floats(1e-6, 1e6),
         "secure": st.booleans(),
-        "privacy": st.fixed_dictionaries({}, optional={"clip": st.floats(1e-3, 1e3), "colluders": st.integers(0, 9)}),
+        "privacy": st.fixed_dictionaries({}, optional={"clip": st.floats(1e-3, 9), "max_leverage": st.floats(0.4, 1)}),
         "stop": st.fixed_dictionaries({}, optional={"accuracy": st.floats(0.01, 1), "patience": st.integers(1, 9)}),
         "dropout": st.fixed_dictionaries(
             {"schedule": st.lists(st.fixed_dictionaries({"round": st.integers(1, 9), "clients": st.just([1, 2])}))}

@@ -2,7 +2,9 @@
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,11 @@ from fl.planner import Candidate, Question, as_text, plan, toml
 from robust import tolerance
 
 
+def alone(**changes: Any) -> Question:
+    """A question about single rounds, for which new clusters in every round are allowed."""
+    return Question(**{"memory": "round", "max_leverage": 0.8, **changes})
+
+
 def found(question: Question, schedule: str, size: int, groupings: int) -> Candidate:
     return next(
         c
@@ -23,12 +30,36 @@ def found(question: Question, schedule: str, size: int, groupings: int) -> Candi
 
 
 def test_the_papers_own_default_is_ruled_out_because_it_exposes_all_clients() -> None:
-    c = found(Question(clients=60, byzantine=6, rule="krum"), "random", 3, 10)
+    c = found(alone(clients=60, byzantine=6, rule="krum"), "random", 3, 10)
     assert "would expose 60 of 60 clients" in c.ruled_out
+    assert c.exposed == 60
+
+
+def test_new_clusters_are_ruled_out_if_all_rounds_count_and_their_price_is_told_if_not() -> None:
+    question = Question(clients=60, byzantine=6, rule="krum")
+    assert "new in every round" in found(question, "random", 3, 1).ruled_out
+    assert "new in every round" in found(question, "transversal", 3, 2).ruled_out
+    fixed, moving = found(question, "fixed", 3, 1), found(replace(question, memory="round"), "random", 3, 1)
+    assert (fixed.exposed, fixed.exposed_over_training, fixed.ruled_out) == (0, 0, "")
+    assert (moving.exposed, moving.exposed_over_training, moving.ruled_out) == (0, 60, "")
+    assert fixed.alone == pytest.approx(0.924, abs=0.001)
+    assert moving.alone > 0.999
+    recovered = replace(question, groups="survivors")
+    assert "what is left of fixed clusters differs" in found(recovered, "fixed", 3, 1).ruled_out
+
+
+def test_whole_groups_weigh_dropouts_and_silent_attackers() -> None:
+    rough = found(Question(clients=60, byzantine=6, rule="krum", dropout=0.1, holds=0.01), "fixed", 3, 1)
+    assert rough.opened == pytest.approx(0.9**3, abs=0.12)
+    assert rough.silenced == pytest.approx(rough.spoiled / 20)
+    assert (rough.threshold, rough.completes) == (0, 1.0)
+    few = found(Question(clients=12, byzantine=2, rule="median", holds=0.01), "fixed", 4, 1)
+    assert 0 < few.silenced < 1
+    assert "t  completes" not in as_text(plan(Question(clients=30, byzantine=2)))
 
 
 def test_without_dropouts_the_chance_is_the_exact_one() -> None:
-    c = found(Question(clients=60, byzantine=12, rule="krum", holds=0.01), "random", 3, 1)
+    c = found(Question(clients=60, byzantine=12, rule="krum", holds=0.01), "fixed", 3, 1)
     assert c.holds == pytest.approx(float(tolerance.probability_rule_holds("krum", 60, 12, 3)))
     assert not c.certain
     assert (c.anonymity, c.clusters, c.withstands) == (3, 20, 8)
@@ -37,8 +68,8 @@ def test_without_dropouts_the_chance_is_the_exact_one() -> None:
 
 def test_drawn_chances_agree_with_the_exact_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planner, "PLACEMENTS", 500)
-    exact = found(Question(clients=60, byzantine=10, rule="krum", holds=0.3), "random", 3, 1)
-    drawn = found(Question(clients=60, byzantine=10, rule="krum", holds=0.3, dropout=1e-9), "random", 3, 1)
+    exact = found(Question(clients=60, byzantine=10, rule="krum", holds=0.3), "fixed", 3, 1)
+    drawn = found(Question(clients=60, byzantine=10, rule="krum", holds=0.3, dropout=1e-9), "fixed", 3, 1)
     assert 0.3 < exact.holds < 0.99
     assert drawn.holds == pytest.approx(exact.holds, abs=0.04)
     assert drawn.spoiled == pytest.approx(exact.spoiled, abs=0.1)
@@ -46,38 +77,38 @@ def test_drawn_chances_agree_with_the_exact_ones(monkeypatch: pytest.MonkeyPatch
 
 
 def test_it_is_certain_exactly_if_every_attacker_may_have_a_cluster_of_its_own() -> None:
-    assert found(Question(clients=60, byzantine=8, rule="krum"), "random", 3, 1).certain
-    assert not found(Question(clients=60, byzantine=9, rule="krum"), "random", 3, 1).certain
+    assert found(Question(clients=60, byzantine=8, rule="krum"), "fixed", 3, 1).certain
+    assert not found(Question(clients=60, byzantine=9, rule="krum"), "fixed", 3, 1).certain
     assert tolerance.bad_clients_worst_case("krum", 60, 3) == 8
 
 
 def test_dropouts_cost_open_sums_and_never_make_it_more_robust() -> None:
-    calm = found(Question(clients=60, byzantine=6, rule="krum"), "random", 3, 1)
-    rough = found(Question(clients=60, byzantine=6, rule="krum", dropout=0.1), "random", 3, 1)
+    calm = found(alone(clients=60, byzantine=6, rule="krum", groups="survivors"), "random", 3, 1)
+    rough = found(alone(clients=60, byzantine=6, rule="krum", groups="survivors", dropout=0.1), "random", 3, 1)
     assert calm.opened == 1.0
     assert 0.6 < rough.opened < 0.85  # a cluster of three stays open if all three stay: 0.73
     assert rough.holds <= calm.holds
 
 
 def test_too_many_dropouts_for_the_threshold_rule_a_choice_out() -> None:
-    c = found(Question(clients=20, byzantine=1, rule="median", dropout=0.4), "random", 5, 1)
+    c = found(alone(clients=20, byzantine=1, rule="median", dropout=0.4, groups="survivors"), "random", 5, 1)
     assert c.completes < 0.5
     assert "must stay until the end" in c.ruled_out
 
 
 def test_small_clusters_are_not_private_and_large_ones_not_robust() -> None:
     question = Question(clients=60, byzantine=6, rule="krum", anonymity=4)
-    assert "cannot hide" in found(question, "random", 3, 1).ruled_out
-    assert "does not withstand any bad cluster" in found(question, "random", 20, 1).ruled_out
+    assert "cannot hide" in found(question, "fixed", 3, 1).ruled_out
+    assert "does not withstand any bad cluster" in found(question, "fixed", 20, 1).ruled_out
 
 
 @pytest.mark.parametrize(
     "question",
     [
-        Question(clients=60, byzantine=6, dropout=0.1, rule="krum"),
+        Question(clients=60, byzantine=4, dropout=0.05, rule="krum"),
         Question(clients=50, byzantine=5, rule="median", anonymity=4),
-        Question(clients=60, byzantine=20, rule="zeno", dropout=0.05),
-        Question(clients=300, byzantine=30, rule="trimmed_mean", cell=120),
+        alone(clients=60, byzantine=20, rule="zeno", dropout=0.05),
+        alone(clients=300, byzantine=30, rule="trimmed_mean", cell=120, groups="survivors"),
     ],
     ids=str,
 )
@@ -87,7 +118,8 @@ def test_the_recommendation_is_a_configuration_that_is_accepted(question: Questi
     assert answer.recommended.holds >= question.holds
     assert answer.recommended.anonymity >= question.anonymity
     tables = tomllib.loads("\n".join(toml(answer)))
-    tables["clusters"]["cell"] = question.cell
+    if question.groups == "survivors":
+        tables["clusters"]["cell"] = question.cell
     checked = experiment(tables, clients=question.clients, data={"validation": 0.05})
     assert rule_problem(checked, answer.recommended.clusters) == ""
     text = as_text(answer)
@@ -127,6 +159,9 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
         ({"max_leverage": 0.0}, "--max-leverage"),
         ({"holds": 0.0}, "--holds"),
         ({"rule": "vibes"}, "--rule"),
+        ({"groups": "half"}, "--groups"),
+        ({"memory": "week"}, "--memory"),
+        ({"rounds": 0}, "--rounds"),
     ],
 )
 def test_a_wrong_question_names_the_option(wrong: dict, key: str) -> None:

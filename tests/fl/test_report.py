@@ -22,6 +22,8 @@ ATTACKED = {
     "attack": {"name": "sign_flip", "options": {"scale": 10.0}, "protocol": "wrong-shares"},
     "aggregation": {"rule": "multi_krum"},
     "dropout": {"schedule": [{"round": 2, "clients": [3]}]},
+    "clusters": {"groups": "survivors", "schedule": "random"},
+    "privacy": {"memory": "round"},
 }
 
 
@@ -32,7 +34,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
         "share": tiny(name="<b>SHARE</b> & co", secure=True, **ATTACKED),
         "fedavg": tiny(name="FedAvg", method="fedavg", **{**ATTACKED, "secure": True}),
         "exposed": tiny(
-            name="exposing", clusters={"groupings": 8}, privacy={"audit": "report-even-if-exposed"}, rounds=2
+            name="exposing",
+            clusters={"groupings": 8, "schedule": "random"},
+            privacy={"audit": "report-even-if-exposed", "memory": "round"},
+            rounds=2,
         ),
     }
     for name, e in runs.items():

@@ -27,8 +27,8 @@ clients = [part.take(np.array([2 * i, 2 * i + 1])) for i in range(n)]
 data = from_clients(clients, part.take(np.arange(20)), 10)
 chosen = experiment(
     clients=n, rounds=1, model="linear", secure=secure, local={"epochs": 1, "batch_size": 2},
-    data={"name": "python:data"}, clusters={"size": 10, "cell": 100}, machine={"workers": 0},
-    aggregation={"rule": "mean"},
+    data={"name": "python:data"}, machine={"workers": 0}, aggregation={"rule": "mean"}, privacy={"memory": "round"},
+    clusters={"size": 10, "cell": 100, "groups": "survivors", "schedule": "random"},
 )
 del clients, rows, part
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

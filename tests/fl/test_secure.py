@@ -2,7 +2,6 @@
 
 import warnings
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fl.config.checks import experiment
+from fl.config.read import from_tables
 from fl.config.schema import STAGES
 from fl.errors import ConfigError
 from fl.secure.layout import Layout
@@ -22,6 +22,18 @@ from secagg.protocol import GroupId
 from secagg.simulation import Cost, Misbehaviour
 
 KINDS = ("silence", "garbage", "wrong-shares", "broken-boxes")
+REPORT = {"audit": "report-even-if-exposed", "memory": "round"}
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "random": {"size": 4, "schedule": "random"},
+    "fixed": {"size": 4, "schedule": "fixed"},
+    "transversal": {"size": 4, "groupings": 2, "schedule": "transversal"},
+    "atoms": {"size": 6, "groupings": 3, "schedule": "atoms", "atom": 3},
+}
+
+
+def survivors(clusters: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    """The tables of a training whose dropouts are recovered."""
+    return {"clusters": {"groups": "survivors", **(clusters or {})}, "privacy": {"memory": "round"}, **more}
 
 
 def vectors(n: int, d: int = 40, seed: int = 0) -> np.ndarray:
@@ -36,15 +48,16 @@ def aggregated(
     drop: dict[int, str] | None = None,
     misbehave: dict[int, str] | None = None,
 ) -> list[CellResult]:
-    population = Population(experiment({"clients": len(updates), **tables}), sizes or [20] * len(updates))
+    chosen = experiment({"clients": len(updates), **tables})
+    population = Population(chosen, sizes or [20] * len(updates), updates.shape[1])
     return [
         population.aggregate(
             cell,
-            {client: updates[client] for client in cell.clustered},
+            {client: updates[client] for client in cell.clients},
             drop={client: stage_named(stage) for client, stage in (drop or {}).items()},
             misbehave={client: Misbehaviour(kind) for client, kind in (misbehave or {}).items()},
         )
-        for cell in population.cells(3, updates.shape[1], b"c" * 32)
+        for cell in population.cells(3, b"c" * 32)
     ]
 
 
@@ -52,33 +65,28 @@ def sums(results: list[CellResult]) -> dict[tuple[int, GroupId], bytes]:
     return {
         (result.cell.index, cluster): result.mean(cluster).tobytes()
         for result in results
-        for cluster in result.clusters()
+        for cluster in result.clusters
         if result.state(cluster)[0] == "opened"
     }
 
 
 def states(result: CellResult) -> dict[GroupId, tuple[tuple[int, ...], str]]:
     """The survivors of every cluster, and what became of its sum."""
-    return {cluster: (members, result.state(cluster)[0]) for cluster, members in result.clusters().items()}
+    return {cluster: (members, result.state(cluster)[0]) for cluster, members in result.clusters.items()}
 
 
-@pytest.mark.parametrize("schedule", ["random", "fixed", "transversal", "atoms"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("stage", STAGES)
 def test_secure_and_clear_sums_have_the_same_bits_with_dropouts_at_any_stage(schedule: str, stage: str) -> None:
-    clusters = {
-        "random": {"size": 4, "schedule": "random"},
-        "fixed": {"size": 4, "schedule": "fixed"},
-        "transversal": {"size": 4, "groupings": 2, "schedule": "transversal"},
-        "atoms": {"size": 6, "groupings": 3, "schedule": "atoms", "atom": 3},
-    }[schedule]
-    updates, sizes = vectors(20), list(range(10, 30))
+    tables = survivors(SCHEDULES[schedule])
+    updates, sizes = vectors(24), list(range(10, 34))
     drop = {2: stage, 11: stage}
-    secured = aggregated({"clusters": clusters}, updates, sizes=sizes, drop=drop)
-    cleared = aggregated({"clusters": clusters, "secure": False}, updates, sizes=sizes, drop=drop)
+    secured = aggregated(tables, updates, sizes=sizes, drop=drop)
+    cleared = aggregated({**tables, "secure": False}, updates, sizes=sizes, drop=drop)
     assert sums(secured) == sums(cleared)
     assert sums(secured)
     assert states(secured[0]) == states(cleared[0])
-    for cluster in secured[0].clusters():
+    for cluster in secured[0].clusters:
         assert secured[0].state(cluster) == cleared[0].state(cluster)
     assert set(secured[0].dropouts) == set(cleared[0].dropouts) >= {2, 11}
 
@@ -94,31 +102,59 @@ def test_updates_that_vanish_count_as_zeros_and_clipped_ones_warn_nobody(secure:
         assert sums(aggregated(tables, updates)) == sums(aggregated(tables, zeros))
 
 
+@settings(deadline=None, max_examples=25)
+@given(st.data())
+def test_whole_groups_have_the_same_bits_with_and_without_cryptography(data: st.DataObject) -> None:
+    """For any schedule, weights, dropouts and silent clients; a sum is of all members of its cluster or missing."""
+    clusters = SCHEDULES[data.draw(st.sampled_from(sorted(SCHEDULES)))]
+    n = data.draw(st.integers(20, 25))
+    sizes = data.draw(st.lists(st.integers(5, 40), min_size=n, max_size=n))
+    drop = dict.fromkeys(data.draw(st.sets(st.integers(0, n - 1), max_size=3)), "inputs")
+    cheats = data.draw(st.dictionaries(st.integers(0, n - 1), st.sampled_from(["silence", "garbage"]), max_size=2))
+    cheats = {client: kind for client, kind in cheats.items() if client not in drop}
+    tables = {"clusters": clusters, "privacy": REPORT, "participation": data.draw(st.sampled_from([0.6, 1.0]))}
+    updates = vectors(n, seed=data.draw(st.integers(0, 99)))
+    (secured,) = aggregated(tables, updates, sizes=sizes, drop=drop, misbehave=cheats)
+    (cleared,) = aggregated({**tables, "secure": False}, updates, sizes=sizes, drop=drop, misbehave=cheats)
+    assert sums([secured]) == sums([cleared])
+    assert states(secured) == states(cleared)
+    assert set(drop).intersection(secured.cell.clients) <= set(secured.dropouts) <= set(cleared.dropouts)
+    missing = {*drop, *cheats}
+    for cluster, (members, state) in states(secured).items():
+        assert (state == "lost") == bool(missing.intersection(members))
+        assert len(members) == clusters["size"]
+        if state == "opened":
+            weights = np.array([sizes[c] for c in members], dtype=np.float64)
+            expected = (updates[list(members)] * weights[:, None]).sum(0) / weights.sum()
+            np.testing.assert_allclose(secured.mean(cluster), expected, atol=1e-6)
+        else:
+            assert secured.state(cluster)[1]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cheater_changes_no_other_sum_and_is_blamed_or_a_dropout(kind: str) -> None:
     updates = vectors(15)
-    clusters = {"clusters": {"size": 5}}
+    clusters = survivors({"size": 5})
     secured = aggregated(clusters, updates, misbehave={4: kind})
     cleared = aggregated({**clusters, "secure": False}, updates, misbehave={4: kind})
     honest = aggregated({**clusters, "secure": False}, updates)
     assert sums(secured) == sums(cleared)
     assert states(secured[0]) == states(cleared[0])
-    others = {(0, cluster) for cluster, members in honest[0].clusters().items() if 4 not in members}
+    others = {(0, cluster) for cluster, members in honest[0].clusters.items() if 4 not in members}
     assert {key: value for key, value in sums(secured).items() if key in others} == {
         key: value for key, value in sums(honest).items() if key in others
     }
-    assert secured[0].result is not None
     if kind in ("wrong-shares", "broken-boxes"):
-        assert set(secured[0].result.blamed) == {4}
+        assert set(secured[0].blamed) == {4}
     else:
         assert 4 in secured[0].dropouts
-        assert not secured[0].result.blamed
+        assert not secured[0].blamed
 
 
 def test_too_few_survivors_fail_the_cell_with_a_reason_and_no_sum() -> None:
     drop = dict.fromkeys(range(5), "inputs")
     for tables in ({}, {"secure": False}):
-        (opened,) = aggregated({"clusters": {"size": 4}, **tables}, vectors(12), drop=drop)
+        (opened,) = aggregated(survivors({"size": 4}, **tables), vectors(12), drop=drop)
         assert "threshold" in opened.failed
         assert not sums([opened])
         assert {state for _, state in states(opened).values()} == {"lost"}
@@ -145,8 +181,13 @@ def test_averaging_by_weight_equals_fedavg_exactly_whatever_the_clusters(data: s
     n = size * clusters
     sizes = data.draw(st.lists(st.integers(5, 40), min_size=n, max_size=n))
     tables = {
-        "clusters": {"size": size, "groupings": data.draw(st.integers(1, 4))},
-        "privacy": {"audit": "report-even-if-exposed"},
+        "clusters": {
+            "size": size,
+            "groupings": data.draw(st.integers(1, 4)),
+            "schedule": "random",
+            "groups": data.draw(st.sampled_from(["whole", "survivors"])),
+        },
+        "privacy": REPORT,
         "secure": False,
     }
     updates = vectors(n, seed=data.draw(st.integers(0, 99)))
@@ -167,9 +208,9 @@ def test_flat_fedavg_is_the_same_oracle_with_one_group() -> None:
 
 def test_a_cluster_mean_is_the_weighted_mean_of_its_survivors() -> None:
     updates, sizes = vectors(12), [10 + 3 * i for i in range(12)]
-    (opened,) = aggregated({"clusters": {"size": 4}}, updates, sizes=sizes, drop={3: "inputs"})
+    (opened,) = aggregated(survivors({"size": 4}), updates, sizes=sizes, drop={3: "inputs"})
     for cluster in opened.opened(0):
-        members = opened.clusters()[cluster]
+        members = opened.clusters[cluster]
         assert 3 not in members
         weights = np.array([sizes[c] for c in members], dtype=np.float64)
         expected = (updates[list(members)] * weights[:, None]).sum(0) / weights.sum()
@@ -179,9 +220,9 @@ def test_a_cluster_mean_is_the_weighted_mean_of_its_survivors() -> None:
 def test_without_share_every_client_is_reported_as_exposed() -> None:
     updates = vectors(6)
     (opened,) = aggregated({"method": "no-share", "privacy": {"expose_every_client": True}}, updates, drop={2: "keys"})
-    assert opened.result is not None
-    assert opened.result.verdict.exposed == {0, 1, 3, 4, 5}
-    assert "NO SECURE AGGREGATION" in opened.result.verdict.sentences[0]
+    assert opened.verdict is not None
+    assert opened.verdict.exposed == {0, 1, 3, 4, 5}
+    assert "NO SECURE AGGREGATION" in opened.verdict.sentences[0]
     for cluster in opened.opened(0):
         np.testing.assert_allclose(opened.mean(cluster), updates[cluster[1]], atol=1e-7)
 
@@ -211,8 +252,9 @@ def test_one_false_size_changes_no_other_weight() -> None:
 def test_cells_keep_to_their_limit_and_leave_out_few_clients(n: int, schedule: str, size: int, cell: int) -> None:
     size = 2 * size if schedule == "atoms" else size + 1
     clusters = {"size": size, "schedule": schedule, "cell": cell, "atom": size // 2 if schedule == "atoms" else 0}
+    tables = survivors(clusters, clients=n, secure=False)
     with suppress(ConfigError):  # an impossible layout is refused
-        _check_layout(n, cell, size, Layout.of(experiment(clients=n, clusters=clusters, secure=False)))
+        _check_layout(n, cell, size, Layout.of(from_tables(tables)))
 
 
 def _check_layout(n: int, cell: int, size: int, layout: Layout) -> None:
@@ -222,64 +264,89 @@ def _check_layout(n: int, cell: int, size: int, layout: Layout) -> None:
 
 
 def test_each_client_is_in_one_cell_and_cells_change_every_round() -> None:
-    chosen = experiment(clients=200, clusters={"size": 5, "cell": 60}, secure=False)
-    population = Population(chosen, [10] * 200)
-    rounds = [population.cells(t, 3, b"") for t in range(3)]
+    chosen = experiment(survivors({"size": 5, "cell": 60, "schedule": "random"}, clients=200, secure=False))
+    population = Population(chosen, [10] * 200, 3)
+    rounds = [population.cells(t, b"") for t in range(3)]
     for cells in rounds:
         everyone = [client for cell in cells for client in cell.clients]
         assert len(everyone) == len(set(everyone)) == 200
         assert len(cells) == 4
     assert rounds[0][0].clients != rounds[1][0].clients
-    again = Population(chosen, [10] * 200).cells(0, 3, b"")
+    again = Population(chosen, [10] * 200, 3).cells(0, b"")
     assert [cell.clients for cell in again] == [cell.clients for cell in rounds[0]]
 
 
 @pytest.mark.parametrize("schedule", ["fixed", "atoms"])
 def test_cells_of_fixed_clusters_and_atoms_do_not_change(schedule: str) -> None:
     clusters = {"size": 6, "cell": 60, "schedule": schedule, "atom": 3 if schedule == "atoms" else 0}
-    population = Population(experiment(clients=180, clusters=clusters, secure=False), [10] * 180)
-    first, second = population.cells(0, 3, b""), population.cells(1, 3, b"")
+    population = Population(experiment(survivors(clusters, clients=180, secure=False)), [10] * 180, 3)
+    first, second = population.cells(0, b""), population.cells(1, b"")
     assert [cell.clients for cell in first] == [cell.clients for cell in second]
+    assert len(first) == 3
     if schedule == "fixed":
-        assert [c.plan.groupings for c in first if c.plan] == [c.plan.groupings for c in second if c.plan]
+        assert [cell.clusters for cell in first] == [cell.clusters for cell in second]
 
 
-def test_each_round_draws_a_new_sample_and_all_clients_take_part_over_time() -> None:
-    chosen = experiment(clients=40, participation=0.3, clusters={"size": 3}, secure=False)
-    population = Population(chosen, [10] * 40)
-    samples = [set(population.cells(t, 3, b"")[0].clients) for t in range(30)]
-    assert all(len(sample) == 12 for sample in samples)
-    assert len({frozenset(sample) for sample in samples}) > 20
-    assert set.union(*samples) == set(range(40))
+def test_whole_groups_are_one_cell_with_the_groups_of_the_agreement() -> None:
+    population = Population(experiment(clients=800, clusters={"size": 8}, secure=False), [10] * 800, 3)
+    (cell,), (later,) = population.cells(0, b""), population.cells(9, b"")
+    assert population.agreement is not None
+    assert cell.clusters == later.clusters == population.agreement.groups(5)
+    assert len(cell.clients) == 800
 
 
-def test_the_plan_binds_the_model() -> None:
-    chosen = experiment(clients=6, clusters={"size": 3})
-    population = Population(chosen, [10] * 6)
-    (cell,) = population.cells(0, 5, b"model a")
-    other = Population(chosen, [10] * 6).cells(0, 5, b"model b")[0]
-    assert cell.plan is not None
-    assert other.plan is not None
-    assert cell.plan.hash != replace(cell.plan, context=b"model b").hash
+@pytest.mark.parametrize(
+    ("clusters", "at_once"),
+    [({"schedule": "random"}, 1), ({}, 3), ({"schedule": "atoms", "atom": 3, "size": 6, "groupings": 2}, 3)],
+)
+def test_each_round_draws_a_new_sample_of_whole_units(clusters: dict[str, Any], at_once: int) -> None:
+    """Single clients, fixed clusters or atoms; all clients that are in one take part over time."""
+    chosen = experiment(clients=40, participation=0.3, clusters=clusters, privacy=REPORT, secure=False)
+    population = Population(chosen, [10] * 40, 3)
+    samples = [frozenset(population.cells(t, b"")[0].clients) for t in range(40)]
+    assert {len(sample) for sample in samples} == {12}
+    assert len(set(samples)) > 20
+    together = {c: frozenset.intersection(*(s for s in samples if c in s)) for c in frozenset[int]().union(*samples)}
+    assert len(together) == 40 - 40 % at_once
+    assert {len(mates) for mates in together.values()} == {at_once}
+
+
+def test_the_same_experiment_makes_the_same_agreement_and_another_seed_another() -> None:
+    def made(**changes: Any) -> bytes:
+        agreement = Population(experiment(clients=6, **changes), [10, 20, 10, 10, 10, 10], 5).agreement
+        assert agreement is not None
+        return agreement.fingerprint
+
+    assert made() == made(rounds=3, secure=False, name="other", local={"lr": 0.5})
+    assert len({made(), made(seed=1), made(privacy={"clip": 4.0})}) == 3
+
+
+def test_weights_are_relative_to_those_of_all_members() -> None:
+    population = Population(experiment(clients=6, secure=False), [10, 20, 10, 10, 10, 30], 5)
+    assert population.agreement is not None
+    assert population.agreement.terms.relative_weight(5) == pytest.approx(30 / 15)
+    assert population.mean_weight(population.cells(0, b"")[0]) == 15
 
 
 def test_a_result_holds_the_verdict_of_its_audit() -> None:
     (opened,) = aggregated(
-        {"clusters": {"size": 3, "groupings": 8}, "privacy": {"audit": "report-even-if-exposed"}}, vectors(12)
+        {"clusters": {"size": 3, "groupings": 8, "schedule": "random"}, "privacy": REPORT}, vectors(12)
     )
-    assert opened.result is not None
-    assert len(opened.result.verdict.exposed) == 12
-    assert opened.result.verdict.anonymity.lower == 1
+    assert opened.verdict is not None
+    assert len(opened.verdict.exposed) == 12
+    assert opened.verdict.anonymity.lower == 1
     (safe,) = aggregated({"clusters": {"size": 3}}, vectors(12))
-    assert safe.result is not None
-    assert (safe.result.verdict.exposed, safe.result.verdict.anonymity.lower) == (set(), 3)
-    assert safe.result.verdict.mean_leverage == pytest.approx(1 / 3)
+    assert safe.verdict is not None
+    assert (safe.verdict.exposed, safe.verdict.anonymity.lower) == (set(), 3)
+    assert safe.verdict.mean_leverage == pytest.approx(1 / 3)
 
 
 def test_bytes_and_seconds_are_counted_only_where_cryptography_ran() -> None:
-    (secured,) = aggregated({"clusters": {"size": 3}}, vectors(12))
-    (cleared,) = aggregated({"clusters": {"size": 3}, "secure": False}, vectors(12))
+    (secured,) = aggregated(survivors({"size": 3}), vectors(12))
+    (cleared,) = aggregated(survivors({"size": 3}, secure=False), vectors(12))
+    (whole,) = aggregated({"clusters": {"size": 3}}, vectors(12))
     assert set(secured.cost.as_dict()["bytes_up"]) == set(STAGES)
+    assert set(whole.cost.as_dict()["bytes_up"]) == {"keys", "inputs"}
     assert sum(secured.cost.bytes_up.values()) > 12 * 4 * 40
     assert not cleared.cost.bytes_up
     total = Cost()

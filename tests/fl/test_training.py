@@ -18,6 +18,9 @@ from fl.training.loop import Trained, run, stop_reason
 from fl.training.randomness import absences, attackers
 from tests.fl.runs import tiny
 
+SURVIVORS = {"groups": "survivors", "schedule": "random"}
+ROUND = {"memory": "round"}
+REPORT = {"audit": "report-even-if-exposed", "memory": "round"}
 FLIP = {"byzantine": 2, "attack": {"name": "sign_flip", "options": {"scale": 10.0}}}
 
 
@@ -33,15 +36,38 @@ def states(trained: Trained, round_: int = 0) -> list[str]:
     "changes",
     [
         {},
-        {"clusters": {"size": 4, "groupings": 2, "schedule": "transversal"}, "clients": 20},
+        {"clusters": {"size": 4, "groupings": 2, "schedule": "transversal"}, "privacy": ROUND, "clients": 20},
         {"clusters": {"size": 6, "groupings": 3, "schedule": "atoms", "atom": 3}, "clients": 24},
+        {"clusters": {"groupings": 4, "schedule": "random"}, "privacy": REPORT, "dropout": {"rate": 0.1}},
+        {"dropout": {"rate": 0.1, "stage": "any"}, "clients": 30, "data": {"partition": "dirichlet", "alpha": 0.3}},
+        {**FLIP, "attack": {**FLIP["attack"], "protocol": "garbage"}, "clients": 18},
+        {"clients": 36, "participation": 0.5},
         {"method": "fedavg"},
+        {"clusters": SURVIVORS, "privacy": ROUND},
+        {
+            "clusters": {"size": 6, "groupings": 3, "schedule": "atoms", "atom": 3, "groups": "survivors"},
+            "clients": 24,
+        },
         {"aggregation": {"rule": "weighted-mean"}, "data": {"partition": "dirichlet", "alpha": 0.3}},
-        {"dropout": {"rate": 0.15, "stage": "any"}, "clients": 30, "clusters": {"size": 5}},
-        {**FLIP, "attack": {**FLIP["attack"], "protocol": "broken-boxes"}, "clients": 18, "clusters": {"size": 3}},
-        {"clients": 40, "clusters": {"size": 4, "cell": 20}},
+        {
+            "dropout": {"rate": 0.1, "stage": "any"},
+            "clients": 30,
+            "clusters": {"size": 5, **SURVIVORS},
+            "privacy": ROUND,
+        },
+        {
+            **FLIP,
+            "attack": {**FLIP["attack"], "protocol": "broken-boxes"},
+            "clients": 18,
+            "clusters": SURVIVORS,
+            "privacy": ROUND,
+        },
+        {"clients": 40, "clusters": {"size": 4, "cell": 20, **SURVIVORS}, "privacy": ROUND},
     ],
-    ids=["random", "transversal", "atoms", "fedavg", "weighted", "dropouts", "cheats", "cells"],
+    ids=[
+        *("fixed", "transversal", "atoms", "reclustering", "dropouts", "cheats", "sample", "fedavg"),
+        *("survivors", "survivors-atoms", "weighted", "survivors-dropouts", "survivors-cheats", "cells"),
+    ],
 )
 def test_secure_and_clear_training_end_in_the_same_bits(changes: dict[str, Any]) -> None:
     secured, cleared = run(tiny(secure=True, **changes)), run(tiny(secure=False, **changes))
@@ -60,10 +86,8 @@ def test_a_weighted_mean_of_clusters_is_fedavg() -> None:
     share = run(tiny(aggregation={"rule": "weighted-mean"}, data=uneven, rounds=1))
     flat = run(tiny(method="fedavg", data=uneven, rounds=1))
     np.testing.assert_allclose(share.x, flat.x, atol=2e-7)
-    report = {"audit": "report-even-if-exposed"}
-    again = run(
-        tiny(aggregation={"rule": "weighted-mean"}, data=uneven, rounds=1, clusters={"groupings": 5}, privacy=report)
-    )
+    clusters = {"groupings": 5, "schedule": "random"}
+    again = run(tiny(aggregation={"rule": "weighted-mean"}, data=uneven, rounds=1, clusters=clusters, privacy=REPORT))
     assert again.x.tobytes() == share.x.tobytes()
 
 
@@ -84,7 +108,7 @@ def test_no_share_exposes_every_client_and_reports_it() -> None:
 
 def test_fixed_clusters_stay_and_random_ones_move() -> None:
     def members(schedule: str) -> list[list[list[int]]]:
-        trained = run(tiny(clusters={"schedule": schedule}))
+        trained = run(tiny(clusters={"schedule": schedule}, privacy=ROUND))
         return [[cluster["members"] for cluster in record["clusters"]] for record in trained.history]
 
     fixed, random = members("fixed"), members("random")
@@ -139,7 +163,7 @@ def test_poisoned_clusters_are_those_with_attackers_in_them() -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_scheduled_dropouts_leave_at_their_stage(stage: str) -> None:
     schedule = [{"round": 2, "clients": [1, 5], "stage": stage}]
-    trained = run(tiny(clusters={"size": 6}, dropout={"schedule": schedule}, secure=True))
+    trained = run(tiny(clusters={**SURVIVORS, "size": 6}, privacy=ROUND, dropout={"schedule": schedule}, secure=True))
     assert trained.history[0]["dropouts"] == []
     dropouts = trained.history[1]["dropouts"]
     assert [(d["client"], d["stage"]) for d in dropouts] == [(1, stage), (5, stage)]
@@ -148,16 +172,43 @@ def test_scheduled_dropouts_leave_at_their_stage(stage: str) -> None:
 
 
 def test_dropouts_by_rate_come_at_about_that_rate_and_at_every_stage() -> None:
-    chosen = tiny(clients=200, dropout={"rate": 0.2, "stage": "any"}, clusters={"cell": 300}, data={"examples": None})
+    dropout = {"rate": 0.2, "stage": "any"}
+    chosen = tiny(clients=200, dropout=dropout, clusters=SURVIVORS, privacy=ROUND, data={"examples": None})
     drawn = [absences(chosen, t) for t in range(20)]
     assert 0.17 < sum(map(len, drawn)) / 4000 < 0.23
     assert {stage.name.lower() for absent in drawn for stage in absent.values()} == set(STAGES)
     assert absences(chosen, 3) == drawn[3] != drawn[4]
 
 
+def test_a_client_that_does_not_answer_loses_its_cluster_for_the_round() -> None:
+    schedule = [{"round": 1, "clients": [0], "stage": "inputs"}]
+    for secure in (True, False):
+        trained = run(tiny(dropout={"schedule": schedule}, secure=secure))
+        first = trained.history[0]
+        assert sorted(states(trained)) == ["lost", "opened", "opened", "opened"]
+        lost = next(c for c in first["clusters"] if c["state"] == "lost")
+        assert 0 in lost["members"]
+        assert len(lost["members"]) == 3
+        assert "client 0" in lost["why"]
+        assert first["groupings"][0]["opened"] == 3
+        assert [entry["client"] for entry in first["dropouts"]] == [0]
+        assert states(trained, 1) == ["opened"] * 4
+
+
+def test_a_round_without_any_whole_cluster_is_skipped_and_the_next_continues() -> None:
+    dropouts = [cluster["members"][0] for cluster in run(tiny(rounds=1)).history[0]["clusters"]]
+    for secure in (True, False):
+        trained = run(tiny(rounds=3, secure=secure, dropout={"schedule": [{"round": 2, "clients": dropouts}]}))
+        assert trained.summary["skipped_rounds"] == [2]
+        assert states(trained, 1) == ["lost"] * 4
+        assert "0 complete groups" in trained.history[1]["skipped"]
+        assert trained.history[1]["accuracy"] == trained.history[0]["accuracy"]
+        assert trained.history[2]["accuracy"] != trained.history[1]["accuracy"]
+
+
 def test_clusters_that_the_audit_closes_are_left_out_and_counted() -> None:
     schedule = [{"round": 1, "clients": [0], "stage": "inputs"}]
-    trained = run(tiny(dropout={"schedule": schedule}))  # clusters of 3, anonymity 3: one closes
+    trained = run(tiny(dropout={"schedule": schedule}, clusters=SURVIVORS, privacy=ROUND))  # T = 3: one closes
     assert sorted(states(trained)) == ["closed", "opened", "opened", "opened"]
     closed = next(c for c in trained.history[0]["clusters"] if c["state"] == "closed")
     assert closed["why"]
@@ -165,10 +216,10 @@ def test_clusters_that_the_audit_closes_are_left_out_and_counted() -> None:
     assert states(trained, 1) == ["opened"] * 4
 
 
-def test_a_round_without_enough_clients_is_skipped_and_the_next_continues() -> None:
+def test_a_round_without_enough_survivors_is_skipped_and_the_next_continues() -> None:
     dropouts = [{"round": 2, "clients": list(range(6)), "stage": "inputs"}]
     for secure in (True, False):
-        trained = run(tiny(rounds=3, secure=secure, dropout={"schedule": dropouts}))
+        trained = run(tiny(rounds=3, secure=secure, dropout={"schedule": dropouts}, clusters=SURVIVORS, privacy=ROUND))
         assert trained.summary["skipped_rounds"] == [2]
         assert "threshold" in trained.history[1]["skipped"]
         assert trained.history[1]["accuracy"] == trained.history[0]["accuracy"]
@@ -178,10 +229,10 @@ def test_a_round_without_enough_clients_is_skipped_and_the_next_continues() -> N
 
 def test_a_round_in_which_no_sum_may_be_opened_is_skipped() -> None:
     # One client of every cluster drops out: the two that are left are fewer than the anonymity of 3.
-    first = run(tiny(rounds=1))
-    dropouts = [cluster["members"][0] for cluster in first.history[0]["clusters"]]
-    privacy = {"threshold": 8, "colluders": 3}
-    trained = run(tiny(rounds=1, privacy=privacy, dropout={"schedule": [{"round": 1, "clients": dropouts}]}))
+    privacy = {"threshold": 8, "colluders": 3, **ROUND}
+    first = run(tiny(rounds=1, clusters=SURVIVORS, privacy=privacy))
+    schedule = [{"round": 1, "clients": [cluster["members"][0] for cluster in first.history[0]["clusters"]]}]
+    trained = run(tiny(rounds=1, privacy=privacy, clusters=SURVIVORS, dropout={"schedule": schedule}))
     assert states(trained) == ["closed"] * 4
     assert "no sum was opened" in trained.history[0]["skipped"]
 
@@ -226,18 +277,16 @@ def test_the_server_learning_rate_scales_the_step() -> None:
 
 
 def test_the_average_over_groupings_is_the_mean_of_what_each_gave() -> None:
-    privacy = {"audit": "report-even-if-exposed"}
-    median = {"rule": "median"}
-    both = run(tiny(rounds=1, clusters={"groupings": 2}, aggregation=median, privacy=privacy))
-    start = run(tiny(rounds=1, server_lr=1e-30)).x
-    parts = []
-    for grouping in range(2):
-        groups = [c["members"] for c in both.history[0]["clusters"] if c["grouping"] == grouping]
-        parts.append(groups)
-    assert parts[0] != parts[1]
-    first = run(tiny(rounds=1, aggregation=median)).x - start
-    assert parts[0] == [c["members"] for c in run(tiny(rounds=1, aggregation=median)).history[0]["clusters"]]
-    assert not np.allclose(both.x - start, first)
+    """All groupings of equal clients have the same mean of means, so their average is that of all clients."""
+    clusters = {"groupings": 3, "schedule": "random", "size": 6}
+    mean = {"rule": "mean"}
+    several = run(tiny(rounds=1, clusters=clusters, aggregation=mean, privacy=REPORT))
+    flat = run(tiny(rounds=1, method="fedavg"))
+    groups = [[c["members"] for c in several.history[0]["clusters"] if c["grouping"] == r] for r in range(3)]
+    assert groups[0] != groups[1]
+    np.testing.assert_allclose(several.x, flat.x, atol=1e-6)
+    median = run(tiny(rounds=1, clusters={**clusters, "size": 4}, aggregation={"rule": "median"}, privacy=REPORT))
+    assert not np.allclose(median.x, flat.x, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -269,13 +318,15 @@ def test_the_result_does_not_depend_on_the_number_of_workers() -> None:
 
 
 def test_cells_are_aggregated_together() -> None:
-    trained = run(tiny(clients=40, clusters={"size": 4, "cell": 20}, data={"examples": 400}))
+    clusters = {**SURVIVORS, "size": 4, "cell": 20}
+    trained = run(tiny(clients=40, clusters=clusters, privacy=ROUND, data={"examples": 400}))
     assert trained.history[0]["groupings"][0]["opened"] == 10
     assert {cluster["cell"] for cluster in trained.history[0]["clusters"]} == {0, 1}
 
 
 def test_cheaters_are_named_in_the_summary_and_training_continues() -> None:
-    chosen = tiny(clients=18, secure=True, byzantine=2, rounds=2, attack={"name": "none", "protocol": "wrong-shares"})
+    cheating = {"byzantine": 2, "attack": {"name": "none", "protocol": "wrong-shares"}}
+    chosen = tiny(clients=18, secure=True, rounds=2, clusters=SURVIVORS, privacy=ROUND, **cheating)
     said = io.StringIO()
     trained = run(chosen, show=LineProgress(said))
     names = sorted(attackers(chosen))
