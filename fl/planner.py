@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl.config import rules
-from fl.config.schema import GROUPS, Clusters, Experiment, Privacy
+from fl.config.schema import CELL, GROUPS, LASTING, Clusters, Experiment, Privacy
 from fl.errors import ConfigError
 from fl.secure import figures
 from fl.secure import layout as secure
@@ -159,7 +159,7 @@ def _evaluate(question: Question, clusters: Clusters) -> Candidate:
     candidate = Candidate(schedule=clusters.schedule, size=size, groupings=groupings, atom=clusters.atom)
     if size < question.anonymity:
         return replace(candidate, ruled_out=f"clusters of {size} cannot hide a client among {question.anonymity}")
-    if question.memory == "training" and clusters.schedule not in secure.LASTING:
+    if question.memory == "training" and clusters.schedule not in LASTING:
         return replace(candidate, hides=False, ruled_out=f"{clusters.schedule} clusters are new in every round: {OVER}")
     if question.memory == "training" and question.groups == SURVIVORS and clusters.schedule == "fixed":
         return replace(candidate, hides=False, ruled_out=f"what is left of fixed clusters differs: {OVER}")
@@ -195,9 +195,9 @@ def _evaluate(question: Question, clusters: Clusters) -> Candidate:
 def _in_parts(layout: secure.Layout) -> secure.Layout:
     """The layout with at most 300 clients in each part: an audit of more clients at once takes too long."""
     assert layout.schedule is not None
-    if len(layout.cells) > 1 or layout.cells[0] <= secure.CELL:
+    if len(layout.cells) > 1 or layout.cells[0] <= CELL:
         return layout
-    part = secure.CELL // layout.schedule.size * layout.schedule.size
+    part = CELL // layout.schedule.size * layout.schedule.size
     return replace(layout, cells=(part,) * (layout.clustered // part))
 
 

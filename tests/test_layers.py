@@ -63,7 +63,6 @@ LAYERS = {
 MAY_USE = {"secagg": (), "robust": (), "fl": ("secagg", "robust")}  # packages of this repository
 PUBLIC = (
     "secagg",
-    "secagg.agreement",
     "secagg.crypto",
     "secagg.exposure",
     "secagg.protocol",

@@ -25,7 +25,9 @@ PARTITIONS: Final = ("iid", "shards", "dirichlet", "role")
 MODELS: Final = ("cnn", "lstm", "small-cnn", "linear")
 AUDITS: Final = (ENFORCE, REPORT_EVEN_IF_EXPOSED)
 GROUPS: Final = (WHOLE, SURVIVORS)
-MOST_ROUNDS: Final = 100_000  # a simulated agreement has so many, so that a run can be resumed with more rounds
+MOST_ROUNDS: Final = 100_000  # where they are alike, an agreement has so many, so that a run can be resumed with more
+CELL: Final = 300  # most clients in one run with recovery of dropouts: its cost grows with their square
+LASTING: Final = ("fixed", "atoms")  # schedules whose clusters or atoms stay the same in all rounds
 STAGES: Final = tuple(stage.name.lower() for stage in Stage if stage < Stage.DONE)
 RECOVERY_MISBEHAVIOURS: Final = ("wrong-shares", "broken-boxes")  # possible only where dropouts are recovered
 MISBEHAVIOURS: Final = ("none", "silence", "garbage", *RECOVERY_MISBEHAVIOURS)
@@ -240,6 +242,18 @@ class Experiment(Section, frozen=True):
         return WHOLE if self.method == "share" and self.clusters.groups == WHOLE else SURVIVORS
 
     @property
+    def cells(self) -> int:
+        """The number of sums of `fedavg`: one, or one per cell."""
+        return -(-self.per_round // (self.clusters.cell or CELL))
+
+    @property
+    def open_ended(self) -> bool:
+        """Whether all rounds draw the same groups, so that more rounds can be added to an agreement."""
+        if self.method == "fedavg":
+            return self.per_round == self.clients and self.per_round % self.cells == 0
+        return self.method == "no-share" or self.clusters.schedule in LASTING
+
+    @property
     def defended(self) -> bool:
         """Whether the server applies a robust rule."""
         return self.method != "fedavg" and self.aggregation.rule not in (WEIGHTED_MEAN, "mean")
@@ -248,7 +262,7 @@ class Experiment(Section, frozen=True):
     def fingerprint(self) -> bytes:
         """A hash of every key that can change the result."""
         tables = to_tables(self)
-        for irrelevant in ("name", "secure", "rounds", "stop", "machine"):
+        for irrelevant in ("name", "secure", "stop", "machine", *(["rounds"] if self.open_ended else [])):
             tables.pop(irrelevant, None)
         text = json.dumps(tables, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"fl/experiment/v2:" + text.encode()).digest()

@@ -21,12 +21,12 @@ from fl.config.checks import experiment
 from fl.config.read import write_tables
 from fl.config.schema import Experiment, to_tables
 from fl.errors import ConfigError
-from fl.secure.layout import LASTING, policy
+from fl.secure.layout import policy
 from fl.secure.population import Cell, Cohort, capped_weights
 from secagg import Member, Plan, UsageError
 from secagg.agreement import SURVIVORS
 from secagg.crypto import KEY_BYTES
-from secagg.exposure import shuffled
+from secagg.exposure import Drawn
 
 TRAINING: Final = "training.toml"
 SEED_BYTES: Final = 32
@@ -113,24 +113,23 @@ class NodeCohort(Cohort):
         self._roster = tuple(Member(i, member.identity) for i, member in enumerate(agreement.members))
 
     def drawn(self, round: int) -> list[int]:
-        """The clients drawn for a round, those included that fit in no cell."""
-        order = shuffled(range(self.experiment.clients), self._seed, round, b"fl/sample")
-        return sorted(order[: self.experiment.per_round])
+        """The clients drawn for a round."""
+        return sorted(client for cell in self._cells(round) for client in cell.clients)
+
+    def _cells(self, round: int) -> tuple[Drawn, ...]:
+        assert self.layout.schedule is not None
+        e, draw = self.experiment, self.layout.schedule.draw_cells
+        sample = None if e.per_round == e.clients else e.per_round
+        return draw(range(e.clients), self._seed, round, self.layout.cells, sample)
 
     def cells_of(self, round: int, length: int, context: bytes) -> list[Cell]:
         """The clients of a round, divided into cells, each with its plan."""
-        e, drawn = self.experiment, self.drawn(round)
-        lasting = e.method == "share" and e.clusters.schedule in LASTING
-        if sum(self.layout.cells) < len(drawn) or len(self.layout.cells) > 1:
-            drawn = shuffled(drawn, self._seed, None if lasting else round, b"fl/cells")
-        cells, start = [], 0
-        for index, size in enumerate(self.layout.cells):
-            clients = tuple(sorted(drawn[start : start + size]))
-            start += size
-            plan = self._plan(clients, round, length, context)
+        cells = []
+        for index, drawn in enumerate(self._cells(round)):
+            plan = self._plan(drawn.clients, round, length, context)
             groupings = enumerate(plan.groupings)
             clusters = {(r, g): group for r, grouping in groupings for g, group in enumerate(grouping)}
-            cells.append(Cell(index, round, clients, clusters, context, plan))
+            cells.append(Cell(index, round, plan.ids, clusters, context, plan))
         return cells
 
     def _plan(self, clients: tuple[int, ...], round: int, length: int, context: bytes) -> Plan:

@@ -28,7 +28,8 @@ from fl.flower.agreement import TRAINING, AgreedMember, Agreement, agree, write_
 from fl.flower.client import FOLDER, SIMULATE
 from fl.flower.node import make_node
 from fl.reporting.progress import Progress
-from fl.secure.layout import sampling_seed
+from fl.secure.layout import sampling_seed, simulated_agreement
+from fl.secure.population import capped_weights
 
 STARTING: Final = 60.0  # seconds for the SuperLink to listen
 ENDING: Final = 10.0  # seconds between SIGTERM and SIGKILL
@@ -158,11 +159,23 @@ class Federation(AbstractContextManager["Federation"]):
         return process
 
 
-def agree_here(e: Experiment, sizes: Sequence[int], place: Path) -> tuple[Agreement, list[Path]]:
+def simulated_seed(e: Experiment, sizes: Sequence[int]) -> bytes:
+    """The seed of the agreement that a simulation of this experiment makes, so that both draw the same clusters."""
+    from fl.flower.task import task_of
+    from fl.training.loop import prepare
+    from fl.training.models import dimension
+
+    weights = capped_weights(sizes, e.privacy.weight_ratio)
+    return simulated_agreement(e, weights, dimension(task_of(e, prepare(e)).build()))[0].seed
+
+
+def agree_here(
+    e: Experiment, sizes: Sequence[int], place: Path, seed: bytes | None = None
+) -> tuple[Agreement, list[Path]]:
     """Make the keys of every node in a folder of its own, and write the agreement to each folder."""
     folders = [place / f"node-{i}" for i in range(len(sizes))]
     members = [AgreedMember(f"node-{i}", make_node(folders[i]), int(size)) for i, size in enumerate(sizes)]
-    agreement = agree(e, sampling_seed(e.seed), members)
+    agreement = agree(e, seed or sampling_seed(e.seed), members)
     for folder in (*folders, place):
         (folder / TRAINING).write_text(write_agreement(agreement), "utf-8")
     return agreement, folders
@@ -219,7 +232,8 @@ def run_app(
         place = keep or Path(stack.enter_context(temporary))
         place.mkdir(parents=True, exist_ok=True)
         stack.enter_context(_signals_handled_by(_interrupt))
-        _, folders = agree_here(e, sizes, place)
+        seed = simulated_seed(e, sizes) if simulate else None
+        _, folders = agree_here(e, sizes, place, seed)
         federation = stack.enter_context(Federation(place))
         show.note(f"starting a SuperLink and {len(folders)} SuperNodes")
         federation.start_link()

@@ -7,21 +7,19 @@ members in this process.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
 
-from fl.config.schema import MOST_ROUNDS, Experiment
+from fl.config.schema import CELL, LASTING, MOST_ROUNDS, Experiment
 from fl.errors import ConfigError
-from secagg import Identity, Member, Policy, Schedule, UsageError, Verdict, audit
+from secagg import AgreementRefused, Identity, Member, Policy, Schedule, UsageError, Verdict, audit
 from secagg.agreement import SURVIVORS, WHOLE, Agreement, Terms
 from secagg.crypto import Segment
 from secagg.exposure import Drawn, keep_whole_atoms
 from secagg.simulation import agree_on, make_identities
-
-CELL = 300  # most clients in one run with recovery of dropouts: its cost grows with their square
-LASTING = ("fixed", "atoms")  # schedules whose clusters or atoms stay the same in all rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ def terms_of(experiment: Experiment, members: Sequence[Member], length: int = 1)
     n, cell = experiment.per_round, clusters.cell or CELL
     try:
         if experiment.method == "fedavg":
-            schedule = Schedule(name="random", size=n // -(-n // cell))
+            schedule = Schedule(name="fixed" if experiment.open_ended else "random", size=n // experiment.cells)
         else:
             schedule = Schedule(
                 name=clusters.schedule, size=clusters.size, groupings=clusters.groupings, atom=clusters.atom
@@ -68,7 +66,7 @@ def terms_of(experiment: Experiment, members: Sequence[Member], length: int = 1)
             members=tuple(members),
             segments=(Segment(shape=(length,), clip=privacy.clip),),
             schedule=schedule,
-            last_round=MOST_ROUNDS - 1,
+            last_round=(MOST_ROUNDS if experiment.open_ended else experiment.rounds) - 1,
             groups=experiment.groups,
             sample=0 if n == experiment.clients else n,
             policy=policy(experiment),
@@ -115,7 +113,14 @@ def simulated_agreement(
     entropy = _simulated_entropy(experiment.seed)
     identities = make_identities(range(experiment.clients), entropy)
     members = [Member(c, identity.public, weight=weights[c]) for c, identity in identities.items()]
-    return agree_on(terms_of(experiment, members, length), identities, entropy), identities
+    terms = terms_of(experiment, members, length)
+    try:
+        return agree_on(terms, identities, entropy), identities
+    except AgreementRefused as error:
+        size, most = terms.schedule.size, experiment.privacy.max_leverage
+        ratio = math.floor(100 * math.sqrt(most / (1 - most) * (size - 1))) / 100 if most < 1 else math.inf
+        hint = f"; with privacy.weight_ratio = {ratio} any weights fit one grouping" if len(set(weights)) > 1 else ""
+        raise ConfigError(f"privacy: {error}{hint}") from None
 
 
 def _simulated_entropy(seed: int) -> Callable[[int], bytes]:

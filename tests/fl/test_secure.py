@@ -79,6 +79,7 @@ def states(result: CellResult) -> dict[GroupId, tuple[tuple[int, ...], str]]:
 @pytest.mark.parametrize("stage", STAGES)
 def test_secure_and_clear_sums_have_the_same_bits_with_dropouts_at_any_stage(schedule: str, stage: str) -> None:
     tables = survivors(SCHEDULES[schedule])
+    tables["privacy"] |= {"max_leverage": 0.8}
     updates, sizes = vectors(24), list(range(10, 34))
     drop = {2: stage, 11: stage}
     secured = aggregated(tables, updates, sizes=sizes, drop=drop)
@@ -91,9 +92,10 @@ def test_secure_and_clear_sums_have_the_same_bits_with_dropouts_at_any_stage(sch
     assert set(secured[0].dropouts) == set(cleared[0].dropouts) >= {2, 11}
 
 
+@pytest.mark.parametrize("groups", ["whole", "survivors"])
 @pytest.mark.parametrize("secure", [True, False])
-def test_updates_that_vanish_count_as_zeros_and_clipped_ones_warn_nobody(secure: bool) -> None:
-    tables: dict[str, Any] = {"clusters": {"size": 4}, "secure": secure}
+def test_updates_that_vanish_count_as_zeros_and_clipped_ones_warn_nobody(secure: bool, groups: str) -> None:
+    tables: dict[str, Any] = {"clusters": {"size": 4, "groups": groups}, "privacy": REPORT, "secure": secure}
     updates, zeros = vectors(12), vectors(12)
     updates[3], zeros[3] = 1e-12, 0  # as at the end of a training
     updates[5] = zeros[5] = 1e6  # as an attack has it
@@ -313,7 +315,7 @@ def test_each_round_draws_a_new_sample_of_whole_units(clusters: dict[str, Any], 
 
 def test_the_same_experiment_makes_the_same_agreement_and_another_seed_another() -> None:
     def made(**changes: Any) -> bytes:
-        agreement = Population(experiment(clients=6, **changes), [10, 20, 10, 10, 10, 10], 5).agreement
+        agreement = Population(experiment(clients=6, **changes), [10, 12, 10, 10, 10, 10], 5).agreement
         assert agreement is not None
         return agreement.fingerprint
 
@@ -322,10 +324,18 @@ def test_the_same_experiment_makes_the_same_agreement_and_another_seed_another()
 
 
 def test_weights_are_relative_to_those_of_all_members() -> None:
-    population = Population(experiment(clients=6, secure=False), [10, 20, 10, 10, 10, 30], 5)
+    population = Population(experiment(clients=6, secure=False, participation=0.5), [10, 12, 10, 12, 10, 12], 5)
     assert population.agreement is not None
-    assert population.agreement.terms.relative_weight(5) == pytest.approx(30 / 15)
-    assert population.mean_weight(population.cells(0, b"")[0]) == 15
+    assert population.agreement.terms.relative_weight(5) == pytest.approx(12 / 11)
+    assert population.mean_weight(population.cells(0, b"")[0]) == 11
+
+
+def test_weights_that_would_reveal_too_much_of_a_client_are_refused_with_what_fits() -> None:
+    sizes = [10, 20, 10, 10, 10, 30]
+    with pytest.raises(ConfigError, match=r"leverage of client 5.*privacy\.weight_ratio = 1\.41"):
+        Population(experiment(clients=6, secure=False), sizes, 5)
+    fitting = Population(experiment(clients=6, secure=False, privacy={"weight_ratio": 1.41}), sizes, 5)
+    assert max(fitting.weights) / min(fitting.weights) <= 1.41
 
 
 def test_a_result_holds_the_verdict_of_its_audit() -> None:

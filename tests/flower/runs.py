@@ -7,7 +7,7 @@ from typing import Any
 from fl.config.checks import experiment
 from fl.config.schema import Experiment
 from fl.flower.agreement import Agreement
-from fl.flower.federation import agree_here
+from fl.flower.federation import agree_here, simulated_seed
 from fl.flower.network import Network
 from fl.flower.server import Deadlines, serve
 from fl.reporting.records import read_tensors
@@ -27,14 +27,18 @@ def small(**more: Any) -> Experiment:
         "model": "linear",
         "data": {"name": "digits", "examples": 320, "test_examples": 200},
         "local": {"epochs": 1, "batch_size": 16, "lr": 0.1},
-        "clusters": {"size": 4},
+        "clusters": {"size": 4, "schedule": "random", "groups": "survivors"},
+        "privacy": {"memory": "round"},
         "aggregation": {"rule": "mean"},
     }
-    return experiment({**tables, **more})
+    for name, value in more.items():
+        tables[name] = {**tables.get(name, {}), **value} if isinstance(value, dict) else value
+    return experiment(tables)
 
 
 def agreed(e: Experiment, place: Path) -> tuple[Agreement, list[Path]]:
-    return agree_here(e, [int(size) for size in prepare(e).sizes], place)
+    sizes = [int(size) for size in prepare(e).sizes]
+    return agree_here(e, sizes, place, simulated_seed(e, sizes))
 
 
 def network_of(grid: InProcessGrid, agreement: Agreement) -> Network:

@@ -68,7 +68,7 @@ def test_flower_gives_the_model_of_a_simulation_with_weights_and_a_label_flip(tm
         data={"name": "digits", "examples": 333, "test_examples": 100, "partition": "dirichlet", "alpha": 5.0},
         clusters={"size": 3, "groupings": 2, "schedule": "transversal"},
         attack={"name": "label-flip"},
-        privacy={"weight_ratio": 4.0},
+        privacy={"weight_ratio": 4.0, "audit": "report-even-if-exposed"},
         aggregation={"rule": "median"},
     )
     _, out = train_over_flower(e, tmp_path)
