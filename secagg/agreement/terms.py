@@ -9,9 +9,9 @@ from itertools import pairwise
 from typing import Final, Literal, get_args
 
 from secagg import labels
-from secagg.agreement import canonical
+from secagg.agreement import canonical, graph
 from secagg.agreement.beacon import NamedPulse
-from secagg.agreement.cells import cell_sizes, check_cells, colluders_in_cell, threshold_in_cell
+from secagg.agreement.cells import FAILURE_BITS, cell_sizes, check_cells, colluders_in_cell, threshold_in_cell
 from secagg.agreement.layout import MOST_SEGMENTS
 from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES, Member, default_colluders
 from secagg.arguments import MOST_ROUND, each, ids, instance, settle, whole
@@ -185,6 +185,28 @@ class Terms:
             raise UsageError("threshold: the sparse mode needs one; secagg.agreement.graph.search finds it")
         if not self.degree:
             check_cells(n, self.assumed_colluders, self.cells, self.draws, self.threshold)
+        elif set(self.cells) != {schedule.size} or schedule.groupings > 1:
+            raise UsageError(
+                f"degree: the sparse mode sums one group of all clients in a cell, but groups have {schedule.size} "
+                f"clients in {schedule.groupings} grouping(s), and cells have {max(self.cells)}"
+            )
+        else:
+            self._check_sparse(schedule.size)
+
+    def _check_sparse(self, cell: int) -> None:
+        """Refuse neighbourhoods that are too small for the colluders, before anybody drops out."""
+        k, limit = self.colluders_of(cell), 2.0**-FAILURE_BITS
+        found = graph.assess(cell, degree=self.degree, threshold=self.threshold or 0, colluders=k / cell, dropouts=0)
+        if self.policy.enforced and 2.0**found.privacy > limit:  # audit: sparse-neighbourhoods
+            try:
+                fit = graph.search(cell, colluders=k / cell, dropouts=0.05)
+                offer = f"degree = {fit.degree} with threshold = {fit.threshold} would do, for 5% dropouts"
+            except UsageError:
+                offer = "use degree = 0, where every client shares with all others"
+            raise AgreementRefused(
+                f"degree: with {k} colluders among {cell} clients, {self.degree} neighbours expose somebody with "
+                f"probability 2^{found.privacy:.1f}, more than 2^-{FAILURE_BITS}; {offer}"
+            )
 
     @property
     def assumed_colluders(self) -> int:

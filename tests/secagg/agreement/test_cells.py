@@ -1,14 +1,16 @@
 """Cells: who is in which, how many colluders each must withstand, and the plan that follows for each."""
 
+import re
 from fractions import Fraction
 from itertools import chain, combinations
 from math import comb
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secagg import Policy, Schedule, UsageError
+from secagg import AgreementRefused, Policy, Schedule, UsageError
 from secagg.agreement import Member
 from secagg.agreement.cells import FAILURE_BITS, cell_sizes, check_cells, colluders_in_cell, threshold_in_cell
 from secagg.agreement.terms import Terms
@@ -229,3 +231,29 @@ def test_weights_are_normalised_over_all_members() -> None:
         for v in plan.ids
     }
     assert factors == {(v, (5 if v == 4 else 1) * 12 / 16) for v in range(12)}
+
+
+def sparse(**more: Any) -> Terms:
+    common = {"members": 300, "size": 300, "length": 1, "clip": 1.0, "groups": "survivors"}
+    return make_agreement(**common | more)[0].terms  # type: ignore[arg-type]
+
+
+def test_sparse_neighbourhoods_that_are_too_small_are_refused_with_what_fits() -> None:
+    with pytest.raises(
+        AgreementRefused, match=r"degree: with 30 colluders among 300 clients, .*degree = (\d+)"
+    ) as refused:
+        sparse(degree=20, threshold=11, colluders=30)
+    degree, threshold = map(int, re.findall(r"(?:degree|threshold) = (\d+)", str(refused.value)))
+    plan_terms = sparse(degree=degree, threshold=threshold, colluders=30)
+    assert plan_terms.degree == degree
+    with pytest.raises(AgreementRefused, match="degree: "):
+        sparse(degree=degree - 2, threshold=threshold - 1, colluders=30)
+
+
+def test_the_sparse_mode_sums_one_group() -> None:
+    with pytest.raises(UsageError, match="sums one group of all clients"):
+        sparse(size=100, degree=20, threshold=11, colluders=3)
+    agreement, _ = make_agreement(
+        members=40, size=20, length=1, clip=1.0, groups="survivors", cell=20, degree=10, threshold=8, colluders=3
+    )
+    assert agreement.plan(0, 1, b"").degree == 10
