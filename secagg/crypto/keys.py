@@ -59,7 +59,9 @@ def hkdf_each(secrets: Bytes, infos: Bytes) -> Bytes:
     if secrets.shape[1:] != (32,) or len(secrets) != len(infos):
         raise UsageError(f"expected one secret of 32 bytes per info, got {secrets.shape} and {infos.shape}")
     if len(secrets) < KERNEL_ROWS:  # one by one, without the overhead of arrays
-        derived = [hkdf(secret.tobytes(), info.tobytes()) for secret, info in zip(secrets, infos, strict=True)]
+        extracts = [hmac.digest(bytes(32), secret.tobytes(), "sha256") for secret in secrets]
+        pairs = zip(extracts, infos, strict=True)
+        derived = [hmac.digest(extract, info.tobytes() + b"\x01", "sha256") for extract, info in pairs]
         return np.frombuffer(b"".join(derived), np.uint8).reshape(-1, 32)
     extracted = _hmac_each(np.zeros_like(secrets), secrets)
     return _hmac_each(extracted, np.pad(infos, ((0, 0), (0, 1)), constant_values=1))

@@ -79,10 +79,14 @@ def decode(total: Any, factor: float, values: Any) -> None:
 
 
 @kernel
-def project(total: Any, weights: Any, chunk: int, sums: Any) -> None:
-    """The signed values times their weights, summed for each chunk of values."""
+def survey(total: Any, weights: Any, chunk: int, sums: Any) -> Any:
+    """The smallest and the largest signed value, or 0; `sums` gets, for each chunk, its values times the weights."""
+    lowest, highest = np.int32(0), np.int32(0)
     for c in range(sums.shape[0]):
         found = np.int64(0)
         for i in range(c * chunk, min((c + 1) * chunk, total.shape[0])):
-            found += np.int64(np.int32(total[i])) * np.int64(weights[i])
+            value = np.int32(total[i])
+            lowest, highest = min(lowest, value), max(highest, value)
+            found += np.int64(value) * np.int64(weights[i])
         sums[c] = found
+    return lowest, highest

@@ -26,7 +26,7 @@ from secagg.whole import encoding, relations, transcript
 from secagg.whole.client import Client
 from secagg.whole.layout import layout
 from secagg.whole.messages import Advert, Answer, Message, Round, decode, size
-from secagg.whole.result import TOO_LARGE, GroupSum, WholeResult
+from secagg.whole.result import GroupSum, WholeResult
 from secagg.whole.server import Server
 from secagg.whole.store import MemoryStore, SlotStore, Store
 
@@ -101,7 +101,7 @@ class WholeRun:
             outbox = self.server.begin(round, data=data, context=context)
         asked = [(client, message) for client, message in outbox.items() if client not in absent]
 
-        def respond(member: ClientId, message: Round, out: Ring32 | None) -> Reply:
+        def respond(member: ClientId, message: Round, out: Ring32) -> Reply:
             if member in (misbehave or {}):
                 return hashlib.shake_256(self.agreement.fingerprint + self._identities[member].public).digest(100)
             return self._respond(self.client(member), message, inputs[member], context, out)
@@ -118,11 +118,10 @@ class WholeRun:
             return self.server.close()
 
     def _answers(self, asked: Requests, respond: Respond) -> Iterator[Answered]:
+        shape = (self.agreement.terms.schedule.groupings, self.agreement.terms.length)
         if self._processes == 1 or len(asked) < 2:
-            yield from in_process(asked, respond)
+            yield from in_process(asked, respond, shape)
             return
-        terms = self.agreement.terms
-        shape = (terms.schedule.groupings, terms.length)
         for answer in forked(asked, respond, lambda member: self.client(member).save(), shape, self._processes):
             self._clients[answer.client] = Client.restore(
                 answer.state, self.agreement, self._signatures, answer.client, self._identities[answer.client],
@@ -251,26 +250,19 @@ def clear_whole(
                 totals[group] += encoded
             elif group not in lost:
                 totals[group] = encoded.copy()
-    for group in [g for g, total in totals.items() if encoding.out_of_range(terms, total, len(places.groups[g]))]:
-        lost[group] = TOO_LARGE
-        del totals[group]
-    skipped = ""
-    if len(totals) < terms.least_groups:
-        skipped = f"{len(totals)} complete groups, the agreement asks for {terms.least_groups}"
-        lost.update(dict.fromkeys(totals, f"the round is skipped: {skipped}"))
-        totals = {}
-    groups = {group: GroupSum(totals[group], places.groups[group]) for group in sorted(totals)}
+    sums = {group: GroupSum(totals[group], places.groups[group]) for group in totals}
+    opening = relations.open_sums(terms, sums, lost)
     return WholeResult(
         agreement=agreement,
         round=round,
         context=transcript.context_hash(data, context),
-        groups=groups,
-        lost=dict(sorted(lost.items())),
+        groups=opening.groups,
+        lost=opening.lost,
         answers=dict.fromkeys(alive, bytes(32)),
         dropouts={client: NO_ANSWER for client in sorted(places.seats) if client in absent},
         blamed={},
-        inconsistent=relations.contradictions(groups),
-        skipped=skipped,
+        inconsistent=opening.inconsistent,
+        skipped=opening.skipped,
     )
 
 

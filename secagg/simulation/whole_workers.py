@@ -26,7 +26,7 @@ from secagg.whole.messages import NO_VECTORS, Answer, Round, decode, encode
 
 Reply = Answer | bytes | None
 Requests = Sequence[tuple[ClientId, Round]]
-Respond = Callable[[ClientId, Round, Ring32 | None], Reply]
+Respond = Callable[[ClientId, Round, Ring32], Reply]
 Save = Callable[[ClientId], bytes]
 
 _SLOTS: Final = 2  # one being filled, one being read
@@ -45,13 +45,13 @@ class Answered:
     state: bytes = b""
 
 
-def in_process(requests: Requests, respond: Respond) -> Iterator[Answered]:
-    """One client after the other; one client's vectors are in memory at a time."""
+def in_process(requests: Requests, respond: Respond, shape: tuple[int, int]) -> Iterator[Answered]:
+    """One client after the other. Their vectors, of this shape, are made in the same memory: use each at once."""
+    vectors = np.empty(shape, np.uint32)
     for client, message in requests:
         start = time.process_time()
-        reply = respond(client, message, None)
+        reply = respond(client, message, vectors)
         yield Answered(client, message, reply, time.process_time() - start)
-        del reply
 
 
 def forked(

@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg.agreement.terms import Terms
-from secagg.crypto.fixedpoint import Integers
 from secagg.crypto.segments import Losses
 from secagg.types import ClientId, Group, Ring32
 
@@ -29,15 +28,3 @@ def mean(
     if divisor is None:
         divisor = sum(terms.relative_weight(client) for client in members)
     return terms.encoding.decode(total, divisor=divisor, count=len(members), out=out)
-
-
-def out_of_range(terms: Terms, total: Ring32, members: int) -> bool:
-    """Whether a total is larger, in some value, than this number of honest members can reach."""
-    signed, start = total.view(np.int32), 0
-    for segment, encoding in zip(terms.segments, terms.encoding.encodings, strict=True):
-        part = signed[start : start + segment.length]
-        each = encoding.bound if isinstance(encoding, Integers) else round(encoding.clip * encoding.scale)
-        if int(part.max()) > members * each or int(part.min()) < -members * each:
-            return True
-        start += segment.length
-    return False

@@ -10,27 +10,76 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from secagg.agreement.terms import Terms
+from secagg.crypto.fixedpoint import Integers
 from secagg.protocol.result import GroupSum
-from secagg.types import GroupId, Ring32
+from secagg.types import Group, GroupId
+from secagg.whole.result import TOO_LARGE
 
 PRIME: Final = 2**31 - 1
 _CHUNK: Final = 2**15  # values of 31 bits times weights of 16 bits: their sum has at most 62 bits
 Words = npt.NDArray[np.int64]
 
 
-def contradictions(sums: Mapping[GroupId, GroupSum]) -> tuple[tuple[GroupId, ...], ...]:
-    """Sets of groups whose sums break a relation, the members of which did not all send one vector to all groups."""
-    if len({grouping for grouping, _ in sums}) < 2:
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """What a round opens: the sums, why groups are lost, which sums contradict each other, why the round is skipped."""
+
+    groups: Mapping[GroupId, GroupSum]
+    lost: Mapping[GroupId, str]
+    inconsistent: tuple[tuple[GroupId, ...], ...]
+    skipped: str
+
+
+def open_sums(terms: Terms, sums: Mapping[GroupId, GroupSum], lost: Mapping[GroupId, str]) -> Opening:
+    """One pass over the sums of complete groups: those that honest members can reach are opened, if enough are left."""
+    weights = np.frombuffer(os.urandom(2 * terms.length), np.uint16)
+    groups, numbers, reasons = {}, {}, dict(lost)
+    for group, opened in sorted(sums.items()):
+        number = _projection(terms, opened, weights)
+        if number is None:  # audit: too-large-sum-discarded
+            reasons[group] = TOO_LARGE
+            continue
+        groups[group], numbers[group] = opened, number
+    skipped = ""
+    if len(groups) < terms.least_groups:  # audit: least-groups
+        skipped = f"{len(groups)} complete groups, the agreement asks for {terms.least_groups}"
+        reasons.update(dict.fromkeys(groups, f"the round is skipped: {skipped}"))
+        groups = {}
+    members = {group: opened.members for group, opened in groups.items()}
+    return Opening(groups, dict(sorted(reasons.items())), contradictions(members, numbers), skipped)
+
+
+def _projection(terms: Terms, opened: GroupSum, weights: npt.NDArray[np.uint16]) -> int | None:
+    """A sum times secret random weights; None if honest members cannot reach some value of it."""
+    from secagg.kernels import vectors
+
+    number, start = 0, 0
+    for segment, encoding in zip(terms.segments, terms.encoding.encodings, strict=True):
+        stop = start + segment.length
+        chunks = np.empty(-(-segment.length // _CHUNK), np.int64)
+        lowest, highest = vectors.survey(opened.total[start:stop], weights[start:stop], _CHUNK, chunks)
+        each = encoding.bound if isinstance(encoding, Integers) else round(encoding.clip * encoding.scale)
+        if max(-int(lowest), int(highest)) > len(opened.members) * each:
+            return None
+        number, start = number + sum(map(int, chunks)), stop
+    return number % PRIME
+
+
+def contradictions(members: Mapping[GroupId, Group], numbers: Mapping[GroupId, int]) -> tuple[tuple[GroupId, ...], ...]:
+    """Sets of groups whose numbers break a relation: some member did not send one vector to all its groups."""
+    if len({grouping for grouping, _ in members}) < 2:
         return ()
-    groups = sorted(sums)
-    incidence = _incidence([sums[group].members for group in groups])
-    numbers = _projections([sums[group].total for group in groups])
-    matrix = np.concatenate([incidence, numbers[:, None]], axis=1)
+    groups = sorted(members)
+    incidence = _incidence([members[group] for group in groups])
+    column = np.array([[numbers[group] % PRIME] for group in groups], np.int64)
+    matrix = np.concatenate([incidence, column], axis=1)
     if not _residue(matrix.copy(), incidence.shape[1])[:, 0].any():
         return ()
     traced = np.concatenate([matrix, np.eye(len(groups), dtype=np.int64)], axis=1)
@@ -47,20 +96,6 @@ def _incidence(members: list[tuple[int, ...]]) -> Words:
     for row, group in enumerate(members):
         matrix[row, [place[client] for client in group]] = 1
     return np.unique(matrix, axis=1)
-
-
-def _projections(totals: list[Ring32]) -> Words:
-    """Each total, read as signed numbers, times the same random weights, modulo the prime."""
-    from secagg.kernels import vectors
-
-    length = len(totals[0])
-    weights = np.frombuffer(os.urandom(2 * length), np.uint16)
-    chunks = np.empty(-(-length // _CHUNK), np.int64)
-    numbers = []
-    for total in totals:
-        vectors.project(total, weights, _CHUNK, chunks)
-        numbers.append(sum(map(int, chunks)) % PRIME)
-    return np.array(numbers, np.int64)
 
 
 def _residue(matrix: Words, columns: int) -> Words:

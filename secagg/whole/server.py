@@ -22,10 +22,10 @@ from secagg.crypto.keys import check_public_key, verify
 from secagg.errors import PeerError, UsageError
 from secagg.kernels.threads import thread_count
 from secagg.types import ClientId, Group, GroupId
-from secagg.whole import encoding, flat, relations, server_state, transcript
+from secagg.whole import flat, relations, server_state, transcript
 from secagg.whole.layout import RoundLayout, layout
 from secagg.whole.messages import AHEAD, MOST_DATA, TYPES, Advert, Answer, Hello, Release, Round, ToServer, decode
-from secagg.whole.result import NO_ADVERT, NO_ANSWER, NOT_ASKED, RELEASED, TOO_LARGE, GroupSum, WholeResult
+from secagg.whole.result import NO_ADVERT, NO_ANSWER, NOT_ASKED, RELEASED, GroupSum, WholeResult
 from secagg.whole.server_state import MOST_REASON, ServerMemory, Stage
 
 
@@ -303,32 +303,24 @@ class Server:
         with self._lock:
             if self.stage is not Stage.OPEN:
                 raise UsageError("no round is open: call begin() first")
-            memory, terms = self._memory, self._agreement.terms
+            memory = self._memory
             for client in self.waiting_for():
                 memory.dropouts.setdefault(client, NO_ANSWER)
             lost = {group: why for group in self._layout.groups if (why := self._why_lost(group))}
-            opened = {group: memory.sums[group] for group in sorted(self._layout.groups) if group not in lost}
-            for group, total in opened.items():
-                if encoding.out_of_range(terms, total, len(self._members(group))):  # audit: too-large-sum-discarded
-                    lost[group] = TOO_LARGE
-            opened = {group: total for group, total in opened.items() if group not in lost}
-            skipped = ""
-            if len(opened) < terms.least_groups:  # audit: least-groups
-                skipped = f"{len(opened)} complete groups, the agreement asks for {terms.least_groups}"
-                lost.update(dict.fromkeys(opened, f"the round is skipped: {skipped}"))
-                opened = {}
-            groups = {group: GroupSum(total, self._members(group)) for group, total in opened.items()}
+            complete = sorted(group for group in self._layout.groups if group not in lost)
+            sums = {group: GroupSum(memory.sums[group], self._members(group)) for group in complete}
+            opening = relations.open_sums(self._agreement.terms, sums, lost)
             result = WholeResult(
                 agreement=self._agreement,
                 round=self._current,
                 context=memory.context,
-                groups=groups,
-                lost=dict(sorted(lost.items())),
+                groups=opening.groups,
+                lost=opening.lost,
                 answers={v: hash for v, (hash, _) in sorted(memory.answers.items())},
                 dropouts=dict(sorted(memory.dropouts.items())),
                 blamed=self.blamed,
-                inconsistent=relations.contradictions(groups),
-                skipped=skipped,
+                inconsistent=opening.inconsistent,
+                skipped=opening.skipped,
             )
             memory.stage, memory.sums, memory.data, memory.complete = Stage.IDLE, {}, b"", ()
             return result
