@@ -65,8 +65,10 @@ def run(options: Namespace) -> int:
     problems = [str(problem) for problem in proposal.problems()]
     report = _report(proposal, earlier, problems)
     report["below_floors"] = [why for _, why in floors.crossed(proposal.terms)]
-    if written:
+    if written and place:
         report["wrote"] = str(written)
+        known = {report["fingerprint"], *report["predecessors"]}
+        report["also_signed"] = {one: name for one, name in MemberFolder(place).signed().items() if one not in known}
     print(json.dumps(report, indent=2) if options.json else "\n".join(_lines(proposal, report, options)))
     below = report["below_floors"] and not options.add
     return int(bool(below or (options.check and problems)))
@@ -180,6 +182,8 @@ def _lines(proposal: Proposal, report: dict[str, Any], options: Namespace) -> It
         yield f"  {grouped(report['terms'])}"
     if "wrote" in report:
         yield f"Written: {report['wrote']} (send it to the other members) and {options.file}"
+    for fingerprint, name in report.get("also_signed", {}).items():
+        yield f"You also signed {name!r} ({fingerprint[:16]}...). On the same data? Then list it in predecessors."
     problems = report["problems"]
     if not problems:
         yield f"Complete: all {len(terms.members)} members have signed."

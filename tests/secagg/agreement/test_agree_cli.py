@@ -125,6 +125,23 @@ def test_a_second_agreement_of_the_same_name_is_not_signed(tmp_path: Path, capfd
     assert not (other / "study.0.signature.toml").exists()
 
 
+def test_an_earlier_agreement_that_is_not_named_is_pointed_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = agreed(tmp_path, range(3))
+    assert main(["agree", str(first), "--sign", str(tmp_path / "0")]) == 0
+    assert "You also signed" not in capsys.readouterr().out
+    fingerprint = file.read(first.read_text()).agreement.fingerprint.hex()
+    for head, pointed_out in (
+        (f"predecessors = []{chr(10)}", True),
+        (f'predecessors = ["{fingerprint}"]{chr(10)}', False),
+    ):
+        second = proposal(tmp_path, range(3), head=head)
+        assert main(["agree", str(second), "--commit", str(tmp_path / "0")]) == 0
+        said = f"You also signed 'study' ({fingerprint[:16]}...)" in capsys.readouterr().out
+        assert said == pointed_out
+
+
 def agreed(folder: Path, members: Sequence[int], extra: str = "", head: str = "", size: int = 3) -> Path:
     path = proposal(folder, members, extra, head, size)
     current = file.read(path.read_text())
