@@ -287,7 +287,7 @@ class Server:
             releases = tuple(sorted(releases, key=lambda r: r.sender)) if self._flat else ()
             box: dict[ClientId, Round] = {}
             for client, mine in sorted(self._layout.seats.items()):
-                groups = tuple(group for group in mine if group in complete)
+                groups = tuple(group for group in mine if group in complete and client in self._members(group))
                 if groups and client in adverts and client not in memory.answers:
                     mates = sorted({v for group in groups for v in self._members(group)})
                     shown = tuple(adverts[v] for v in mates)

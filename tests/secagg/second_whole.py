@@ -1,0 +1,846 @@
+"""A second implementation of agreements and whole groups, written only from docs/protocol-whole.md.
+
+It imports nothing of secagg. Unlike `second`, it makes the checks of the document, in plain integers and fractions.
+"""
+
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from hashlib import sha256
+from itertools import pairwise
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from tests.secagg.second import (
+    Draw,
+    H,
+    Reader,
+    add,
+    agree,
+    blob,
+    fisher_yates,
+    framed,
+    hkdf,
+    label,
+    many,
+    public_of,
+    rows,
+    stream,
+    u8,
+    u16,
+    u32,
+    u64,
+)
+
+Group = tuple[int, int]
+Update = Sequence[Sequence[float]]
+Grouping = list[tuple[int, ...]]
+RANDOM, FIXED, TRANSVERSAL, ATOMS = range(4)
+HELLO, ADVERT, ROUND, ANSWER, RELEASE = range(32, 37)
+MOST_AHEAD = 3
+LOW_ORDER = {
+    (0).to_bytes(32, "little"),
+    (1).to_bytes(32, "little"),
+    (2**255 - 20).to_bytes(32, "little"),
+    bytes.fromhex("e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800"),
+    bytes.fromhex("5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157"),
+}
+
+
+class Refused(Exception):  # noqa: N818 - not a fault of this program
+    """A message or an agreement that breaks a rule of the document."""
+
+
+def need(held: bool, rule: str) -> None:
+    if not held:
+        raise Refused(rule)
+
+
+class Strict(Reader):
+    """A reader that refuses short input instead of failing an assertion."""
+
+    def take(self, count: int) -> bytes:
+        need(self.at + count <= len(self.data), "the input is too short")
+        return super().take(count)
+
+    def end(self) -> None:
+        need(self.at == len(self.data), "the input has extra bytes")
+
+    def real(self) -> float:
+        data = self.take(8)
+        value: float = struct.unpack("<d", data)[0]
+        need(abs(value) < float("inf") and data != struct.pack("<d", -0.0), "an f64 is finite and not negative zero")
+        return value
+
+
+def ascending(values: Sequence[Any]) -> bool:
+    return all(a < b for a, b in pairwise(values))
+
+
+def sign(identity: bytes, data: bytes) -> bytes:
+    return Ed25519PrivateKey.from_private_bytes(identity).sign(data)
+
+
+def verified(identity: bytes, signature: bytes, data: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, data)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def good_key(key: bytes) -> bool:
+    return int.from_bytes(key, "little") < 2**255 - 19 and key not in LOW_ORDER
+
+
+# --- section 2 -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Person:
+    id: int
+    identity: bytes
+    name: bytes
+    weight: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """One segment."""
+
+    name: bytes
+    shape: tuple[int, ...]
+    floats: int
+    clip: float
+    bound: int
+
+    @property
+    def length(self) -> int:
+        product = 1
+        for side in self.shape:
+            product *= side
+        return product
+
+    def frac_bits(self, clients: int) -> int:
+        def fits(f: int) -> bool:
+            most = Fraction(self.clip) * Fraction(2) ** f
+            return clients * most < 2**31 and clients * round(most) < 2**31
+
+        f = 200
+        while not fits(f):
+            f -= 1
+        return f
+
+    def most(self, clients: int) -> int:
+        """The largest absolute value of one encoded entry."""
+        return round(self.clip * 2.0 ** self.frac_bits(clients)) if self.floats else self.bound
+
+    def encode(self, values: Sequence[float], weight: float, clients: int) -> list[int]:
+        need(len(values) == self.length, "a part has the length of its segment")
+        if not self.floats:
+            need(all(abs(x) <= self.bound for x in values), "integers are within the bound")
+            return [int(x) % 2**32 for x in values]
+        scale = 2.0 ** self.frac_bits(clients)
+        limit = self.clip * scale
+        return [round(min(max(float(x) * (weight * scale), -limit), limit)) % 2**32 for x in values]
+
+    def decode(self, total: Sequence[int], clients: int) -> list[float]:
+        signed = [x - 2**32 if x >= 2**31 else x for x in total]
+        if not self.floats:
+            return list(signed)
+        return [float(x) * (1.0 / 2.0 ** self.frac_bits(clients)) for x in signed]
+
+
+NUMBERS = (  # fields of the terms that are single numbers, in three runs between the lists
+    (("first_round", "Q"), ("last_round", "Q")),
+    (("schedule", "B"), ("size", "I"), ("groupings", "H"), ("atom", "I"), ("groups", "B"), ("sample", "I")),
+    (("cell", "I"), ("degree", "I"), ("min_survivors", "I"), ("anonymity", "I")),
+)
+
+
+class Terms:
+    """The terms, read from their bytes."""
+
+    first_round: int
+    last_round: int
+    schedule: int
+    size: int
+    groupings: int
+    atom: int
+    groups: int
+    sample: int
+    min_survivors: int
+    anonymity: int
+
+    def __init__(self, data: bytes) -> None:
+        read = Strict(data)
+        need(read.number("B") == 2, "the version is 2")
+        self.name = read.blob()
+        self.members = read.many(lambda: Person(read.number("I"), read.take(32), read.blob(), read.number("I")))
+        self._numbers(read, 0)
+        self.segments = read.many(lambda: self._segment(read))
+        self._numbers(read, 1)
+        self.least_groups = read.number("I")
+        self.colluders, self.threshold = (read.many(lambda: read.number("I")) for _ in range(2))
+        self._numbers(read, 2)
+        self.max_leverage = read.real()
+        self.mode, self.memory = read.number("B"), read.number("B")
+        self.beacon = read.many(lambda: (read.number("Q"), read.number("Q"), read.take(32)))
+        self.predecessors = read.many(lambda: read.take(32))
+        read.end()
+        self.bytes, self.hash = data, H("terms", data)
+        self._check()
+
+    def _numbers(self, read: Reader, part: int) -> None:
+        for name, form in NUMBERS[part]:
+            setattr(self, name, read.number(form))
+
+    @staticmethod
+    def _segment(read: Strict) -> Part:
+        name, shape = read.blob(), tuple(read.many(lambda: read.number("I")))
+        return Part(name, shape, read.number("B"), read.real(), read.number("I"))
+
+    def _check(self) -> None:
+        need(bool(self.name), "the agreement has a name")
+        for text in (self.name, *(m.name for m in self.members), *(p.name for p in self.segments)):
+            try:
+                need(len(text.decode()) <= 200 and text.decode().isprintable(), "a name is printable")
+            except UnicodeDecodeError:
+                raise Refused("a name is UTF-8") from None
+        need(ascending([member.id for member in self.members]), "ids are strictly ascending")
+        parts = [part.name for part in self.segments]
+        for differing in ([m.identity for m in self.members], [m.name for m in self.members if m.name], parts):
+            need(len(set(differing)) == len(differing), "identities and names differ")
+        need(all(parts) or len(parts) == 1, "only a single segment has no name")
+        need(all(member.weight >= 1 for member in self.members), "weights are at least 1")
+        need(self.first_round <= self.last_round < 2**63, "the last round is not below the first")
+        need(self.schedule <= ATOMS and self.groups <= 1 and self.mode <= 1 and self.memory <= 1, "a known number")
+        need(max(len(self.colluders), len(self.threshold), len(self.beacon)) <= 1, "at most one")
+        need(bool(self.atom) == (self.schedule == ATOMS), "an atom only for the schedule of atoms")
+        for part in self.segments:
+            need(part.floats <= 1 and (not part.bound if part.floats else not part.clip), "a clip or a bound")
+
+    @property
+    def ids(self) -> list[int]:
+        return [member.id for member in self.members]
+
+    def member(self, who: int) -> Person:
+        found: Person = next(member for member in self.members if member.id == who)
+        return found
+
+    @property
+    def length(self) -> int:
+        return sum(part.length for part in self.segments)
+
+
+class Agreement:
+    """Terms and the origin of the seed, checked; and every member's signature."""
+
+    def __init__(self, data: bytes, signatures: Mapping[int, bytes]) -> None:
+        read = Strict(data)
+        self.terms = Terms(read.blob())
+        need(not self.terms.beacon, "a seed from a pulse is not in this implementation")
+        need(read.number("B") == 0, "the terms ask for a ceremony")
+        commitments = read.many(lambda: (read.number("I"), read.take(32), read.take(64)))
+        reveals = read.many(lambda: (read.number("I"), read.take(32), read.take(64)))
+        read.end()
+        self.bytes, self.fingerprint = data, H("agreement", data)
+        self.seed = self._ceremony(commitments, reveals)
+        self._drawn: dict[int, list[Grouping]] = {}
+        need(sorted(signatures) == self.terms.ids, "every member signs the agreement")
+        for who, signature in signatures.items():
+            need(self.signed(who, signature, "agreement", u32(who)), f"the agreement's signature of {who}")
+
+    def signed(self, who: int, signature: bytes, what: str, *parts: bytes) -> bool:
+        """Whether this is a member's signature over a label, the fingerprint and these parts."""
+        data = label(f"sign-{what}") + self.fingerprint + b"".join(parts)
+        return verified(self.terms.member(who).identity, signature, data)
+
+    def _ceremony(self, commitments: list[tuple[int, bytes, bytes]], reveals: list[tuple[int, bytes, bytes]]) -> bytes:
+        terms = self.terms
+        roster = b"".join(who.to_bytes(4, "big") for who in terms.ids)
+        shown = H("commitments", terms.hash, many(u32(who) + value + proof for who, value, proof in commitments))
+        for told in (commitments, reveals):
+            need([who for who, *_ in told] == terms.ids, "every member once, by ascending id")
+        for (who, commitment, first), (_, contribution, second) in zip(commitments, reveals, strict=True):
+            identity = terms.member(who).identity
+            statement = label("sign-commitment") + terms.hash + u32(who) + commitment
+            need(verified(identity, first, statement), f"the commitment's signature of {who}")
+            statement = label("sign-reveal") + terms.hash + shown + u32(who) + contribution
+            need(verified(identity, second, statement), f"the reveal's signature of {who}")
+            made = framed("seed-contribution-commitment", terms.hash, roster, who.to_bytes(4, "big"), contribution)
+            need(made == commitment, f"{who} reveals what it committed to")
+        return framed("training-seed", terms.hash, roster, *(contribution for _, contribution, _ in reveals))
+
+    # --- section 3
+
+    def _shuffle(self, items: Sequence[Any], when: int, purpose: str, index: int = 0) -> list[Any]:
+        numbers = (when.to_bytes(8, "big"), index.to_bytes(8, "big"))
+        key = framed("schedule", purpose.encode("ascii"), *numbers, self.seed)
+
+        def words() -> Iterable[int]:
+            counter = 0
+            while True:
+                yield from struct.unpack(">4Q", sha256(key + counter.to_bytes(8, "big")).digest())
+                counter += 1
+
+        return fisher_yates(items, words())
+
+    def groupings(self, t: int) -> list[Grouping]:
+        """The groups of a round, by grouping."""
+        if t not in self._drawn:
+            self._drawn[t] = self._draw(t)
+        return self._drawn[t]
+
+    def _draw(self, t: int) -> list[Grouping]:
+        terms = self.terms
+        need(terms.first_round <= t <= terms.last_round, "the round is in the agreement")
+        m, ids = terms.size, terms.ids
+        count = (terms.sample or len(ids)) // m
+        if terms.schedule == FIXED:
+            return self._sampled(self._cut(ids, 0, len(ids) // m), t)
+        if terms.schedule == RANDOM:
+            return self._cut(ids, t + 1, count)
+        if terms.schedule == TRANSVERSAL:
+            seats = self._shuffle(sorted(self._shuffle(ids, t + 1, "lot")[: count * m]), t + 1, "transversal")
+            return [
+                [tuple(sorted(seats[a * count + (k - r * a) % count] for a in range(m))) for k in range(count)]
+                for r in range(terms.groupings)
+            ]
+        k = terms.atom
+        order = self._shuffle(ids, 0, "atoms")
+        atoms = [tuple(sorted(order[i : i + k])) for i in range(0, len(order) // k * k, k)]
+        seated = sorted(self._shuffle(atoms, t + 1, "lot")[: count * m // k])
+        drawn = []
+        for r in range(terms.groupings):
+            flat = [who for atom in self._shuffle(seated, t + 1, "grouping", r) for who in atom]
+            drawn.append([tuple(sorted(flat[g * m : (g + 1) * m])) for g in range(count)])
+        return drawn
+
+    def _cut(self, ids: Sequence[int], when: int, count: int) -> list[Grouping]:
+        m, drawn = self.terms.size, []
+        lot = sorted(self._shuffle(ids, when, "lot")[: count * m])
+        for r in range(self.terms.groupings):
+            order = self._shuffle(lot, when, "grouping", r)
+            drawn.append([tuple(sorted(order[g * m : (g + 1) * m])) for g in range(count)])
+        return drawn
+
+    def _sampled(self, groupings: list[Grouping], t: int) -> list[Grouping]:
+        if not self.terms.sample:
+            return groupings
+        sets: list[set[int]] = []
+        for group in (set(group) for grouping in groupings for group in grouping):
+            touching = [other for other in sets if other & group]
+            sets = [other for other in sets if not other & group] + [group.union(*touching)]
+        left, taken = self.terms.sample, set[int]()
+        for connected in self._shuffle(sorted(tuple(sorted(one)) for one in sets), t + 1, "sample"):
+            if len(connected) <= left:
+                left -= len(connected)
+                taken |= set(connected)
+        return [[group for group in grouping if set(group) <= taken] for grouping in groupings]
+
+    def groups(self, t: int) -> dict[Group, tuple[int, ...]]:
+        """The members of every group (r, g) of a round."""
+        return {(r, g): group for r, row in enumerate(self.groupings(t)) for g, group in enumerate(row)}
+
+    def of(self, who: int, t: int) -> list[Group]:
+        return [group for group, members in self.groups(t).items() if who in members]
+
+    # --- section 4
+
+    def encode(self, who: int, update: Update) -> list[int]:
+        terms = self.terms
+        need(len(update) == len(terms.segments), "one part per segment")
+        weight = terms.member(who).weight * len(terms.members) / sum(member.weight for member in terms.members)
+        parts = zip(terms.segments, update, strict=True)
+        return [x for part, values in parts for x in part.encode(values, weight, terms.size)]
+
+    def decode(self, total: Sequence[int]) -> list[list[float]]:
+        values, at = [], 0
+        for part in self.terms.segments:
+            values.append(part.decode(total[at : at + part.length], self.terms.size))
+            at += part.length
+        return values
+
+    # --- section 6
+
+    def context_hash(self, data: bytes, context: bytes) -> bytes:
+        return H("context", blob(data), blob(context))
+
+    def seen(self, t: int, group: Group, keys: Mapping[int, bytes], summed: Sequence[int]) -> bytes:
+        r, g = group
+        return H("group-adverts", self.fingerprint, u64(t), u32(r), u32(g), *(u32(w) + keys[w] for w in summed))
+
+    def answer_hash(self, fields: bytes, vectors: Sequence[bytes]) -> bytes:
+        """`fields` are those of the answer before its signature."""
+        shown = fields + bytes(64) + u32(0) + u32(0)
+        return H("answer", self.fingerprint, shown, H("answer-vectors", *(sha256(v).digest() for v in vectors)))
+
+    def mask_key(self, secret: bytes, t: int, context: bytes, r: int, one: tuple[int, bytes], other: Any) -> bytes:
+        (low, low_key), (high, high_key) = sorted((one, other))
+        pair = u32(low) + low_key + u32(high) + high_key
+        return hkdf(secret, label("group-mask") + self.fingerprint + u64(t) + context + u32(r) + pair, 16)
+
+    # --- section 7, what client and server share
+
+    def is_flat(self, t: int) -> bool:
+        return len(self.groups(t)) == 1
+
+    def no_releases(self, t: int) -> bool:
+        return self.is_flat(t) and self.terms.memory == 0
+
+    def summed(self, t: int, group: Group, released: set[int]) -> list[int]:
+        """The members of a group that are summed."""
+        terms, members = self.terms, list(self.groups(t)[group])
+        left = [who for who in members if who not in released]
+        if not self.is_flat(t) or len(left) < max(2, terms.anonymity, terms.min_survivors):
+            return members
+        squares = [terms.member(who).weight ** 2 for who in left]
+        return left if Fraction(max(squares), sum(squares)) <= terms.max_leverage + 1e-9 else members
+
+
+# --- section 5 -------------------------------------------------------------------------------------------
+
+Advert = tuple[int, int, bytes, bytes]  # sender, round, key, signature
+Release = tuple[int, int, bytes]  # sender, round, signature
+
+
+def opened(data: bytes, kind: int) -> Strict:
+    need(data[:2] == bytes((2, kind)), "version 2 and the type of the message")
+    return Strict(data[2:])
+
+
+def read_advert(read: Reader) -> Advert:
+    return read.number("I"), read.number("Q"), read.take(32), read.take(64)
+
+
+def read_release(read: Reader) -> Release:
+    return read.number("I"), read.number("Q"), read.take(64)
+
+
+def advert_bytes(advert: Advert) -> bytes:
+    sender, t, key, signature = advert
+    return u32(sender) + u64(t) + key + signature
+
+
+def release_bytes(release: Release) -> bytes:
+    sender, t, signature = release
+    return u32(sender) + u64(t) + signature
+
+
+@dataclass
+class Start:
+    """A decoded Round."""
+
+    fingerprint: bytes
+    round: int
+    data: bytes
+    groups: list[Group]
+    adverts: list[Advert]
+    releases: list[Release]
+
+    @classmethod
+    def read(cls, data: bytes) -> "Start":
+        read = opened(data, ROUND)
+        start = cls(
+            read.take(32),
+            read.number("Q"),
+            read.blob(),
+            read.rows(),
+            read.many(lambda: read_advert(read)),
+            read.many(lambda: read_release(read)),
+        )
+        read.end()
+        need(ascending(start.groups), "groups are strictly ascending")
+        return start
+
+    def wire(self) -> bytes:
+        return (
+            u8(2) + u8(ROUND) + self.fingerprint + u64(self.round) + blob(self.data) + rows(self.groups)
+            + many(map(advert_bytes, self.adverts)) + many(map(release_bytes, self.releases))
+        )  # fmt: skip
+
+
+@dataclass
+class Reply:
+    """A decoded Answer."""
+
+    sender: int
+    round: int
+    context: bytes
+    groups: list[Group]
+    seen: list[bytes]
+    previous: bytes
+    adverts: list[Advert]
+    signature: bytes
+    vectors: list[bytes]
+
+    @classmethod
+    def read(cls, data: bytes) -> "Reply":
+        read = opened(data, ANSWER)
+        numbers = read.number("I"), read.number("Q"), read.take(32), read.rows(), read.many(lambda: read.take(32))
+        rest = read.take(32), read.many(lambda: read_advert(read)), read.take(64)
+        height, width = read.number("I"), read.number("I")
+        vectors = [read.take(4 * width) for _ in range(height)]
+        read.end()
+        reply = cls(*numbers, *rest, vectors)
+        need(ascending(reply.groups), "groups are strictly ascending")
+        need(len(reply.adverts) <= MOST_AHEAD, "at most three adverts")
+        return reply
+
+    def fields(self) -> bytes:
+        head = u32(self.sender) + u64(self.round) + self.context + rows(self.groups) + many(self.seen)
+        return head + self.previous + many(map(advert_bytes, self.adverts))
+
+    def wire(self) -> bytes:
+        width = len(self.vectors[0]) // 4 if self.vectors else 0
+        shape = u32(len(self.vectors)) + u32(width)
+        return u8(2) + u8(ANSWER) + self.fields() + self.signature + shape + b"".join(self.vectors)
+
+
+# --- section 7 -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Client:
+    """One member. `slots` is its exclusive storage by name, `spool` its stored answers by hash."""
+
+    id: int
+    identity: bytes
+    agreement: Agreement
+    draw: Draw
+    slots: dict[str, bytes] = field(default_factory=dict)
+    spool: dict[bytes, bytes] = field(default_factory=dict)
+    keys: dict[int, bytes] = field(default_factory=dict)
+    last: int | None = None
+    previous: bytes = bytes(32)
+
+    def _expect(self, fingerprint: bytes, t: int) -> None:
+        need(fingerprint == self.agreement.fingerprint, "the fingerprint is my agreement's")
+        need(bool(self.agreement.of(self.id, t)), "I am seated")
+
+    def _sign(self, what: str, *parts: bytes) -> bytes:
+        return sign(self.identity, label(f"sign-{what}") + self.agreement.fingerprint + b"".join(parts))
+
+    def _advert(self, t: int) -> Advert:
+        key = public_of(self.keys[t])
+        return self.id, t, key, self._sign("advert", u64(t), u32(self.id), key)
+
+    def slot(self, t: int) -> str:
+        public = self.agreement.terms.member(self.id).identity
+        return "v2-" + H("answer-record", public, self.agreement.fingerprint, u64(t)).hex()
+
+    def hello(self, data: bytes) -> bytes:
+        read = opened(data, HELLO)
+        fingerprint, t = read.take(32), read.number("Q")
+        read.end()
+        self._expect(fingerprint, t)
+        need(self.last is None or t > self.last, "the round comes after the last one answered")
+        self.keys = {when: key for when, key in self.keys.items() if t <= when <= t + MOST_AHEAD}
+        if t not in self.keys:
+            self.keys[t] = self.draw(32)
+        return u8(2) + u8(ADVERT) + advert_bytes(self._advert(t))
+
+    def release(self, t: int) -> bytes:
+        agreement = self.agreement
+        need(not agreement.no_releases(t), "a flat sum with memory = training has no releases")
+        need(self.slots.setdefault(self.slot(t), b"release ") == b"release ", "the round was answered")
+        if self.last is None or t > self.last:
+            self.last = t
+            self.keys = {when: key for when, key in self.keys.items() if when > t}
+        return u8(2) + u8(RELEASE) + release_bytes((self.id, t, self._sign("release", u64(t), u32(self.id))))
+
+    def answer(self, data: bytes, context: bytes, update: Update) -> bytes | None:
+        """The answer to a Round, or None if no group can be answered."""
+        agreement, start = self.agreement, Start.read(data)
+        t = start.round
+        self._expect(start.fingerprint, t)  # 1
+        if self.last is not None and t <= self.last:  # 2
+            record = self.slots.get(self.slot(t), b"")
+            need(t == self.last and record.startswith(b"answer "), "the round is a new one, or the last one answered")
+            return self.spool[record.removeprefix(b"answer ")]
+        keys = self._keys(start)  # 3
+        released = self._released(start)
+        bound = agreement.context_hash(start.data, context)  # 4
+        encoded = agreement.encode(self.id, update)
+        answered: list[tuple[Group, bytes, bytes]] = []
+        for group in agreement.of(self.id, t):  # 5
+            summed = agreement.summed(t, group, released)
+            if group not in start.groups or not all(who in keys for who in summed):
+                continue
+            vector = self._masked(encoded, t, bound, group[0], keys, summed)  # 6
+            answered.append((group, agreement.seen(t, group, keys, summed), vector))
+        if not answered:
+            return None
+        made = self._reply(t, bound, answered)
+        name = agreement.answer_hash(made.fields(), made.vectors)
+        self.spool[name] = made.wire()
+        record = self.slots.setdefault(self.slot(t), b"answer " + name)  # 7
+        need(record.startswith(b"answer "), "the round was released")
+        self.keys = {when: key for when, key in self.keys.items() if when > t}  # 8
+        self.last, self.previous = t, record.removeprefix(b"answer ")
+        return self.spool[self.previous]
+
+    def _keys(self, start: Start) -> dict[int, bytes]:
+        """The keys that may be masked with, by member; my own is among them."""
+        agreement, t = self.agreement, start.round
+        need(ascending([advert[0] for advert in start.adverts]), "adverts are in ascending order, one each")
+        need(t in self.keys, "I have a key for this round")
+        mine = public_of(self.keys[t])
+        need(any(a[:3] == (self.id, t, mine) for a in start.adverts), "the advert under my id is mine")
+        keys = {self.id: mine}
+        for who, when, key, signature in start.adverts:
+            known = who != self.id and who in agreement.terms.ids and when == t and good_key(key)
+            if known and agreement.signed(who, signature, "advert", u64(t), u32(who), key):
+                keys[who] = key
+        return keys
+
+    def _released(self, start: Start) -> set[int]:
+        agreement, t, senders = self.agreement, start.round, [release[0] for release in start.releases]
+        need(ascending(senders), "releases are in ascending order")
+        need(not (senders and agreement.no_releases(t)), "a flat sum with memory = training has no releases")
+        for who, when, signature in start.releases:
+            need(who in agreement.terms.ids and who != self.id and when == t, "a release is another member's")
+            need(agreement.signed(who, signature, "release", u64(t), u32(who)), f"the release's signature of {who}")
+        return set(senders)
+
+    def _masked(
+        self, encoded: list[int], t: int, context: bytes, r: int, keys: Mapping[int, bytes], summed: Sequence[int]
+    ) -> bytes:
+        vector, me = encoded, (self.id, keys[self.id])
+        for who in summed:
+            if who != self.id:
+                secret = agree(self.keys[t], keys[who])
+                key = self.agreement.mask_key(secret, t, context, r, me, (who, keys[who]))
+                vector = add(vector, stream(key, len(vector)), 1 if self.id < who else -1)
+        return struct.pack(f"<{len(vector)}I", *vector)
+
+    def _reply(self, t: int, context: bytes, answered: Sequence[tuple[Group, bytes, bytes]]) -> Reply:
+        agreement, adverts = self.agreement, []
+        for later in range(t + 1, min(t + MOST_AHEAD, agreement.terms.last_round) + 1):
+            if agreement.of(self.id, later) and later not in self.keys:
+                self.keys[later] = self.draw(32)
+                adverts.append(self._advert(later))
+        groups, seen, vectors = (list(column) for column in zip(*answered, strict=True))
+        reply = Reply(self.id, t, context, groups, seen, self.previous, adverts, bytes(64), vectors)
+        name = agreement.answer_hash(reply.fields(), vectors)
+        reply.signature = sign(self.identity, label("sign-answer") + name)
+        return reply
+
+
+# --- section 8 -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Server:
+    """Begins rounds, takes answers and opens groups."""
+
+    agreement: Agreement
+    round: int | None = None
+    is_open: bool = False
+    next: int = 0
+    adverts: dict[tuple[int, int], Advert] = field(default_factory=dict)  # by round and member
+    releases: dict[tuple[int, int], Release] = field(default_factory=dict)
+    answers: dict[int, Reply] = field(default_factory=dict)
+    dropouts: dict[int, str] = field(default_factory=dict)
+    convicted: set[int] = field(default_factory=set)
+    complete: dict[Group, list[int]] = field(default_factory=dict)
+    data: bytes = b""
+    context: bytes = b""
+
+    def __post_init__(self) -> None:
+        self.next = self.agreement.terms.first_round
+
+    def hello(self, t: int) -> dict[int, bytes]:
+        """The Hello for every client of a round whose advert is missing."""
+        self.next = t
+        seated = sorted({who for members in self.agreement.groups(t).values() for who in members})
+        message = u8(2) + u8(HELLO) + self.agreement.fingerprint + u64(t)
+        return {who: message for who in seated if (t, who) not in self.adverts and (t, who) not in self.releases}
+
+    def receive(self, sender: int, data: bytes) -> str:
+        """Take a message of this sender: empty, or why it does not count."""
+        try:
+            kind = data[1] if len(data) > 1 else 0
+            {ADVERT: self._advert, ANSWER: self._answer, RELEASE: self._release}.get(kind, self._unknown)(sender, data)
+        except Refused as why:
+            if self.is_open and sender not in self.answers:
+                self.dropouts.setdefault(sender, str(why))
+            return str(why)
+        return ""
+
+    def _unknown(self, sender: int, data: bytes) -> None:
+        raise Refused("a message to the server")
+
+    def _advert(self, sender: int, data: bytes) -> None:
+        read = opened(data, ADVERT)
+        advert = read_advert(read)
+        read.end()
+        self._keep(sender, advert)
+
+    def _keep(self, sender: int, advert: Advert) -> None:
+        who, t, key, signature = advert
+        need(who == sender, "the sender is the one that the channel names")
+        if self.round is not None and t <= self.round:
+            return
+        need(t <= self.next + MOST_AHEAD, "an advert is at most three rounds ahead of the next")
+        need(bool(self.agreement.of(who, t)), "the sender is seated")
+        need(good_key(key), "the key is canonical and not of low order")
+        need(self.agreement.signed(who, signature, "advert", u64(t), u32(who), key), f"the signature of {who}")
+        self.adverts[t, who] = advert
+
+    def _release(self, sender: int, data: bytes) -> None:
+        read, agreement = opened(data, RELEASE), self.agreement
+        who, t, signature = release = read_release(read)
+        read.end()
+        need(who == sender, "the sender is the one that the channel names")
+        need(t <= self.next + MOST_AHEAD, "a release is at most three rounds ahead of the next")
+        need(not agreement.no_releases(t), "a flat sum with memory = training has no releases")
+        need(agreement.signed(who, signature, "release", u64(t), u32(who)), f"the signature of {who}")
+        if self.round is None or t > self.round:
+            self.releases[t, who] = release
+        elif t == self.round and who in self.answers:
+            self.convicted.add(who)
+
+    def begin(self, t: int, data: bytes, context: bytes) -> dict[int, bytes]:
+        """The Round for every client with a complete group; none: the round is skipped."""
+        agreement = self.agreement
+        self.round, self.data, self.context = t, data, agreement.context_hash(data, context)
+        self.is_open, self.next = True, t + 1
+        self.answers, self.dropouts, self.complete = {}, {}, {}
+        released = {who for when, who in self.releases if when == t}
+        for group in agreement.groups(t):
+            summed = agreement.summed(t, group, released)
+            if all((t, who) in self.adverts for who in summed):
+                self.complete[group] = summed
+        if len(self.complete) < agreement.terms.least_groups:
+            self.complete = {}
+        return {who: self._start(who, t) for who in sorted({w for summed in self.complete.values() for w in summed})}
+
+    def _start(self, who: int, t: int) -> bytes:
+        mine = self._complete_of(who)
+        mates = sorted({mate for group in mine for mate in self.complete[group]})
+        adverts = [self.adverts[t, mate] for mate in mates]
+        flat = self.agreement.is_flat(t)
+        releases = [self.releases[key] for key in sorted(self.releases) if key[0] == t and flat]
+        return Start(self.agreement.fingerprint, t, self.data, mine, adverts, releases).wire()
+
+    def _complete_of(self, who: int) -> list[Group]:
+        return [group for group, summed in self.complete.items() if who in summed]
+
+    def _answer(self, sender: int, data: bytes) -> None:
+        reply = Reply.read(data)
+        need(reply.sender == sender, "the sender is the one that the channel names")
+        if self.is_open:
+            self._judge(reply)
+        for advert in reply.adverts:
+            self._keep(sender, advert)
+        if self.is_open:
+            self._count(reply)
+
+    def _judge(self, reply: Reply) -> None:
+        agreement, t, who = self.agreement, self.round, reply.sender
+        assert t is not None
+        need(reply.round == t, "the round is this one")
+        need(reply.context == self.context, "the context is the server's")
+        mine = [group for group in self.complete if who in agreement.groups(t)[group]]
+        need(reply.groups == mine and bool(mine), "the groups are all the sender's complete ones")
+        length = 4 * agreement.terms.length
+        need(len(reply.vectors) == len(mine) and all(len(v) == length for v in reply.vectors), "the vectors' shape")
+        keys = {sender: advert[2] for (when, sender), advert in self.adverts.items() if when == t}
+        shown = [agreement.seen(t, group, keys, self.complete[group]) for group in mine]
+        need(reply.seen == shown, "the adverts are those that were sent")
+        statement = label("sign-answer") + agreement.answer_hash(reply.fields(), reply.vectors)
+        need(verified(agreement.terms.member(who).identity, reply.signature, statement), "the signature is valid")
+
+    def _count(self, reply: Reply) -> None:
+        who = reply.sender
+        if (reply.round, who) in self.releases:
+            self.convicted.add(who)
+            raise Refused("the round was released")
+        if who not in self.answers:
+            self.answers[who] = reply
+            self.dropouts.pop(who, None)
+        elif self.answers[who].wire() != reply.wire():
+            self.convicted.add(who)
+
+    def open(self) -> dict[Group, list[int]]:
+        """End the round: the sums of the groups that open, modulo 2^32; none: the round is skipped."""
+        self.is_open = False
+        sums = dict[Group, list[int]]()
+        for group, summed in self.complete.items():
+            if all(who in self.answers for who in summed):
+                total = [0] * self.agreement.terms.length
+                for reply in (self.answers[who] for who in summed):
+                    vector = reply.vectors[reply.groups.index(group)]
+                    total = add(total, struct.unpack(f"<{len(total)}I", vector))
+                if self._reachable(total, len(summed)):
+                    sums[group] = total
+        return sums if len(sums) >= self.agreement.terms.least_groups else {}
+
+    def _reachable(self, total: Sequence[int], clients: int) -> bool:
+        most = [
+            clients * part.most(self.agreement.terms.size)
+            for part in self.agreement.terms.segments
+            for _ in range(part.length)
+        ]
+        return all(min(x, 2**32 - x) <= limit for x, limit in zip(total, most, strict=True))
+
+    def contradictions(self, sums: Mapping[Group, Sequence[int]]) -> bool:
+        """Whether some linear relation between the opened groups' members does not hold between their sums."""
+        groups, ids = self.agreement.groups(self.round or 0), self.agreement.terms.ids
+        kept: list[tuple[list[Fraction], list[Fraction]]] = []
+        for group, total in sums.items():
+            row = [Fraction(who in groups[group]) for who in ids]
+            value = [Fraction(x - 2**32 if x >= 2**31 else x) for x in total]
+            for line, held in kept:
+                pivot = next(i for i, x in enumerate(line) if x)
+                factor = row[pivot] / line[pivot]
+                row = [a - factor * b for a, b in zip(row, line, strict=True)]
+                value = [a - factor * b for a, b in zip(value, held, strict=True)]
+            if any(row):
+                kept.append((row, value))
+            elif any(value):
+                return True
+        return False
+
+
+def found_agreement(
+    terms: bytes, identities: Mapping[int, bytes], contributions: Mapping[int, bytes]
+) -> tuple[bytes, dict[int, bytes]]:
+    """The agreement's bytes and all signatures, from every member's private key and contribution."""
+    name, members = H("terms", terms), sorted(identities)
+    roster = b"".join(who.to_bytes(4, "big") for who in members)
+    commitments = []
+    for who in members:
+        value = framed("seed-contribution-commitment", name, roster, who.to_bytes(4, "big"), contributions[who])
+        commitments.append(u32(who) + value + sign(identities[who], label("sign-commitment") + name + u32(who) + value))
+    shown = H("commitments", name, many(commitments))
+    reveals = []
+    for who in members:
+        told = u32(who) + contributions[who]
+        reveals.append(told + sign(identities[who], label("sign-reveal") + name + shown + told))
+    data = blob(terms) + u8(0) + many(commitments) + many(reveals)
+    fingerprint = H("agreement", data)
+    return data, {who: sign(identities[who], label("sign-agreement") + fingerprint + u32(who)) for who in members}
+
+
+def terms_bytes(
+    name: bytes, members: Sequence[Person], rounds: tuple[int, int], segments: Sequence[Part], **settings: Any
+) -> bytes:
+    """The bytes of terms for whole groups with a ceremony; `settings` are the other fields."""
+    people = [u32(m.id) + m.identity + blob(m.name) + u32(m.weight) for m in members]
+    parts = [
+        blob(p.name) + many(map(u32, p.shape)) + u8(p.floats) + struct.pack("<d", p.clip) + u32(p.bound)
+        for p in segments
+    ]
+    draws = u8(settings["schedule"]) + u32(settings["size"]) + u16(settings["groupings"]) + u32(settings["atom"])
+    draws += u8(0) + u32(settings["sample"]) + u32(settings["least_groups"])
+    survivors = many([]) + many([]) + u32(0) + u32(0)
+    policy = u32(settings["min_survivors"]) + u32(settings["anonymity"]) + struct.pack("<d", settings["max_leverage"])
+    policy += u8(settings["mode"]) + u8(settings["memory"])
+    head = u8(2) + blob(name) + many(people) + u64(rounds[0]) + u64(rounds[1]) + many(parts)
+    return head + draws + survivors + policy + many([]) + many(settings.get("predecessors", []))
