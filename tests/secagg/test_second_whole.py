@@ -267,11 +267,79 @@ def test_both_implementations_draw_the_same_groups_from_the_same_fingerprint(mad
         assert dict(agreement.groups(t)) == other.groups(t)
 
 
+def small(n: int, size: int, **changes: Any) -> Terms:
+    """Terms without a policy that could refuse them."""
+    given: dict[str, Any] = {
+        "name": "small",
+        "members": tuple(Member(v, identity_of(v).public) for v in range(n)),
+        "segments": (COUNTS,),
+        "schedule": Schedule(name="random", size=size, groupings=2 if size < n else 1),
+        "last_round": 3,
+        "policy": Policy(anonymity=2, max_leverage=1.0, mode=REPORT_EVEN_IF_EXPOSED, memory="round"),
+    }
+    return Terms(**given | changes)
+
+
+def begun(made: Terms, t: int) -> tuple[dict[int, TwoClients], TwoServers, dict[int, bytes]]:
+    """Clients and servers after the first messages of a round."""
+    agreements = both_agreements(made)
+    clients, servers = {v: TwoClients(agreements, v) for v in made.ids}, TwoServers(agreements)
+    for v, message in servers.hello(t).items():
+        assert servers.receive(v, clients[v].hello(message))
+    return clients, servers, servers.begin(t, b"model", b"")
+
+
+@pytest.mark.parametrize(("weights", "left"), [((1, 1, 1, 1), True), ((1, 1, 1, 5), True), ((1, 1, 5, 1), False)])
+def test_released_members_leave_a_flat_sum_if_the_policy_is_kept(weights: tuple[int, ...], left: bool) -> None:
+    members = tuple(Member(v, identity_of(v).public, weight=w) for v, w in enumerate(weights))
+    policy = Policy(anonymity=3, max_leverage=1 / 3, mode=REPORT_EVEN_IF_EXPOSED, memory="round")
+    made = small(4, 4, members=members, policy=policy)
+    agreements, rng = both_agreements(made), random.Random(3)
+    clients, servers = {v: TwoClients(agreements, v) for v in made.ids}, TwoServers(agreements)
+    release = clients[3].release(0)
+    assert release is not None
+    assert servers.receive(3, release)
+    for v, message in servers.hello(0).items():
+        assert v != 3
+        servers.receive(v, clients[v].hello(message))
+    for v, message in servers.begin(0, b"", b"").items():
+        answer = clients[v].answer(message, b"", update_of(made, rng))
+        assert answer is not None
+        assert servers.receive(v, answer)
+    opened = servers.close().groups
+    assert [group.members for group in opened.values()] == ([(0, 1, 2)] if left else [])
+
+
+def test_two_answers_to_one_round_convict_their_sender() -> None:
+    made, rng = small(4, 2), random.Random(4)
+    clients, servers, rounds = begun(made, 0)
+    two = second_whole.Client(1, private_of(1), clients[1].second.agreement, Drbg(b"another"))
+    two.keys = dict(clients[1].second.keys)
+    for answer in (clients[1].answer(rounds[1], b"", update_of(made, rng)), two.answer(rounds[1], b"", [[1, 2, 3]])):
+        assert answer is not None
+        assert servers.receive(1, answer)
+    assert set(servers.close().blamed) == {1}
+
+
+def test_different_vectors_to_two_groups_are_reported() -> None:
+    made, rng = small(4, 2), random.Random(5)
+    t = next(t for t in made.rounds if len(set(both_agreements(made)[1].groups(t).values())) == 4)
+    clients, servers, rounds = begun(made, t)
+    for v, message in rounds.items():
+        answer = clients[v].answer(message, b"", update_of(made, rng))
+        assert answer is not None
+        if v == 2:
+            reply = second_whole.Reply.read(answer)
+            reply.vectors[1] = bytes([reply.vectors[1][0] ^ 1]) + reply.vectors[1][1:]
+            name = clients[v].second.agreement.answer_hash(reply.fields(), reply.vectors)
+            reply.signature = second_whole.sign(private_of(v), second_whole.label("sign-answer") + name)
+            answer = reply.wire()
+        assert servers.receive(v, answer)
+    assert len(servers.close().inconsistent) == 1
+
+
 def test_fixed_groupings_that_connect_members_are_sampled_as_documented() -> None:
-    members = tuple(Member(v, identity_of(v).public) for v in range(24))
-    schedule = Schedule(name="fixed", size=2, groupings=2)
-    policy = Policy(anonymity=2, max_leverage=1.0, mode=REPORT_EVEN_IF_EXPOSED)
-    made = Terms(name="s", members=members, segments=(ONE,), schedule=schedule, last_round=9, sample=12, policy=policy)
+    made = small(24, 2, name="sample 7", schedule=Schedule(name="fixed", size=2, groupings=2), last_round=9, sample=12)
     agreement, other = both_agreements(made)
     drawn = [other.groups(t) for t in made.rounds]
     assert drawn == [dict(agreement.groups(t)) for t in made.rounds]
