@@ -301,11 +301,8 @@ def view_statement(seen: Transcript, sender: ClientId, client: ClientId) -> byte
 def agree_on_survivors(seen: Transcript, present: Sequence[Party]) -> None:
     """Stage 3. Each client checks that all of U3 signed the same U2, and signs U3 and what the audit lets open."""
     plan = seen.plan
-    for v in plan.too_few_in_atom(seen.masked):
-        del seen.masked[v]
-    seen.enough(seen.masked)
     survivors = sorted(seen.masked)
-    seen.opened = tuple(sorted(plan.audit(survivors).opened))
+    seen.opened = tuple(sorted(plan.audit(plan.summed(survivors)).opened))
     ids = little(len(survivors)) + b"".join(map(little, survivors))
     groups = little(len(seen.opened)) + b"".join(little(r, 2) + little(g) for r, g in seen.opened)
     for party in [p for p in present if p.id in seen.masked]:
@@ -320,27 +317,31 @@ def agree_on_survivors(seen: Transcript, present: Sequence[Party]) -> None:
 
 
 def unmask(seen: Transcript, present: Sequence[Party], modulus: int, expand: Expand) -> None:
-    """Stage 4. Clients give shares of the seeds of U3 and of the mask keys of U2 minus U3, never both of one.
+    """Stage 4. Clients give their own seeds, and shares of the seeds of U3 and of the mask keys of U2 minus U3.
 
     Then the server rebuilds the secrets of the groups to open, and removes the masks from their sums.
     """
     plan, helpers = seen.plan, [p for p in present if p.id in seen.endorsements]
     seen.enough(helpers)
+    summed = frozenset(plan.summed(seen.masked))
+    own = {(p.id, r + 1): seed for p in helpers if p.id in summed for r, seed in enumerate(p.seeds)}
 
     def rebuild(owner: ClientId, secret: int) -> bytes:
+        if (owner, secret) in own:
+            return own[owner, secret]
         points = {plan.index[p.id]: p.held[owner][secret] for p in helpers if owner in p.held}
         return little(combine(dict(sorted(points.items())[: plan.t])), 32)
 
     for r, g in seen.opened:
         group = plan.group((r, g))
-        alive = [v for v in group if v in seen.masked]
+        alive = [v for v in group if v in summed]
         total = [0] * plan.length
         for v in alive:
             place = [grouping for grouping, _ in plan.groups_of[v]].index(r)
             total = add(total, seen.masked[v][place], 1, modulus)
-            own = self_key(rebuild(v, r + 1), plan.hash, v, r)
-            total = add(total, expand(own, plan.length), -1, modulus)
-        for dropout in [v for v in group if v in seen.dealers and v not in seen.masked]:
+            key = self_key(rebuild(v, r + 1), plan.hash, v, r)
+            total = add(total, expand(key, plan.length), -1, modulus)
+        for dropout in [v for v in group if v in seen.dealers and v not in summed]:
             private = rebuild(dropout, 0)
             for v in [v for v in alive if v in plan.peers(dropout)]:
                 key = pairwise_key(agree(private, seen.adverts[v].mask), plan.hash, v, dropout, r)

@@ -325,13 +325,17 @@ class Plan:
         # audit: weights-over-all-members
         return self.weight_of[client] * (self.members or len(self.ids)) / (self.total_weight or sum(self.weights))
 
-    def too_few_in_atom(self, survivors: Collection[ClientId]) -> tuple[ClientId, ...]:
-        """Survivors whose atom is too small for the policy. They leave U3, so that their groups can open."""
+    def in_broken_atoms(self, survivors: Collection[ClientId]) -> tuple[ClientId, ...]:
+        """Survivors whose atom has lost a client. They are not summed: only whole atoms are, in every round."""
         survivors = ids("survivors", survivors, self.identities)
         if not self.policy.enforced:
             return ()
-        kept = keep_whole_atoms(self.atoms, survivors, self.policy.anonymity)
+        kept = keep_whole_atoms(self.atoms, survivors, self.schedule.atom)
         return tuple(sorted(set(survivors) - set(kept)))
+
+    def summed(self, survivors: Collection[ClientId]) -> tuple[ClientId, ...]:
+        """U3: the survivors whose vectors are summed, ascending. Without atoms these are all survivors."""
+        return tuple(sorted(set(survivors).difference(self.in_broken_atoms(survivors))))
 
     def audit(self, survivors: Collection[ClientId]) -> Verdict:
         """What the sums of these survivors would reveal, and which groups the policy allows to open."""

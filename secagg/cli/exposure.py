@@ -93,7 +93,7 @@ class Case:
         dropouts, colluders = self.order[: self.dropped], self.order[self.dropped :][: self.colluders]
         survivors = frozenset(roster).difference(dropouts)
         if enforce and atoms:
-            survivors = keep_whole_atoms(atoms, survivors, self.policy.anonymity)
+            survivors = keep_whole_atoms(atoms, survivors, schedule.atom)
         return audit(
             schedule.draw(roster, self.seed, self.round),
             survivors,

@@ -62,6 +62,11 @@ class FixedPoint:
     def scale(self) -> float:
         return 2.0**self.frac_bits
 
+    @property
+    def largest(self) -> int:
+        """The largest magnitude of an encoded value."""
+        return round(self.clip * self.scale)
+
     def encode(self, update: npt.ArrayLike, *, weight: float = 1.0, out: Ring32 | None = None) -> tuple[Ring32, int]:
         """The code of update * weight, and the number of clipped values, which is private to the caller.
 
@@ -114,6 +119,11 @@ class Integers:
             raise UsageError(
                 f"the sum of {self.clients} integers of ±{self.bound} could wrap mod 2^32; give floats, or smaller ones"
             )
+
+    @property
+    def largest(self) -> int:
+        """The largest magnitude of an encoded value."""
+        return self.bound
 
     def encode(self, update: npt.ArrayLike, *, weight: float = 1.0, out: Ring32 | None = None) -> tuple[Ring32, int]:
         """The code of integers of any width, and 0: an integer outside ±bound is an error."""

@@ -9,9 +9,11 @@ is being handled, and only success leaves it, so the server cannot retry a refus
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
+from threading import RLock
 from typing import Final
 
 import numpy as np
@@ -20,36 +22,22 @@ from secagg import codec, labels
 from secagg.agreement.plan import Plan, roster_hash
 from secagg.arguments import MOST_ID, MOST_ROUND, drawn, raw, whole
 from secagg.codec import BUFFERS, Buffer
-from secagg.crypto import box, hashtree, shamir
-from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, AgreementKey, Identity
+from secagg.crypto import box, shamir
+from secagg.crypto.keys import KEY_BYTES, AgreementKey, Identity, digest
 from secagg.crypto.segments import Update
-from secagg.errors import AlreadyUsed, PeerError, PlanRefused, SecAggError, UsageError
+from secagg.errors import AlreadyUsed, JournalError, PeerError, PlanRefused, SecAggError, UsageError
 from secagg.kernels.threads import thread_count
-from secagg.protocol import client_state, messages, transcript
+from secagg.protocol import client_checks, client_state, messages, transcript, wire
 from secagg.protocol.cache import Cache, NoCache
-from secagg.protocol.client_checks import (
-    check_adverts,
-    check_application,
-    check_dealers,
-    check_endorsements,
-    check_survivors,
-)
-from secagg.protocol.client_state import OPENING, ClientMemory, Opening, State
-from secagg.protocol.dealing import HeldShares, nonces_of, open_boxes, share_hashes
+from secagg.protocol.client_state import OPENING, ClientMemory, FromApplication, Opening, State
+from secagg.protocol.dealing import deal, open_boxes
 from secagg.protocol.floors import Floors
-from secagg.protocol.journal import Journal, record_name
+from secagg.protocol.giving import own_seeds_and_shares
+from secagg.protocol.journal import Journal, load, record_name, store
 from secagg.protocol.masking import masked_vectors
+from secagg.protocol.rounds import claim_round
 from secagg.protocol.wire import decode
 from secagg.types import ClientId, Entropy, Ring32, u32
-
-
-@dataclass(frozen=True, slots=True)
-class FromApplication:
-    """What the application passes along with a message."""
-
-    context: bytes
-    encoded: tuple[Ring32, int] | None = field(repr=False)  # with the number of clipped coordinates
-    out: Ring32 | None
 
 
 class Client:
@@ -80,7 +68,7 @@ class Client:
         cache: Cache | None = None,
         threads: int | None = None,
     ) -> None:
-        check_application(identity, floors, journal, entropy, cache)
+        client_checks.check_application(identity, floors, journal, entropy, cache)
         me, round, _ = whole("me", me, 0, MOST_ID), whole("round", round, 0, MOST_ROUND), thread_count(threads)
         # audit: client-on-pinned-roster
         if identity.public != {m.id: m.identity for m in floors.roster}.get(me):
@@ -101,7 +89,9 @@ class Client:
     ) -> None:
         self._memory, self._identity, self._floors, self._journal = memory, identity, floors, journal
         self._entropy, self._cache, self._threads = entropy, cache or NoCache(), threads
+        self._lock = RLock()
         self._plan: Plan | None = None
+        self._answer: messages.ToServer | None = None
         self._agreed: dict[ClientId, bytes] = {}  # channel secrets, so that each is computed once
 
     def __repr__(self) -> str:
@@ -135,6 +125,10 @@ class Client:
 
     def hello(self) -> messages.KeyAdvert:
         """Stage 0: advertise two fresh, signed keys. They serve only the first plan that is accepted."""
+        with self._lock, self._ends_forgotten():
+            return self._hello()
+
+    def _hello(self) -> messages.KeyAdvert:
         before, self._memory.state = self.state, State.FAILED
         if before is not State.NEW:  # audit: hello-once
             raise UsageError(f"hello() begins a run and is called once; this client is {before.name}")
@@ -144,7 +138,11 @@ class Client:
             self._floors.training_id, memory.round, roster_hash(self._floors.roster), unsigned
         )
         advert = replace(unsigned, signature=self._identity.sign(statement))
-        self._take_step()  # audit: hello-claims-step
+        try:
+            self._take_step()  # audit: hello-claims-step
+        except JournalError:
+            memory.state = before
+            raise
         memory.state = State.ADVERTISED
         return advert
 
@@ -160,9 +158,48 @@ class Client:
 
         Pass `context` (which the application computed itself) with the KeyList, and `update` with the
         Bundle; `out` may then be memory for the masked vectors: uint32, one row per grouping.
+        A duplicate of the message answered last gets the same answer again. Masked vectors are kept for that in this
+        object, unless they are in `out`; they are not saved.
         """
         if not isinstance(message, (*_FROM_SERVER, *BUFFERS)):
             raise UsageError(f"expected bytes or a message class, got {type(message).__name__}")
+        data = bytes(message) if isinstance(message, BUFFERS) else wire.encode(message)
+        mark = digest(labels.ANSWERED, data)
+        with self._lock:  # audit: client-one-thread-at-a-time
+            if (mark,) == self._memory.answered and self.state is not State.FAILED:  # audit: duplicate-same-answer
+                return self._answer_again()
+            with self._ends_forgotten():
+                reply = self._receive(message, update, context, out)
+                self._remember(mark, reply, kept=out is None)
+            return reply
+
+    @contextmanager
+    def _ends_forgotten(self) -> Iterator[None]:
+        """Drop the secrets as soon as the run is over."""
+        try:
+            yield
+        finally:
+            if self.state in (State.FAILED, State.DONE):
+                self._forget_secrets()  # audit: secrets-dropped-at-end
+
+    def _forget_secrets(self) -> None:
+        client_state.forget_secrets(self._memory)
+        self._agreed.clear()
+        for cached in ("_channel_key", "_mask_key"):
+            self.__dict__.pop(cached, None)
+
+    def _remember(self, mark: bytes, reply: messages.ToServer, *, kept: bool) -> None:
+        self._memory.answered = (mark,)
+        self._answer = reply if kept or not isinstance(reply, messages.MaskedInput) else None
+
+    def _answer_again(self) -> messages.ToServer:
+        if self._answer is None:
+            raise UsageError("this message was answered; send that answer again, its masked vectors are not kept here")
+        return self._answer
+
+    def _receive(
+        self, message: messages.ToClient | Buffer, update: Update | None, context: bytes, out: Ring32 | None
+    ) -> messages.ToServer:
         before, self._memory.state = self.state, State.FAILED  # audit: violation-ends-run
         if isinstance(message, BUFFERS):
             message = decode(message)  # type: ignore[assignment]
@@ -176,8 +213,12 @@ class Client:
         if step is None:
             raise PeerError(f"{type(message).__name__} not expected in state {before.name}")
         handler, after = step
-        reply = handler(self, message, given)
-        self._take_step()  # audit: step-claimed-first
+        try:
+            reply = handler(self, message, given)
+            self._take_step()  # audit: step-claimed-first
+        except JournalError:
+            self._memory.state = before  # nothing was sent: the application may repair the journal and try again
+            raise
         self._memory.state = after
         return reply
 
@@ -193,12 +234,10 @@ class Client:
     def _take_step(self) -> None:
         """Record this transition, so that a copy of this client cannot take it as well."""
         memory = self._memory
+        name = record_name(labels.STEP_RECORD, memory.instance, u32(memory.step + 1))
+        if store(self._journal, name, b"") is not None:  # audit: step-taken-once
+            raise AlreadyUsed(f"client {memory.me}: step {memory.step + 1} of this run was already taken")
         memory.step += 1
-        name = record_name(labels.STEP_RECORD, memory.instance, u32(memory.step))
-        if self._journal.create(name, b"") is not None:  # audit: step-taken-once
-            raise AlreadyUsed(f"client {memory.me}: step {memory.step} of this run was already taken")
-
-    # --- stage 1 -------------------------------------------------------------------------------------
 
     def _deal(self, message: messages.KeyList, given: FromApplication) -> messages.Dealing:
         """Check plan and keys; share the mask key and one fresh seed per grouping with every peer.
@@ -207,34 +246,21 @@ class Client:
         """
         plan = self._accept(message, given.context)
         my_keys = (self._channel_key.public, self._mask_key.public)
-        adverts = check_adverts(plan, self.me, my_keys, message.adverts)
-        memory, groupings = self._memory, len(plan.groupings)
-        holders = sorted(adverts)
+        adverts = client_checks.check_adverts(plan, self.me, my_keys, message.adverts)
+        memory, me = self._memory, self.me
         memory.plan, memory.adverts = message.plan, message.adverts
         # audit: seed-per-grouping
-        memory.seeds = tuple(self._entropy(shamir.SECRET_BYTES) for _ in range(groupings))
-        shares = shamir.split_each(
-            [memory.mask, *memory.seeds], plan.t, [plan.index[v] for v in holders], self._entropy
-        )
-        others = [adverts[v] for v in holders if v != memory.me]
-        keys = iter(self._box_keys(others, [(memory.me, advert.sender) for advert in others]))
-        dealt, boxes = [], []
-        for place, holder in enumerate(holders):
-            held = HeldShares(memory.me, self._entropy(HASH_BYTES), shares[:, place].tobytes())
-            dealt.append(held)
-            if holder == memory.me:
-                memory.held = (held,)
-            else:
-                boxes.append(self._seal(next(keys), holder, held))
-        hashes = share_hashes(plan, dealt, holders)
-        leaves = hashtree.leaves(hashes)
-        commitments = tuple(
-            transcript.seed_commitment(plan.hash, memory.me, r, seed) for r, seed in enumerate(memory.seeds)
-        )
-        dealer = messages.Dealer(memory.me, commitments, hashtree.levels(leaves)[-1])
-        memory.mine = (dealer,)
-        signature = self._identity.sign(transcript.dealing_statement(plan.hash, adverts[memory.me], dealer))
-        return messages.Dealing(memory.me, commitments, dealer.root, signature, hashes.tobytes(), b"".join(boxes))
+        memory.seeds = tuple(self._entropy(shamir.SECRET_BYTES) for _ in plan.groupings)
+        others = [advert for v, advert in sorted(adverts.items()) if v != me]
+
+        def keys() -> list[bytes]:
+            return self._box_keys(others, [(me, advert.sender) for advert in others])
+
+        own, unsigned = deal(plan, me, (memory.mask, *memory.seeds), sorted(adverts), keys, self._entropy)
+        memory.held = (own,)
+        memory.mine = (messages.Dealer(me, unsigned.commitments, unsigned.root),)
+        signature = self._identity.sign(transcript.dealing_statement(plan.hash, adverts[me], unsigned))
+        return replace(unsigned, signature=signature)
 
     def _accept(self, message: messages.KeyList, context: bytes) -> Plan:
         """Accept the plan if it meets the floors and no other plan was accepted for this update.
@@ -246,15 +272,11 @@ class Client:
         except UsageError as unsafe:
             raise PlanRefused(f"plan refused: {unsafe}") from None
         self._floors.check(plan, self.me, self._memory.round, context)  # audit: plan-meets-floors
-        earlier = self._journal.create(self._record_name(labels.UPDATE_RECORD), plan.hash)
+        earlier = store(self._journal, self._record_name(labels.UPDATE_RECORD), plan.hash)
         if earlier not in (None, plan.hash):  # audit: one-plan-per-update
             raise AlreadyUsed("another plan was accepted for this update; repeat the round with that plan, or lose it")
         self._plan = plan
         return plan
-
-    def _seal(self, key: bytes, receiver: ClientId, held: HeldShares) -> bytes:
-        content = held.nonce + held.shares
-        return box.seal(key, self.plan.hash, self.me, receiver, content, self._entropy)
 
     def _box_keys(self, peers: Sequence[messages.KeyAdvert], ends: Sequence[tuple[ClientId, ClientId]]) -> list[bytes]:
         for advert in peers:
@@ -270,8 +292,6 @@ class Client:
     def _mask_key(self) -> AgreementKey:
         return AgreementKey.from_private(self._memory.mask)
 
-    # --- stage 2 -------------------------------------------------------------------------------------
-
     def _mask(self, message: messages.Bundle, given: FromApplication) -> messages.MaskedInput:
         """Open the boxes, encode the update and mask it once per grouping; sign the view of U2.
 
@@ -282,7 +302,7 @@ class Client:
         assert given.encoded is not None
         encoded, memory.clipped = given.encoded
         adverts = {advert.sender: advert for advert in memory.adverts}
-        members = check_dealers(plan, memory.mine[0], adverts, message)
+        members = client_checks.check_dealers(plan, memory.mine[0], adverts, message)
         memory.dealers = message.dealers
         others = [dealer for dealer in message.dealers if dealer.id != self.me]
 
@@ -290,7 +310,8 @@ class Client:
             return self._box_keys([members[dealer.id] for dealer in others], [(v.id, self.me) for v in others])
 
         opened, disputes = open_boxes(plan, self.me, others, keys, message)
-        memory.held = tuple(sorted((*memory.held, *opened), key=lambda held: held.dealer))
+        own = [held for held in memory.held if held.dealer == self.me]
+        memory.held = tuple(sorted((*own, *opened), key=lambda held: held.dealer))
         vectors = masked_vectors(plan, memory, members, encoded, out=given.out, threads=self._threads)
         statement = transcript.view_statement(plan.hash, memory.me, self._view, disputes)
         return messages.MaskedInput(memory.me, disputes, self._identity.sign(statement), vectors)
@@ -312,21 +333,25 @@ class Client:
         """
         plan, memory = self.plan, self._memory
         risk = self._floors.sparse_risk
-        survivors = check_survivors(plan, self.me, memory.dealers, self._view, risk, message)
-        verdict = self._cache.verdict(plan, survivors)
+        survivors = client_checks.check_survivors(plan, self.me, memory.dealers, self._view, risk, message)
+        verdict = self._cache.verdict(plan, plan.summed(survivors))  # audit: only-whole-atoms
         refused = sorted(set(message.groups) - verdict.opened)
         if refused:  # audit: only-audited-sums
             why = verdict.closed.get(refused[0], "the plan has no such group")
             raise PeerError(f"the server wants to open group {refused[0]}, which my audit closes: {why}")
-        memory.survivors, memory.groups = survivors, message.groups
-        self._record_opening()  # audit: opening-recorded
+        # audit: opening-belongs-to-run
+        wanted = Opening(plan.hash, self._view, survivors, message.groups)
+        self._record(wanted)  # audit: opening-recorded
+        memory.survivors, memory.groups = wanted.survivors, wanted.groups
         return messages.Consistency(memory.me, self._identity.sign(self._statement()))
 
-    def _record_opening(self) -> None:
-        memory = self._memory
-        # audit: opening-belongs-to-run
-        wanted = Opening(self.plan.hash, self._view, memory.survivors, memory.groups)
-        stored = self._journal.create(self._record_name(labels.OPENING_RECORD), codec.to_bytes(OPENING, wanted))
+    def _record(self, wanted: Opening) -> None:
+        """Store what this client agrees to open, once per update, and no earlier round than the last one."""
+        name = self._record_name(labels.OPENING_RECORD)
+        stored = load(self._journal, name)
+        if stored is None:
+            claim_round(self._journal, lambda k: self._record_name(labels.ROUND_RECORD, k), self._memory.round)
+            stored = store(self._journal, name, codec.to_bytes(OPENING, wanted))
         if stored is None:
             return
         earlier: Opening = codec.from_bytes(OPENING, stored)
@@ -334,52 +359,24 @@ class Client:
         if replace(earlier, groups=wanted.groups) != wanted or not set(wanted.groups) <= set(earlier.groups):
             raise AlreadyUsed("this update was opened before, in another run or for other survivors or groups")
 
-    def _sign_again(self, message: messages.Survivors, _: FromApplication) -> messages.Consistency:
-        """Sign the same statement again, when the first answer was lost. Any other ends the run."""
-        asked = (tuple(member.id for member in message.members), message.groups)
-        if asked != (self._memory.survivors, self._memory.groups):
-            # audit: same-answer-again
-            raise PeerError("the server named other survivors or groups than I signed")
-        return messages.Consistency(self.me, self._identity.sign(self._statement()))
-
     def _statement(self) -> bytes:
         return transcript.opening(self.plan, self._view, self._memory.survivors, self._memory.groups)
 
-    def _record_name(self, label: bytes) -> str:
-        """The name of a record about one update: of this client, this training and this round."""
-        round = self._memory.round.to_bytes(8, "little")
-        return record_name(label, self._identity.public, self._floors.training_id, round)
+    def _record_name(self, label: bytes, number: int | None = None) -> str:
+        """The name of a record about one update (of this client, this training and this round), or of that number."""
+        of = self._memory.round if number is None else number
+        return record_name(label, self._identity.public, self._floors.training_id, of.to_bytes(8, "little"))
 
     # --- stage 4 -------------------------------------------------------------------------------------
 
     def _unmask(self, message: messages.Signatures, _: FromApplication) -> messages.Unmasking:
-        """Give one kind of share per peer: of its seeds if it survived, of its mask key if it dropped out.
+        """Give its own seeds, and one kind of share per peer (`own_seeds_and_shares`).
 
-        Bonawitz et al. 2017, Fig. 4, Round 4: b_{v,u} for v in U3, s^SK_{v,u} for v in U2 minus U3.
-        Deviation: only the seeds of opened groups, and only the keys of clients with an opened group. The
-        two sets come from the one U3 that at least t clients signed, so they cannot overlap.
+        Bonawitz et al. 2017, Fig. 4, Round 4. U3 is the one that at least t clients signed.
         """
         plan, memory = self.plan, self._memory
-        check_endorsements(plan, self.me, memory.survivors, self._statement(), message)
-        alive, opened = frozenset(memory.survivors), frozenset(memory.groups)
-        seed_owners, key_owners = [], []
-        seeds: list[bytes] = []
-        keys: list[bytes] = []
-        for held, nonces in zip(memory.held, nonces_of(plan, memory.held), strict=True):
-            # audit: closed-sums-stay-closed
-            groupings = [r for r, g in plan.groups_of[held.dealer] if (r, g) in opened]
-            if not groupings:
-                continue
-            if held.dealer in alive:  # audit: client-one-kind-of-share
-                seed_owners.append(held.dealer)
-                seeds.extend(held.share(r + 1) + nonces[r + 1].tobytes() for r in groupings)
-            else:
-                key_owners.append(held.dealer)
-                secret = transcript.KEY_SECRET
-                keys.append(held.share(secret) + nonces[secret].tobytes())
-        unsigned = messages.Unmasking(
-            memory.me, tuple(seed_owners), b"".join(seeds), tuple(key_owners), b"".join(keys), b""
-        )
+        client_checks.check_endorsements(plan, self.me, memory.survivors, self._statement(), message)
+        unsigned = own_seeds_and_shares(plan, memory)
         signature = self._identity.sign(transcript.unmasking_statement(plan.hash, unsigned))
         return replace(unsigned, signature=signature)
 
@@ -391,11 +388,23 @@ class Client:
         The bytes hold secrets: encrypt them where they are stored. An older copy of them cannot act again,
         because the journal has a record of each step.
         """
-        if self.state in (State.FAILED, State.DONE):  # audit: finished-not-saved
-            raise UsageError(f"nothing to save: this run is {self.state.name}")
-        data = client_state.save(self._memory)
-        self._memory.state = State.FAILED  # audit: save-consumes-client
-        return data
+        with self._lock, self._ends_forgotten():
+            data = self.checkpoint()
+            self._memory.state = State.FAILED  # audit: save-consumes-client
+            return data
+
+    def checkpoint(self) -> bytes:
+        """The bytes that `save` returns, but this object goes on.
+
+        Store them before you send an answer. After a crash `restore` goes on from them; while this object lives, only
+        one of the two can take the next step, because the journal has a record of each step.
+        """
+        with self._lock:
+            if self.state in (State.FAILED, State.DONE):  # audit: finished-not-saved
+                raise UsageError(f"nothing to save: this run is {self.state.name}")
+            small = self._answer is not None and not isinstance(self._answer, messages.MaskedInput)
+            self._memory.answer = wire.encode(self._answer) if small and self._answer is not None else b""
+            return client_state.save(self._memory)
 
     @classmethod
     def restore(
@@ -410,14 +419,18 @@ class Client:
         threads: int | None = None,
     ) -> Client:
         """The client that `save` wrote, with the same identity, floors and journal."""
-        check_application(identity, floors, journal, entropy, cache)
+        client_checks.check_application(identity, floors, journal, entropy, cache)
         thread_count(threads)
         client, memory = cls.__new__(cls), client_state.restore(raw("data", data))
         client._bind(memory, identity, floors, journal, entropy, cache, threads)
         try:
             client._plan = client._cache.plan(memory.plan) if memory.plan else None
+            client._answer = decode(memory.answer) if memory.answer else None  # type: ignore[assignment]
+            if (plan := client._plan) is not None:
+                # audit: restore-checks-floors
+                floors.check(plan, client.me, memory.round, plan.context)
         except SecAggError as damaged:
-            raise UsageError(f"this saved client is damaged: {damaged}") from None
+            raise UsageError(f"this saved client is damaged or not for these floors: {damaged}") from None
         # audit: saved-client-bound-to-identity
         if identity.public != {m.id: m.identity for m in floors.roster}.get(client.me):
             raise UsageError("this saved client belongs to another identity")
@@ -431,7 +444,6 @@ STEPS: Final[Mapping[tuple[State, type], tuple[Handler, State]]] = {
     (State.ADVERTISED, messages.KeyList): (Client._deal, State.DEALT),  # Round 1
     (State.DEALT, messages.Bundle): (Client._mask, State.MASKED),  # Round 2
     (State.MASKED, messages.Survivors): (Client._sign, State.SIGNED),  # Round 3
-    (State.SIGNED, messages.Survivors): (Client._sign_again, State.SIGNED),  # the answer was lost
     # audit: unmask-once
     (State.SIGNED, messages.Signatures): (Client._unmask, State.DONE),  # Round 4
 }

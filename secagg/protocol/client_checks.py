@@ -56,17 +56,18 @@ def check_dealers(
 def check_survivors(
     plan: Plan, me: ClientId, dealers: Sequence[Dealer], view: bytes, sparse_risk: float, message: Survivors
 ) -> tuple[ClientId, ...]:
-    """U3: at least t clients of U2 that all signed the same view of U2.
+    """Who sent masked vectors: at least t clients of U2 that all signed the same view of U2.
 
+    They sign and hold shares, whether or not their atom is whole; `Plan.summed` says whose vectors are summed.
     In sparse mode views differ from neighbourhood to neighbourhood, so U3 is only held against the roster,
     and the graph of those left must still be connected, up to the risk that this client accepts.
     """
     ids = tuple(member.id for member in message.members)
     known = {dealer.id for dealer in dealers}
     if list(ids) != sorted(set(ids)) or me not in ids:  # audit: u3-order
-        raise PeerError("U3 must name me, and every client once, in order")
+        raise PeerError("the survivors must name me, and every client once, in order")
     if not set(ids) <= (set(plan.ids) if plan.semi_honest_only else known):  # audit: u3-inside-u2
-        raise PeerError("U3 must be inside U2")
+        raise PeerError("the survivors must be inside U2")
     if len(set(ids) & known) < plan.t:  # audit: survivors-threshold
         raise TooFewSurvivors(f"{len(set(ids) & known)} clients survive, the threshold is {plan.t}")
     if plan.semi_honest_only:

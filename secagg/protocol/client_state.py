@@ -9,10 +9,12 @@ from typing import Annotated, Final
 
 from secagg import codec, labels
 from secagg.codec import U8, U32, U64, Fixed, Many, Struct
+from secagg.crypto.keys import HASH_BYTES
 from secagg.crypto.shamir import SECRET_BYTES
 from secagg.errors import SecAggError, UsageError
 from secagg.protocol.dealing import HeldShares
 from secagg.protocol.messages import ADVERT, DEALER, Data, Dealer, Groups, Hash, Id, Ids, Key, KeyAdvert
+from secagg.types import Ring32
 
 
 class State(IntEnum):
@@ -52,6 +54,8 @@ class ClientMemory:
     survivors: Ids = ()
     groups: Groups = ()
     clipped: Annotated[int, U64] = 0
+    answered: Annotated[tuple[bytes, ...], Many(Fixed(HASH_BYTES), 1)] = ()  # the hash of the message answered last
+    answer: Data = field(default=b"", repr=False)  # what it answered, for a duplicate; no masked vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +68,24 @@ class Opening:
     groups: Groups
 
 
+@dataclass(frozen=True, slots=True)
+class FromApplication:
+    """What the application passes along with a message."""
+
+    context: bytes
+    encoded: tuple[Ring32, int] | None = field(repr=False)  # with the number of clipped coordinates
+    out: Ring32 | None
+
+
 OPENING: Final = Struct.of(Opening)
 _SAVED_CLIENT: Final = b"secagg client %d\n" % labels.VERSION
 _MEMORY: Final = Struct.of(ClientMemory)
+
+
+def forget_secrets(memory: ClientMemory) -> None:
+    """Drop every secret of a run that is over. Public data and the last answer stay."""
+    memory.channel = memory.mask = b""  # audit: keys-forgotten
+    memory.seeds = memory.held = ()  # audit: shares-forgotten
 
 
 def check_header(data: bytes, header: bytes, what: str) -> None:

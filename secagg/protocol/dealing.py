@@ -14,8 +14,8 @@ from secagg.crypto.keys import HASH_BYTES, check_public_key, verify
 from secagg.crypto.shamir import SHARE_BYTES
 from secagg.errors import PeerError
 from secagg.protocol import transcript
-from secagg.protocol.messages import Bundle, Data, Dealer, Hash, Id, KeyAdvert
-from secagg.types import Bytes, ClientId
+from secagg.protocol.messages import Bundle, Data, Dealer, Dealing, Hash, Id, KeyAdvert
+from secagg.types import Bytes, ClientId, Entropy
 
 
 def check_advert(plan: Plan, advert: KeyAdvert) -> None:
@@ -91,6 +91,32 @@ def share_hashes(plan: Plan, dealt: Sequence[HeldShares], holders: Sequence[Clie
     ids[:, :, 2] = np.arange(secrets)
     hashes = transcript.share_hashes(plan.hash, ids.reshape(-1, 3), entries)
     return hashes.reshape(-1, secrets * HASH_BYTES)
+
+
+def deal(
+    plan: Plan,
+    me: ClientId,
+    secrets: Sequence[bytes],
+    holders: Sequence[ClientId],
+    box_keys: Callable[[], Sequence[bytes]],
+    entropy: Entropy,
+) -> tuple[HeldShares, Dealing]:
+    """Share the secrets (the mask key, then the seeds) with all holders: its own shares, and the message.
+
+    `box_keys` gives one key per holder except the client. The message is not signed yet.
+    """
+    shares = shamir.split_each(list(secrets), plan.t, [plan.index[v] for v in holders], entropy)
+    keys = iter(box_keys())
+    dealt, boxes = [], []
+    for place, holder in enumerate(holders):
+        held = HeldShares(me, entropy(HASH_BYTES), shares[:, place].tobytes())
+        dealt.append(held)
+        if holder != me:
+            boxes.append(box.seal(next(keys), plan.hash, me, holder, held.nonce + held.shares, entropy))
+    hashes = share_hashes(plan, dealt, holders)
+    commitments = tuple(transcript.seed_commitment(plan.hash, me, r, seed) for r, seed in enumerate(secrets[1:]))
+    root = hashtree.levels(hashtree.leaves(hashes))[-1]
+    return dealt[holders.index(me)], Dealing(me, commitments, root, b"", hashes.tobytes(), b"".join(boxes))
 
 
 # --- boxes and proofs ------------------------------------------------------------------------------------

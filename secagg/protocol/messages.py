@@ -145,13 +145,16 @@ class Signatures:
 
 @dataclass(frozen=True, slots=True)
 class Unmasking:
-    """Stage 4: one kind of share per peer. Each entry is a share (33 bytes) and its nonce (32 bytes).
+    """Stage 4: the sender's own seeds of opened groups, and one kind of share per peer.
 
+    `own` holds 32 bytes per opened group of the sender, by grouping; it is empty if the sender is not summed.
+    Each entry of the others is a share (33 bytes) and its nonce (32 bytes):
     `seeds` holds, for each id of `seed_owners`, one entry per opened group of that owner, by grouping;
     `keys` holds one entry per id of `key_owners`.
     """
 
     sender: Id
+    own: Data = field(repr=False)  # audit: repr-hides-own-seeds
     seed_owners: Ids
     seeds: Data = field(repr=False)  # audit: repr-hides-sent-shares
     key_owners: Ids

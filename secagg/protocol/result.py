@@ -14,7 +14,8 @@ from secagg.exposure.audit import Verdict
 from secagg.types import ClientId, Group, GroupId, Ring32
 
 NO_ANSWER: Final = "it did not answer in time"
-ATOM_TOO_SMALL: Final = "too few of its atom survive to hide it"
+TOO_LARGE: Final = "its sum is larger than honest members can reach: some member sent a value out of range"
+BROKEN_ATOM: Final = "its atom is not complete, and only whole atoms are summed"
 
 
 class Stage(IntEnum):
@@ -63,8 +64,10 @@ class Result:
     """The outcome of one run.
 
     `groups` holds the opened sums. The exposure audit refused the `closed` groups; the `lost` ones could not
-    be rebuilt. `dropouts` says why a client is missing. `blamed` names only clients that evidence convicts:
-    their own signature, their own shares, or the word of more peers than may collude.
+    be rebuilt, or honest members cannot reach their sum. `inconsistent` are sets of groups whose sums contradict each
+    other: a member sent different vectors, and nobody can say who. `dropouts` says why a client is missing. `blamed`
+    names only clients that evidence convicts: their own signature, their own shares, or the word of more peers than may
+    collude. `disputes` are pairs (dealer, peer without a good share from it): one of the two cheats (`Suspects`).
 
     >>> from secagg import Plan, Schedule
     >>> from secagg.simulation import make_identities, make_roster, run
@@ -83,6 +86,8 @@ class Result:
     lost: Mapping[GroupId, str]
     dropouts: Mapping[ClientId, Dropout]
     blamed: Mapping[ClientId, str]
+    disputes: tuple[tuple[ClientId, ClientId], ...] = ()
+    inconsistent: tuple[tuple[GroupId, ...], ...] = ()
     verdict: Verdict
 
     @property

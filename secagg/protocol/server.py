@@ -9,9 +9,9 @@ closing a stage does. A masked vector is added to the sum of its group on arriva
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
+from threading import RLock
 from typing import Final
 
 import numpy as np
@@ -24,12 +24,12 @@ from secagg.crypto.keys import HASH_BYTES, verify
 from secagg.errors import AlreadyUsed, PeerError, TooFewSurvivors, UsageError
 from secagg.exposure.audit import Verdict
 from secagg.kernels.threads import thread_count
-from secagg.protocol import messages, server_state, transcript
+from secagg.protocol import messages, outcome, server_state, transcript
 from secagg.protocol.dealing import box_bytes, check_advert
-from secagg.protocol.journal import Journal, MemoryJournal, check_journal, record_name
-from secagg.protocol.result import ATOM_TOO_SMALL, NO_ANSWER, Dropout, GroupSum, Result, Stage
+from secagg.protocol.journal import Journal, MemoryJournal, check_journal, record_name, store
+from secagg.protocol.result import NO_ANSWER, Dropout, Result, Stage
 from secagg.protocol.server_state import ServerMemory
-from secagg.protocol.unmask import AgreedOpening, Shares, rebuild, remove_masks
+from secagg.protocol.unmask import ENTRY
 from secagg.protocol.views import Views, views_of
 from secagg.protocol.wire import TYPES, decode
 from secagg.types import ClientId, Entropy, GroupId, Ring32, u32
@@ -71,7 +71,7 @@ class Server:
         self._bind(memory, journal, threads)
 
     def _bind(self, memory: ServerMemory, journal: Journal | None, threads: int | None) -> None:
-        self._memory = memory
+        self._memory, self._lock = memory, RLock()
         self._journal = journal if journal is not None else MemoryJournal()
         self._threads = threads
         self._views: Views = views_of(memory)
@@ -88,6 +88,12 @@ class Server:
     def stage(self) -> Stage:
         return self._memory.stage
 
+    @property
+    def dropouts(self) -> Mapping[ClientId, Dropout]:
+        """The clients that have dropped out so far, and why."""
+        with self._lock:
+            return dict(self._memory.dropouts)
+
     # --- one message ---------------------------------------------------------------------------------
 
     def receive(self, sender: ClientId, message: messages.ToServer | Buffer) -> Dropout | None:
@@ -99,6 +105,10 @@ class Server:
             raise UsageError(f"client {sender} is not on the roster")
         if not isinstance(message, (*TYPES, *BUFFERS)):
             raise UsageError(f"expected bytes or a message class, got {type(message).__name__}")
+        with self._lock:  # audit: server-one-thread-at-a-time
+            return self._receive(sender, message)
+
+    def _receive(self, sender: ClientId, message: messages.ToServer | Buffer) -> Dropout | None:
         if sender in self._memory.dropouts or self.stage >= Stage.DONE:  # audit: dropout-stays-out
             return self._memory.dropouts.get(sender)
         try:
@@ -127,14 +137,16 @@ class Server:
         """
         if client not in self.plan.identities:
             raise UsageError(f"client {client} is not on the roster")
-        if self.stage > Stage.INPUTS or client in self._memory.survivors:
-            return self._memory.dropouts.get(client)
-        return self._drop(client, reason)
+        with self._lock:
+            if self.stage > Stage.INPUTS or client in self._memory.survivors:
+                return self._memory.dropouts.get(client)
+            return self._drop(client, reason)
 
     def waiting_for(self) -> tuple[ClientId, ...]:
         """The clients that have not answered in this stage."""
-        answers, dropouts = self._answers(), self._memory.dropouts
-        return tuple(v for v in self._expected() if v not in answers and v not in dropouts)
+        with self._lock:
+            answers, dropouts = self._answers(), self._memory.dropouts
+            return tuple(v for v in self._expected() if v not in answers and v not in dropouts)
 
     def _answers(self) -> Mapping[ClientId, object]:
         return self._by_stage[self.stage + 1] if self.stage < Stage.DONE else {}
@@ -209,6 +221,9 @@ class Server:
         self._memory.endorsements[sender] = message
 
     def _take_unmasking(self, message: messages.Unmasking) -> None:
+        most = ENTRY * len(self._memory.dealings) * (len(self.plan.groupings) + 1)
+        if len(message.own) + len(message.seeds) + len(message.keys) > most:  # audit: unmasking-size
+            raise PeerError(f"wrong unmasking size: at most {most} bytes of shares exist")
         statement = transcript.unmasking_statement(self.plan.hash, message)
         # audit: unmasking-signed
         verify(self.plan.identities[message.sender], message.signature, statement, signer=message.sender)
@@ -223,6 +238,10 @@ class Server:
         plan; in the last two it stays open, and `advance` may be called again after late answers. Any other
         exception while sums change (out of memory, an interruption) ends the run as FAILED.
         """
+        with self._lock:
+            return self._advance()
+
+    def _advance(self) -> messages.Outbox:
         stage = self.stage
         if stage not in CLOSE:
             raise UsageError(f"this run is {stage.name}")
@@ -248,11 +267,15 @@ class Server:
     def _claim(self, stage: Stage) -> None:
         """Record that this process begins a stage. A second one, restored from the same bytes, must not."""
         name = record_name(labels.STEP_RECORD, self._memory.instance, u32(stage))
-        if self._journal.create(name, b"") is not None:  # audit: stage-closed-once
+        if store(self._journal, name, b"") is not None:  # audit: stage-closed-once
             raise AlreadyUsed(f"another process has begun stage {stage.name} of this run")
 
     def outbox(self) -> messages.Outbox:
         """What to send to every client that has not answered in this stage."""
+        with self._lock:
+            return self._outbox()
+
+    def _outbox(self) -> messages.Outbox:
         make = _MAKE.get(self.stage)
         receivers = self.waiting_for() if make else ()
         if make is None or not receivers:
@@ -282,11 +305,8 @@ class Server:
         return messages.KeyList(self.plan.to_bytes(), tuple(adverts[v] for v in peers if v in adverts))
 
     def _close_inputs(self) -> None:
-        """Fix U3 and the groups to open. An atom with fewer survivors than the policy asks leaves whole."""
+        """Fix the survivors and the groups to open. Clients of broken atoms help, but are not summed."""
         memory = self._memory
-        for client in self.plan.too_few_in_atom(memory.survivors):
-            self._drop(client, ATOM_TOO_SMALL)
-            del memory.survivors[client]
         self._close()
         memory.groups = tuple(sorted(self._verdict.opened))
         memory.sums = {group: total for group in memory.groups if (total := self._group_total(group)) is not None}
@@ -294,35 +314,31 @@ class Server:
     @cached_property
     def _verdict(self) -> Verdict:
         """The audit of U3, once stage 2 is closed."""
-        return self.plan.audit(tuple(sorted(self._memory.survivors)))
+        return self.plan.audit(self._summed)
+
+    @cached_property
+    def _summed(self) -> tuple[ClientId, ...]:
+        """U3, once stage 2 is closed."""
+        return self.plan.summed(self._memory.survivors)
 
     def _group_total(self, group: GroupId) -> Ring32 | None:
-        sums, survivors = self._memory.sums, self._memory.survivors
+        sums, summed = self._memory.sums, frozenset(self._summed)
         if not self.plan.atoms:
             return sums.get(group)
         total: Ring32 | None = None
-        for atom in sorted({self._atom_of[v] for v in self.plan.group(group) if v in survivors}):
+        for atom in sorted({self._atom_of[v] for v in self.plan.group(group) if v in summed}):
             part = sums[group[0], atom]
             total = part if total is None else np.add(total, part, out=total)
         return total
 
     def doomed_groups(self) -> Mapping[GroupId, tuple[ClientId, ...]]:
-        """In stage INPUTS: groups that could not be rebuilt, and the dealers of the unusable shares.
+        """In stage INPUTS: groups that cannot be unmasked, and the dealers that dealt unusable shares and vanished.
 
-        It looks at what survivors dispute so far. Before the stage is closed the run may still be given up
-        and repeated with the same plan and `exclude=` those dealers; after it, these groups are lost.
+        It looks at who has answered and at what the survivors dispute so far. Before the stage is closed the run may
+        still be given up and repeated with the same plan and `exclude=` those dealers; after it, these groups are lost.
         """
-        survivors = self._memory.survivors
-        doomed: dict[GroupId, tuple[ClientId, ...]] = {}
-        for v, count in sorted(self._disputes().items()):
-            if sum(holder in survivors for holder in self._views.places(v)) - count < self.plan.t:
-                for group in self.plan.groups_of[v]:
-                    doomed[group] = (*doomed.get(group, ()), v)
-        return doomed
-
-    def _disputes(self) -> Counter[ClientId]:
-        """How many survivors dispute the shares of each dealer."""
-        return Counter(v for survivor in self._memory.survivors.values() for v in set(survivor.disputes))
+        with self._lock:
+            return outcome.doomed_groups(self._memory, self._views)
 
     def _survivors_message(self, _: ClientId) -> messages.Survivors:
         survivors = self._memory.survivors
@@ -336,50 +352,8 @@ class Server:
 
     def _close_unmasking(self) -> None:
         self._close()
-        memory = self._memory
-        opening = AgreedOpening(
-            plan=self.plan,
-            adverts=memory.adverts,
-            dealings=memory.dealings,
-            holders={v: self._views.places(v) for v in memory.dealings},
-            survivors=frozenset(memory.survivors),
-            groups=memory.groups,
-        )
-        shares, blamed = Shares(opening), self._disputed()
-        blamed.update(shares.add_all(memory.unmaskings.values()))
-        rebuilt = rebuild(shares)
-        blamed.update(rebuilt.cheating_dealers)
-        lost = remove_masks(opening, rebuilt, memory.sums, threads=self._threads)
-        self._result = self._finish(lost, blamed)
-
-    def _disputed(self) -> dict[ClientId, str]:
-        """Dealers that more peers dispute than may cheat: at least one of these peers is honest."""
-        plan = self.plan
-        may_cheat = max(plan.assumed_colluders, plan.holders - plan.t)
-        return {
-            dealer: f"{count} peers hold no good share from it"
-            for dealer, count in self._disputes().items()
-            if count > may_cheat  # audit: blame-needs-enough-accusers
-        }
-
-    def _finish(self, lost: Mapping[GroupId, str], blamed: Mapping[ClientId, str]) -> Result:
-        plan, memory = self.plan, self._memory
-        groups = {
-            group: GroupSum(memory.sums[group], tuple(v for v in plan.group(group) if v in memory.survivors))
-            for group in memory.groups
-            if group not in lost
-        }
-        memory.sums = {}
-        return Result(
-            plan=plan,
-            survivors=tuple(sorted(memory.survivors)),
-            groups=groups,
-            closed=self._verdict.closed,
-            lost=lost,
-            dropouts=dict(memory.dropouts),
-            blamed=dict(sorted(blamed.items())),
-            verdict=self._verdict,
-        )
+        self._result = outcome.finish(self._memory, self._views, self._summed, self._verdict, threads=self._threads)
+        self._memory.sums, self._memory.unmaskings = {}, {}  # audit: shares-dropped-at-end
 
     def result(self) -> Result:
         """The outcome, once the last stage is closed."""
@@ -391,11 +365,17 @@ class Server:
 
     def save(self) -> bytes:
         """This server as bytes, between two messages. This object is then spent; `restore` goes on."""
-        if self.stage >= Stage.DONE:
-            raise UsageError(f"nothing to save: this run is {self.stage.name}")
-        data = server_state.save(self._memory)
-        self._memory.stage = Stage.FAILED  # audit: save-consumes-server
-        return data
+        with self._lock:
+            data = self.checkpoint()
+            self._memory.stage = Stage.FAILED  # audit: save-consumes-server
+            return data
+
+    def checkpoint(self) -> bytes:
+        """The bytes that `save` returns, but this object goes on; only one of the two can close a stage."""
+        with self._lock:
+            if self.stage >= Stage.DONE:
+                raise UsageError(f"nothing to save: this run is {self.stage.name}")
+            return server_state.save(self._memory)
 
     @classmethod
     def restore(cls, data: bytes, journal: Journal | None = None, *, threads: int | None = None) -> Server:

@@ -100,12 +100,14 @@ def unmasking_statement(plan_hash: bytes, message: Unmasking) -> bytes:
     """What stage 4 signs, so that a wrong share convicts its sender.
 
     >>> from secagg.protocol import Unmasking, unmasking_statement
-    >>> unsigned = Unmasking(3, seed_owners=(), seeds=b"", key_owners=(), keys=b"", signature=b"")
+    >>> unsigned = Unmasking(3, own=b"", seed_owners=(), seeds=b"", key_owners=(), keys=b"", signature=b"")
     >>> len(unmasking_statement(bytes(32), unsigned))
     93
     """
     content = digest(
         labels.UNMASKING,
+        u32(len(message.own)),
+        message.own,  # audit: stage-4-binds-own-seeds
         to_bytes(IDS, message.seed_owners),
         u32(len(message.seeds)),
         message.seeds,

@@ -1,8 +1,9 @@
-"""The server's last step: rebuild secrets from the shares of stage 4, and remove the masks.
+"""The server's last step: take or rebuild the secrets of stage 4, and remove the masks.
 
-Bonawitz et al. 2017, Fig. 4, Round 4, server side. Every share is checked against its dealer's hash before
-it counts, every rebuilt seed against its commitment and every rebuilt key against the advertised one. So the
-sum of a group is exact or not returned, and evidence convicts every client that is blamed.
+Bonawitz et al. 2017, Fig. 4, Round 4, server side. A survivor gives its own seeds; shares serve for the seeds of those
+who vanished, and for the mask keys of those who are not summed. Every share is checked against its dealer's hash before
+it counts, every seed against its commitment and every rebuilt key against the advertised one. So the sum of a group is
+exact or not returned, and evidence convicts every client that is blamed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from secagg.agreement.plan import Plan
 from secagg.crypto import shamir
 from secagg.crypto.keys import HASH_BYTES, AgreementKey
 from secagg.crypto.prg import MASK_KEY_BYTES, add_masks, pairwise_keys, pairwise_sign, self_key
-from secagg.crypto.shamir import SHARE_BYTES
+from secagg.crypto.shamir import SECRET_BYTES, SHARE_BYTES
 from secagg.errors import PeerError
 from secagg.kernels.threads import spread, thread_count
 from secagg.protocol import transcript
@@ -29,6 +30,8 @@ from secagg.types import Bytes, ClientId, GroupId, Ring32
 Secret = tuple[ClientId, int]  # its owner and its number: KEY_SECRET or r + 1
 Pair = tuple[ClientId, ClientId, GroupId]  # a dropout, a survivor, and a group of both
 ENTRY = SHARE_BYTES + HASH_BYTES
+SUBSETS_PER_SECRET = 16  # how many sets of shares are tried for a secret whose dealer has dealt a bad one,
+SUBSETS = 256  # and for all such secrets together
 PAIRS_PER_TASK = 256  # the fewest pairs that one thread takes: enough to hash them in one call
 
 
@@ -114,6 +117,7 @@ class Shares:
 
     opening: AgreedOpening
     by_holder: dict[ClientId, ReceivedShares] = field(default_factory=dict, repr=False)
+    own: dict[Secret, bytes] = field(default_factory=dict, repr=False)  # seeds that their owners gave
     _last: ExpectedShares | None = None
 
     def add(self, message: Unmasking) -> None:
@@ -127,6 +131,7 @@ class Shares:
         for message in messages:
             sender = message.sender
             try:
+                self._take_own(message)
                 wanted = self._expected(message)
             except PeerError as bad:
                 wrong[sender] = str(bad)
@@ -139,6 +144,18 @@ class Shares:
                 # audit: wrong-share-names-sender
                 wrong[sender] = f"client {sender} gave a wrong share of client {owner}"
         return wrong
+
+    def _take_own(self, message: Unmasking) -> None:
+        """Take the sender's own seeds of opened groups, each checked against its commitment."""
+        opening, sender = self.opening, message.sender
+        groupings = opening.groupings_of[sender] if sender in opening.survivors else ()
+        if len(message.own) != len(groupings) * SECRET_BYTES:  # audit: own-seed-count
+            raise PeerError(f"client {sender} gave the wrong number of its own seeds", culprit=sender)
+        for place, r in enumerate(groupings):
+            seed = message.own[place * SECRET_BYTES : (place + 1) * SECRET_BYTES]
+            if not _is_right(opening, (sender, r + 1), seed):  # audit: own-seed-matches
+                raise PeerError(f"client {sender} gave a wrong seed of its own", culprit=sender)
+            self.own[sender, r + 1] = seed
 
     def _matches(self, sender: ClientId, wanted: ExpectedShares, entries: Bytes) -> npt.NDArray[np.bool_]:
         """Whether each share is a field element and has the hash that its dealer published."""
@@ -200,10 +217,13 @@ class Rebuilt:
 
 
 def rebuild(shares: Shares) -> Rebuilt:
-    """Rebuild every secret that the opened groups need, with one set of coefficients per set of holders."""
-    opening = shares.opening
-    plan, t = opening.plan, opening.plan.t
-    needed, senders = list(_needed(opening)), sorted(shares.by_holder)
+    """Rebuild every secret that the opened groups need and that its owner did not give.
+
+    There is one set of coefficients per set of holders. If shares that match their hashes miss a secret, their dealer
+    is convicted, and other sets of holders are tried, up to a limit.
+    """
+    opening, t = shares.opening, shares.opening.plan.t
+    needed = [secret for secret in _needed(opening) if secret not in shares.own]
     places = shares.places(needed)
     missing: dict[Secret, str] = {}
     batches: dict[tuple[int, ...], list[int]] = {}
@@ -213,23 +233,53 @@ def rebuild(shares: Shares) -> Rebuilt:
             missing[secret] = f"{len(holders)} good shares of client {secret[0]}, the threshold is {t}"
         else:
             batches.setdefault(tuple(holders.tolist()), []).append(number)
-    secrets: dict[Secret, bytes] = {}
-    cheating: dict[ClientId, str] = {}
+    secrets = dict(shares.own)
+    wrong: list[int] = []
     for chosen, numbers in batches.items():
-        coefficients = shamir.coefficients([plan.index[senders[h]] for h in chosen])
-        table = np.empty((len(numbers), t, SHARE_BYTES), np.uint8)
-        for k, h in enumerate(chosen):
-            table[:, k] = shares.by_holder[senders[h]].shares[places[numbers, h]]
-        values = shamir.combine_each(coefficients, table)
-        wanted = [needed[number] for number in numbers]
-        for secret, value in zip(wanted, values, strict=True):
-            if value is not None and _is_right(opening, secret, value):  # audit: rebuilt-secret-matches
-                secrets[secret] = value
+        values = _combine(shares, places[numbers], chosen)
+        for number, value in zip(numbers, values, strict=True):
+            if value is not None and _is_right(opening, needed[number], value):  # audit: rebuilt-secret-matches
+                secrets[needed[number]] = value
             else:
-                what = "mask key" if secret[1] == transcript.KEY_SECRET else f"seed of grouping {secret[1] - 1}"
-                cheating[secret[0]] = f"its own shares do not rebuild its {what}"
-                missing[secret] = f"client {secret[0]}: {cheating[secret[0]]}"
+                wrong.append(number)
+    cheating: dict[ClientId, str] = {}
+    tries = SUBSETS
+    for number in sorted(wrong):
+        owner, which = secret = needed[number]
+        what = "mask key" if which == transcript.KEY_SECRET else f"seed of grouping {which - 1}"
+        cheating[owner] = f"its own shares do not rebuild its {what}"  # audit: bad-shares-convict
+        found, tried = _try_others(shares, secret, places[number], min(tries, SUBSETS_PER_SECRET))
+        tries -= tried
+        if found is None:
+            missing[secret] = f"client {owner}: {cheating[owner]}"
+        else:
+            secrets[secret] = found
     return Rebuilt(secrets, missing, cheating)
+
+
+def _combine(shares: Shares, places: npt.NDArray[np.int32], chosen: Sequence[int]) -> list[bytes | None]:
+    """The values that the chosen holders' shares give, one for each row of `places`."""
+    senders, index = sorted(shares.by_holder), shares.opening.plan.index
+    coefficients = shamir.coefficients([index[senders[h]] for h in chosen])
+    table = np.empty((len(places), len(chosen), SHARE_BYTES), np.uint8)
+    for k, h in enumerate(chosen):
+        table[:, k] = shares.by_holder[senders[h]].shares[places[:, h]]
+    return shamir.combine_each(coefficients, table)
+
+
+def _try_others(shares: Shares, secret: Secret, places: npt.NDArray[np.int32], most: int) -> tuple[bytes | None, int]:
+    """The secret from another set of holders, if one of the next `most` sets gives it, and the sets tried."""
+    holders = np.flatnonzero(places >= 0).tolist()
+    t, tried = shares.opening.plan.t, 0
+    for first in range(1, len(holders) if len(holders) > t else 1):
+        if tried == most:  # audit: bounded-subsets
+            break
+        tried += 1
+        chosen = sorted((holders[first:] + holders[:first])[:t])
+        (value,) = _combine(shares, places[None], chosen)
+        if value is not None and _is_right(shares.opening, secret, value):  # audit: other-subset-matches
+            return value, tried
+    return None, tried
 
 
 def _needed(opening: AgreedOpening) -> Iterable[Secret]:

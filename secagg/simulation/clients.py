@@ -118,6 +118,8 @@ class InProcessClients:
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
         self._clients: dict[ClientId, Client] = {}
+        plan = scenario.plan
+        self._memory = np.empty((len(plan.groupings), plan.length), np.uint32)  # one client's vectors at a time
 
     def answers(self, stage: Stage, requests: Requests) -> Iterator[Answer]:
         last, size = None, 0
@@ -127,7 +129,8 @@ class InProcessClients:
             start = time.process_time()
             if client not in self._clients:
                 self._clients[client] = self._scenario.make(client)
-            reply = self._scenario.answer(self._clients[client], stage, message)
+            memory = self._memory if client not in self._scenario.tamper else None
+            reply = self._scenario.answer(self._clients[client], stage, message, memory)
             yield Answer(client, reply, time.process_time() - start, size)
             del reply  # keep only one client's vectors in memory
 

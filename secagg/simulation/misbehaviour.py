@@ -17,7 +17,8 @@ class Misbehaviour(Enum):
     - SILENCE: send nothing from the masked input on.
     - GARBAGE: send bytes that are not a message instead of the masked input.
     - WRONG_SHARES: at unmasking, send signed shares that differ from those that the peers dealt.
-    - BROKEN_BOXES: deal boxes that no peer can open, so that the client's group sums cannot be unmasked.
+    - BROKEN_BOXES: deal boxes that no peer can open. The client is blamed; its groups open all the same, because it
+      gives its own seeds.
 
     >>> Misbehaviour("garbage").unusable_from.name
     'INPUTS'

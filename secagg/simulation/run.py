@@ -17,7 +17,7 @@ from secagg.protocol.client import Client
 from secagg.protocol.floors import Floors
 from secagg.protocol.journal import Journal, MemoryJournal, check_journal
 from secagg.protocol.messages import ToClient
-from secagg.protocol.result import Dropout, GroupSum, Result, Stage
+from secagg.protocol.result import BROKEN_ATOM, Dropout, GroupSum, Result, Stage
 from secagg.protocol.server import Server
 from secagg.simulation.clients import Clients, Inputs, Requests, Scenario, SharedCache, Tamper, start_clients
 from secagg.simulation.cost import Cost
@@ -84,7 +84,8 @@ def run(
     `inputs` maps a client to its update. A client in `drop` stops answering at that stage; one in
     `misbehave` breaks the protocol in that way. With `processes` > 1 the clients live in forked processes; a
     `journal` of your own must then work between processes, as FileJournal does. `cost` adds up what the run
-    costs. `on_stage` and `on_answer` report progress, in this process.
+    costs. `on_stage` and `on_answer` report progress, in this process. If a client has dealt unusable shares and does
+    not send its vector, the run is repeated without it, before anybody signs what is opened.
 
     `tamper` and `entropy` are for tests: functions that replace a client's honest message and its random
     bytes. They run in the process that holds the client. Raises TooFewSurvivors if the run cannot finish.
@@ -116,17 +117,25 @@ def run(
         draw = entropy(v) if entropy else os.urandom
         return Client(v, identities[v], floors, plan.round, records, entropy=draw, cache=cache, threads=threads)
 
-    clients = start_clients(Scenario(plan, make, inputs, {**replies, **(tamper or {})}), processes)
-    server = Server(plan)
-    outbox: Outbox = dict.fromkeys(plan.ids)
-    try:
-        while server.stage < Stage.DONE:
-            if on_stage is not None:
-                on_stage(server.stage)
-            outbox = _run_stage(server, clients, outbox, drop, cost, on_answer)
-    finally:
-        clients.close()
-    return server.result()
+    scenario, exclude = Scenario(plan, make, inputs, {**replies, **(tamper or {})}), frozenset[ClientId]()
+    while True:
+        clients, server = start_clients(scenario, processes), Server(plan, exclude=exclude)
+        outbox: Outbox = dict.fromkeys(v for v in plan.ids if v not in exclude)
+        try:
+            while server.stage < Stage.DONE:
+                if on_stage is not None:
+                    on_stage(server.stage)
+                _run_stage(server, clients, outbox, drop, cost, on_answer)
+                doomed = server.doomed_groups() if server.stage is Stage.INPUTS else {}
+                if doomed:
+                    break
+                with cost.serving(server.stage, time.perf_counter):
+                    outbox = server.advance()
+        finally:
+            clients.close()
+        if server.stage is Stage.DONE:
+            return server.result()
+        exclude = exclude.union(*doomed.values())  # repeat without the dealers of unusable shares that vanished
 
 
 def _run_stage(
@@ -136,8 +145,8 @@ def _run_stage(
     drop: Drop,
     cost: Cost,
     on_answer: Callable[[Stage, ClientId], None] | None,
-) -> Outbox:
-    """Deliver the server's messages and the answers of the clients that are present; close the stage."""
+) -> None:
+    """Deliver the server's messages and the answers of the clients that are present."""
     stage = server.stage
 
     def requests() -> Requests:
@@ -155,8 +164,6 @@ def _run_stage(
         if on_answer is not None:
             on_answer(stage, answer.client)
         del answer  # free its vectors before the next client makes its own
-    with cost.serving(stage, time.perf_counter):
-        return server.advance()
 
 
 def clear(
@@ -187,9 +194,9 @@ def clear(
             elif group in verdict.opened:
                 totals[group] = encoded.copy()
     dealers = {v for v, kind in misbehave.items() if kind is Misbehaviour.BROKEN_BOXES}
-    broken = {v for v in dealers if drop.get(v, Stage.DONE) > Stage.SHARES}
+    broken = {v for v in dealers if drop.get(v, Stage.DONE) in (Stage.CONSISTENCY, Stage.UNMASKING)}
     opened = sorted(verdict.opened)
-    lost = {g: "a client in it dealt no usable shares" for g in opened if broken.intersection(plan.group(g))}
+    lost = {g: "a client in it vanished, its shares are useless" for g in opened if broken.intersection(plan.group(g))}
     present = frozenset(alive)
     members = {g: tuple(v for v in plan.group(g) if v in present) for g in opened}
     return Result(
@@ -206,13 +213,13 @@ def clear(
 
 def _clear_survivors(plan: Plan, drop: Drop) -> tuple[list[ClientId], dict[ClientId, Dropout]]:
     """The clients whose inputs are summed, and why the others are not among them."""
-    alive = [v for v in plan.ids if drop.get(v, Stage.DONE) > Stage.INPUTS]
+    signed = [v for v in plan.ids if drop.get(v, Stage.DONE) > Stage.INPUTS]
+    alive = list(plan.summed(signed))
     dropouts = {v: Dropout(stage, "it did not answer in time") for v, stage in drop.items()}
-    for v in plan.too_few_in_atom(alive):
-        alive.remove(v)
-        dropouts[v] = Dropout(Stage.INPUTS, "too few of its atom survive to hide it")
+    for v in plan.in_broken_atoms(signed):
+        dropouts.setdefault(v, Dropout(Stage.INPUTS, BROKEN_ATOM))
     for stage in (Stage.INPUTS, Stage.CONSISTENCY, Stage.UNMASKING):
-        count = sum(drop.get(v, Stage.DONE) > stage for v in alive)
+        count = sum(drop.get(v, Stage.DONE) > stage for v in signed)
         if count < plan.t:
             raise TooFewSurvivors(f"{count} clients survive {stage.name}, the threshold is {plan.t}")
     return alive, dropouts

@@ -11,14 +11,13 @@ import numpy.typing as npt
 
 from secagg.agreement.agreement import Agreement
 from secagg.errors import UsageError
-from secagg.protocol.result import NO_ANSWER, GroupSum
+from secagg.protocol.result import NO_ANSWER, TOO_LARGE, GroupSum
 from secagg.types import ClientId, GroupId
 from secagg.whole import encoding
 
 NO_ADVERT: Final = "it sent no advert"
 RELEASED: Final = "it released the round"
 NOT_ASKED: Final = "nothing was sent, because too few groups were complete"
-TOO_LARGE: Final = "its sum is larger than honest members can reach: some member sent a value out of range"
 __all__ = ["NOT_ASKED", "NO_ADVERT", "NO_ANSWER", "RELEASED", "TOO_LARGE", "GroupSum", "WholeResult"]
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from secagg import TooFewSurvivors, reference
 from secagg.agreement.plan import Plan
-from secagg.crypto import hashtree, shamir
+from secagg.crypto import box, hashtree, shamir
 from secagg.crypto.keys import HASH_BYTES
 from secagg.protocol import transcript
 from secagg.protocol.client import Client
@@ -138,7 +138,7 @@ def _everywhere(stage: str, kind: type) -> None:
 
     @cheat(f"a server's message at {stage}", kind)
     def reflected(cluster: Cluster, me: int, message: Any) -> bytes:
-        return bytes((1, 8, 0, 0, 0, 0))  # Signatures of nobody
+        return bytes((2, 8, 0, 0, 0, 0))  # Signatures of nobody
 
 
 for _stage, _kind in STAGES.items():
@@ -157,7 +157,7 @@ def another_run(plan: Plan) -> dict[int, list[bytes]]:
 
 @cheat("an unmasking before its time", KeyAdvert)
 def _too_early(cluster: Cluster, me: int, message: Any) -> list[Any]:
-    return [Unmasking(me, (), b"", (), b"", bytes(64)), message]
+    return [Unmasking(me, b"", (), b"", (), b"", bytes(64)), message]
 
 
 @cheat("two different adverts", KeyAdvert)
@@ -203,7 +203,7 @@ def deal_again(
             memory.held = (held,)
         else:
             (key,) = client._box_keys([adverts[holder]], [(me, holder)])
-            boxes.append(client._seal(key, holder, held))
+            boxes.append(box.seal(key, plan.hash, me, holder, held.nonce + held.shares, entropy))
     if hash_edit is not None:
         hash_edit(hashes, holders)
     root = hashtree.levels(b"".join(reference.tree_leaf(row) for row in hashes))[-1]
@@ -368,7 +368,7 @@ _edited("a wrong nonce", lambda _, me, m: replace(m, seeds=_flip(m.seeds, 40)))
 _edited("every share wrong", lambda _, me, m: replace(m, seeds=bytes(len(m.seeds)), keys=bytes(len(m.keys))))
 _edited("a share not below the prime", lambda _, me, m: replace(m, seeds=b"\xff" * 33 + m.seeds[33:]))
 _edited("a share too few", lambda _, me, m: replace(m, seeds=m.seeds[:-65]))
-_edited("no shares at all", lambda _, me, m: Unmasking(me, (), b"", (), b"", b""))
+_edited("no shares at all", lambda _, me, m: Unmasking(me, b"", (), b"", (), b"", b""))
 _edited("the other kind of share", lambda _, me, m: replace(m, seed_owners=m.key_owners, key_owners=m.seed_owners))
 _edited(
     "shares of a stranger",

@@ -35,6 +35,7 @@ from secagg.protocol import client_checks, dealing, server
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import State
 from secagg.protocol.messages import ToClient, ToServer, Unmasking
+from secagg.protocol.result import BROKEN_ATOM
 from secagg.protocol.wire import encode
 from secagg.simulation.clients import SharedCache
 from secagg.simulation.run import make_roster
@@ -329,9 +330,7 @@ def check_outcome(
     """
     plan, survivors = cluster.plan, set(result.survivors)
     assert not set(result.blamed) - set(cheaters)
-    weak = set(plan.too_few_in_atom(survivors)) | {
-        v for v, out in result.dropouts.items() if "too few of its atom" in out.reason
-    }
+    weak = {v for v, out in result.dropouts.items() if out.reason == BROKEN_ATOM}
     assert not set(result.dropouts) - set(cheaters) - set(absent) - weak
     assert not set(cluster.errors) - set(cheaters)
     assert set(plan.ids) - set(cheaters) - set(absent) - weak <= survivors
@@ -344,7 +343,7 @@ def check_outcome(
             assert opened.total.tolist() == encoded_sum(plan, cluster.inputs, members)
     helpers = survivors - set(cheaters) - set(absent)
     for row in result.lost if len(helpers) >= plan.t else ():
-        assert set(plan.group(row)) & set(spoilers)
+        assert set(plan.group(row)) & {*spoilers, *liars}
 
 
 def encoded_sum(plan: Plan, inputs: Mapping[int, Any], members: Iterable[int]) -> list[int]:

@@ -60,6 +60,7 @@ class Puppet:
             entropy=Drbg(name + b" client %d" % me),
             cache=world.cache,
         )
+        self.channel_key, self.mask_key = self.client._channel_key, self.client._mask_key  # a colluder keeps them
         self.view: bytes | None = None
         self.heard_all: list[ToClient] = []  # what it accepted
         self.said: list[ToServer] = []
@@ -181,7 +182,8 @@ class World:
             )
         )
         if rows is None:
-            rows = sorted(self.cache.verdict(self.plan, tuple(member.id for member in members)).opened)
+            summed = self.plan.summed([member.id for member in members])
+            rows = sorted(self.cache.verdict(self.plan, summed).opened)
         return Survivors(members, tuple(rows))
 
     def signatures(self, endorsements: Iterable[Consistency]) -> Signatures:
@@ -305,16 +307,16 @@ class Attacker:
         others = [a.sender for a in keys.adverts if a.sender != dealer.me]
         place = others.index(advert.sender)
         for puppet in self.everybody:
-            if puppet.me == advert.sender and puppet.client._channel_key.public == advert.channel:
-                agreed = puppet.client._channel_key.agree(dealer.find(KeyAdvert).channel)
+            if puppet.me == advert.sender and puppet.channel_key.public == advert.channel:
+                agreed = puppet.channel_key.agree(dealer.find(KeyAdvert).channel)
                 sealed = made.boxes[place * size : (place + 1) * size]
                 return reference.unseal(agreed, reference.box_address(plan.hash, dealer.me, advert.sender), sealed)
         return None
 
     @cached_property
     def rebuilt(self) -> dict[tuple[bytes, int], bytes]:
-        """The secrets of which t shares are known, checked against commitment and public key."""
-        plan, secrets = self.world.plan, {}
+        """The seeds that their owners gave, and the secrets of which t shares are known, all checked."""
+        plan, secrets = self.world.plan, dict(self._own)
         dealt = {p.find(Dealing).root: p for p in self.honest if any(isinstance(m, Dealing) for m in p.said)}
         for (root, secret), points in self.shares.items():
             if len(points) < plan.t or root not in dealt:
@@ -336,6 +338,19 @@ class Attacker:
             secrets[root, secret] = value
         return secrets
 
+    @property
+    def _own(self) -> Iterator[tuple[tuple[bytes, int], bytes]]:
+        for puppet in self.honest:
+            for message in puppet.said:
+                if isinstance(message, Unmasking) and message.own:
+                    made, opened = puppet.find(Dealing), set(puppet.heard(Survivors).groups)
+                    groupings = [r for r, g in self.world.plan.groups_of[puppet.me] if (r, g) in opened]
+                    seeds = [message.own[i : i + HASH_BYTES] for i in range(0, len(message.own), HASH_BYTES)]
+                    for r, seed in zip(groupings, seeds, strict=True):
+                        commitment = transcript.seed_commitment(self.world.plan.hash, puppet.me, r, seed)
+                        assert commitment == made.commitments[r]
+                        yield (made.root, r + 1), seed
+
     @cached_property
     def mask_keys(self) -> dict[bytes, AgreementKey]:
         """Private mask keys by public key: rebuilt ones, and the colluders' own."""
@@ -344,7 +359,7 @@ class Attacker:
             for (_, secret), value in self.rebuilt.items()
             if secret == transcript.KEY_SECRET
         ]
-        keys += [p.client._mask_key for p in self.everybody if p.me in self.world.colluders]
+        keys += [p.mask_key for p in self.everybody if p.me in self.world.colluders]
         return {key.public: key for key in keys}
 
     @cached_property
@@ -439,7 +454,7 @@ class Attacker:
         plan, allowed = self.world.plan, set()
         for survivors, rows in self.agreed_openings():
             for r, g in rows:
-                members = frozenset(plan.group((r, g))) & survivors & frozenset(self.world.honest)
+                members = frozenset(plan.group((r, g))).intersection(plan.summed(survivors), self.world.honest)
                 allowed.add((r, members))
         return [found for found in self.learned if (found.grouping, found.clients) not in allowed]
 

@@ -94,7 +94,7 @@ class Reader:
 
 
 def message(data: bytes, kind: int) -> Reader:
-    assert data[:2] == bytes((1, kind))
+    assert data[:2] == bytes((2, kind))
     return Reader(data[2:])
 
 
@@ -173,7 +173,7 @@ def framed(name: str, *parts: bytes) -> bytes:
 class Plan:
     def __init__(self, data: bytes) -> None:
         read = Reader(data)
-        assert read.number("B") == 1
+        assert read.number("B") == 2
         self.training_id, self.round = read.take(32), read.number("Q")
         self.roster = read.many(lambda: (read.number("I"), read.take(32)))
         self.t, self.colluders, self.length = (read.number("I") for _ in range(3))
@@ -408,19 +408,27 @@ class Client:
         return b"\x02\x07" + u32(self.id) + self.sign(label("sign-opening") + opening)
 
     def unmask(self, signatures: bytes) -> bytes:
-        plan, seeds, keys = self.plan, b"", b""
-        seed_owners, key_owners = [], []
+        plan, own, seeds, keys = self.plan, b"", b"", b""
+        seed_owners, key_owners, summed = [], [], whole_atoms(self.plan, self.survivors)
         for dealer, (nonce, shares) in sorted(self.held.items()):
             opened = [r for r, g in plan.places[dealer] if (r, g) in self.rows]
-            if opened and dealer in self.survivors:
+            if opened and dealer in summed:
+                own += b"".join(self.seeds[r] for r in opened) if dealer == self.id else b""
                 seed_owners.append(dealer)
                 seeds += b"".join(shares[r + 1] + nonce_of(nonce, r + 1) for r in opened)
             elif opened:
                 key_owners.append(dealer)
                 keys += shares[0] + nonce_of(nonce, 0)
-        given = ids(seed_owners) + blob(seeds) + ids(key_owners) + blob(keys)
+        given = blob(own) + ids(seed_owners) + blob(seeds) + ids(key_owners) + blob(keys)
         signed = label("sign-unmasking") + plan.hash + u32(self.id) + H("unmasking", given)
         return b"\x02\x09" + u32(self.id) + given + self.sign(signed)
+
+
+def whole_atoms(plan: Plan, survivors: Iterable[int]) -> set[int]:
+    """Section 6, stage 3: whose vectors are summed."""
+    alive = set(survivors)
+    broken = [atom for atom in plan.atoms if not alive.issuperset(atom)] if plan.policy[3] == 0 else []
+    return alive.difference(*broken)
 
 
 # --- section 9 -------------------------------------------------------------------------------------------
@@ -534,6 +542,8 @@ class Server:
     vectors: dict[tuple[int, int], list[int]] = field(default_factory=dict)
     endorsements: dict[int, bytes] = field(default_factory=dict)
     shares: dict[tuple[int, int], dict[int, bytes]] = field(default_factory=dict)
+    own: dict[tuple[int, int], bytes] = field(default_factory=dict)
+    summed: set[int] = field(default_factory=set)
     opened: list[tuple[int, int]] = field(default_factory=list)
 
     def take(self, sender: int, data: bytes) -> None:
@@ -562,6 +572,10 @@ class Server:
 
     def _take_shares(self, sender: int, body: Reader) -> None:
         plan = self.plan
+        own = Reader(body.blob())
+        for r, g in plan.places[sender] if sender in self.summed else ():
+            if (r, g) in self.opened:
+                self.own[sender, r + 1] = own.take(32)
         owners, seeds = body.ids(), Reader(body.blob())
         key_owners, keys = body.ids(), Reader(body.blob())
         wanted = [(v, r + 1, seeds) for v in owners for r, g in plan.places[v] if (r, g) in self.opened]
@@ -594,12 +608,8 @@ class Server:
         return b"\x02\x04" + public + blob(boxes) + blob(proofs)
 
     def survivors(self) -> bytes:
-        least = self.plan.policy[1] if self.plan.policy[3] == 0 else 0
-        for atom in self.plan.atoms:
-            left = [v for v in atom if v in self.inputs]
-            for v in left if len(left) < least else []:
-                del self.inputs[v]
-        self.opened = audit(self.plan, set(self.inputs))
+        self.summed = whole_atoms(self.plan, self.inputs)
+        self.opened = audit(self.plan, self.summed)
         return b"\x02\x06" + many(self.inputs[v] for v in sorted(self.inputs)) + rows(self.opened)
 
     def signatures(self, client: int) -> bytes:
@@ -607,6 +617,8 @@ class Server:
         return b"\x02\x08" + many(self.endorsements[v] for v in signers[: self.plan.t])
 
     def rebuilt(self, owner: int, k: int) -> bytes:
+        if (owner, k) in self.own:
+            return self.own[owner, k]
         good = sorted(self.shares[owner, k].items())[: self.plan.t]
         assert len(good) == self.plan.t
         return combine({self.plan.index[v]: share for v, share in good})
@@ -615,11 +627,11 @@ class Server:
         plan, found = self.plan, {}
         for r, g in self.opened:
             group = plan.groupings[r][g]
-            alive, total = [v for v in group if v in self.inputs], [0] * plan.length
+            alive, total = [v for v in group if v in self.summed], [0] * plan.length
             for v in alive:
                 total = add(total, self.vectors[v, r])
                 total = add(total, stream(own_key(plan, self.rebuilt(v, r + 1), v, r), plan.length), -1)
-            for w in [w for w in group if w in self.dealings and w not in self.inputs]:
+            for w in [w for w in group if w in self.dealings and w not in self.summed]:
                 key = self.rebuilt(w, 0)
                 for v in [v for v in alive if v in plan.peers[w]]:
                     agreed = agree(key, self.adverts[v][36:68])

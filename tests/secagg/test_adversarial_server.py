@@ -375,7 +375,7 @@ def test_u3_names_me_and_everyone_once_in_order(order: str) -> None:
         "unsorted": tuple(asked.members[v] for v in (0, 2, 1, 3, 4)),
         "without me": asked.members[1:],
     }
-    refuses(puppets[0], replace(asked, members=members[order]), PeerError, "U3 must name me")
+    refuses(puppets[0], replace(asked, members=members[order]), PeerError, "survivors must name me")
 
 
 def test_u3_outside_u2_is_refused() -> None:
@@ -385,7 +385,7 @@ def test_u3_outside_u2_is_refused() -> None:
     view = world.view_of(puppets[0])
     statement = transcript.view_statement(plan.hash, 5, view, ())
     asked = world.survivors([*members, Survivor(5, (), signed(5, statement))])
-    refuses(puppets[0], asked, PeerError, "U3 must be inside U2")
+    refuses(puppets[0], asked, PeerError, "survivors must be inside U2")
 
 
 def test_u3_below_the_threshold_is_refused() -> None:
@@ -506,7 +506,7 @@ def test_a_second_answer_in_stage_three_is_the_same_or_none(change: str) -> None
     other = {"other survivors": world.survivors(inputs[v] for v in range(4)), "fewer rows": replace(asked, groups=())}[
         change
     ]
-    refuses(puppets[0], other, PeerError, "other survivors or groups than I signed")
+    refuses(puppets[0], other, PeerError, "Survivors not expected in state SIGNED")
 
 
 def test_the_record_lets_a_restored_client_sign_the_same_opening_or_fewer_groups_and_no_other(
@@ -591,7 +591,8 @@ def test_client_gives_one_kind_of_share_per_peer_and_never_unmasks_twice() -> No
     first = puppets[0].tell(made)
     assert (first.seed_owners, first.key_owners) == ((0, 1, 2, 3, 4, 6), (5,))
     assert both_kinds(puppets[0].said) == set()
-    refuses(puppets[0], made, PeerError, "not expected in state DONE")
+    assert puppets[0].tell(made) == first  # a duplicate
+    refuses(puppets[0], replace(made, endorsements=made.endorsements[:-1]), PeerError, "not expected in state DONE")
 
 
 def test_only_seeds_of_opened_groups_and_keys_of_their_members_leave() -> None:
@@ -619,7 +620,7 @@ def test_only_seeds_of_opened_groups_and_keys_of_their_members_leave() -> None:
 
 @pytest.mark.parametrize("absent", [0, 1, 2])
 def test_below_the_threshold_nothing_is_revealed(absent: int) -> None:
-    """Whatever t - 1 clients were brought to say, no secret and no sum follows."""
+    """Whatever t - 1 clients were brought to say, no secret but their own seeds, and no sum follows."""
     world = World(make_plan(5, colluders=1))
     t = world.plan.t
     puppets = world.run_to(Stage.CONSISTENCY)
@@ -627,7 +628,8 @@ def test_below_the_threshold_nothing_is_revealed(absent: int) -> None:
     for v in range(t - 1 - absent):
         puppets[v].tell(signed_by)
     attacker = world.attacker()
-    assert attacker.rebuilt == {}
+    given = {puppets[v].find(Dealing).root for v in range(t - 1 - absent)}
+    assert set(attacker.rebuilt) == {(root, 1) for root in given}
     assert attacker.learned == []
 
 

@@ -22,7 +22,7 @@ A, B, C = (digest(name) for name in (b"a", b"b", b"c"))
 ADVERT = KeyAdvert(1, A, B, bytes(64))
 DEALER = Dealer(1, (A, B), C)
 DEALING = Dealing(1, (A, B), C, bytes(64), b"", b"")
-SHARES = Unmasking(1, (1, 2), b"seeds", (3,), b"keys", bytes(64))
+SHARES = Unmasking(1, b"own", (1, 2), b"seeds", (3,), b"keys", bytes(64))
 PLAN = make_plan(4)
 
 
@@ -100,6 +100,8 @@ BOUND: dict[str, tuple[Any, dict[str, Any], dict[str, list[Any]]]] = {
             "plan_hash": [B],
             "message": [
                 replace(SHARES, sender=2),
+                replace(SHARES, own=b"other"),
+                replace(SHARES, own=b"own\x02"),
                 replace(SHARES, seed_owners=(1,)),
                 replace(SHARES, seeds=b"other"),
                 replace(SHARES, seeds=b"seed", keys=b"skeys"),

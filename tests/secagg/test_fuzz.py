@@ -170,7 +170,7 @@ STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     ),
     "Consistency": st.builds(Consistency, ids, signatures),
     "Signatures": st.builds(Signatures, st.lists(st.builds(Endorsement, ids, signatures), max_size=3).map(tuple)),
-    "Unmasking": st.builds(Unmasking, ids, id_sets, blobs, id_sets, blobs, signatures),
+    "Unmasking": st.builds(Unmasking, ids, blobs, id_sets, blobs, id_sets, blobs, signatures),
 }
 
 
@@ -235,7 +235,7 @@ def test_a_float_that_is_not_finite_or_has_two_encodings_is_refused(field: float
 @pytest.mark.parametrize("values", [(3, 3), (4, 3)])
 def test_ids_and_rows_that_are_not_strictly_ascending_are_refused(values: tuple[int, int]) -> None:
     first, second = values
-    unmasking = Unmasking(0, (1, 2), b"", (), b"", bytes(64))
+    unmasking = Unmasking(0, b"", (1, 2), b"", (), b"", bytes(64))
     raw = encode(unmasking)
     two = b"".join(v.to_bytes(4, "little") for v in (1, 2))
     swapped = b"".join(v.to_bytes(4, "little") for v in values)

@@ -23,12 +23,18 @@ import pytest
 
 from secagg import Client, MemoryJournal, Schedule, SecAggError, Stage, UsageError, reference
 from secagg.crypto.keys import AgreementKey
-from secagg.protocol import server as server_module
+from secagg.protocol import outcome as server_module
 from secagg.protocol.wire import encode
 from tests.secagg.cheats import CHEATS
 from tests.secagg.cluster import Cluster, identity, make_inputs, make_plan, remembered_signatures
 
 PLAN = make_plan(6, colluders=1, threshold=4, schedule=Schedule(name="random", size=3, groupings=2))
+
+
+@pytest.fixture(autouse=True)
+def _secrets_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that the tests can compare with them after the run; `test_repairs.py` shows that they are dropped."""
+    monkeypatch.setattr(Client, "_forget_secrets", lambda client: None)
 
 
 def secrets_of(cluster: Cluster) -> dict[str, bytes]:
@@ -276,5 +282,8 @@ def test_messages_that_carry_shares_show_none_of_them() -> None:
     raw = b"".join(encode(message) for sent in cluster.sent.values() for message in sent)
     carried = [name for name, secret in secrets.items() if name.startswith("share") and secret in raw]
     assert len(carried) > 20  # they are in the bytes, on purpose, and only there
-    never = [n for n, s in secrets.items() if n.startswith(("identity", "channel", "mask key", "seed")) and s in raw]
+    never = [n for n, s in secrets.items() if n.startswith(("identity", "channel", "mask key")) and s in raw]
     assert never == []
+    given = {name for name, secret in secrets.items() if name.startswith("seed") and secret in raw}
+    opened = {f"seed {v} {r}" for (r, _), one in cluster.server.result().groups.items() for v in one.members}
+    assert given == opened  # a client's own seeds of opened groups, in stage 4

@@ -1,15 +1,18 @@
 """The server alone: the table of stages, mistakes of the caller, and dealers that doom a group."""
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
-from secagg import Client, MemoryJournal, Plan, Policy, Schedule, Server, Stage, UsageError, encode
+from secagg import Client, JournalError, MemoryJournal, Plan, Policy, Schedule, Server, Stage, UsageError, encode
 from secagg.protocol import unmask
+from secagg.protocol.dealing import box_bytes
 from secagg.protocol.floors import Floors
 from secagg.protocol.messages import Dealing, ToServer
 from secagg.protocol.server import CLOSE, STEPS
+from secagg.protocol.suspects import Suspects
 from secagg.simulation.run import make_identities, make_roster, run
 from tests.secagg.cluster import Cluster, expected_rows, make_inputs, make_plan
 from tests.secagg.drbg import Drbg
@@ -41,23 +44,62 @@ def test_every_stage_takes_one_message_and_has_one_end() -> None:
     assert [stage for stage, _ in STEPS] == stages == list(CLOSE)
 
 
-def test_a_dealer_of_garbage_dooms_its_group_and_is_named_before_stage_three() -> None:
+def silent_from(stage: Stage, message: ToServer, *, at: Stage) -> ToServer | None:
+    return None if stage >= at else garbage_boxes(stage, message)
+
+
+def test_a_dealer_of_garbage_that_stays_loses_nothing_and_is_blamed() -> None:
+    plan, identities = flat_plan()
+    result = run(plan, {v: np.full(3, v) for v in plan.ids}, identities, tamper={3: garbage_boxes})
+    assert result.sum().tolist() == [sum(plan.ids)] * 3
+    assert not result.lost
+    assert set(result.blamed) == {3}
+
+
+def test_a_dealer_of_garbage_that_vanishes_is_named_before_stage_three_and_the_run_repeated_without_it() -> None:
     plan, identities = flat_plan()
     inputs = {v: np.full(3, v) for v in plan.ids}
-    seen: dict = {}
-    original = Server.advance
+    seen: list = []
+    original = Server.doomed_groups
 
-    def look_first(server: Server) -> object:
-        if server.stage is Stage.INPUTS:
-            seen.update(server.doomed_groups())
-        return original(server)
+    def look(server: Server) -> object:
+        seen.append(original(server))
+        return seen[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Server, "advance", look_first)
-        result = run(plan, inputs, identities, tamper={3: garbage_boxes})
-    assert seen == {(0, 0): (3,)}
+        patch.setattr(Server, "doomed_groups", look)
+        result = run(plan, inputs, identities, tamper={3: partial(silent_from, at=Stage.INPUTS)})
+    assert seen == [{(0, 0): (3,)}, {}]
+    assert result.sum().tolist() == [sum(plan.ids) - 3] * 3
+    assert result.dropouts[3].reason == "left out by the application"
+
+
+def test_a_silent_dealer_loses_the_sum_only_by_vanishing_and_is_among_the_suspects() -> None:
+    """Finding 4: n - t bad boxes, silence at stage 4. The sum was lost and nobody named."""
+    plan, identities = flat_plan()
+
+    def cheat(stage: Stage, message: ToServer) -> ToServer | None:
+        if isinstance(message, Dealing):
+            boxes, size = bytearray(message.boxes), box_bytes(plan)
+            for k in range(len(plan.ids) - plan.t):
+                boxes[k * size] ^= 1
+            return replace(message, boxes=bytes(boxes))
+        return message if stage < last else None
+
+    inputs = {v: np.full(3, v) for v in plan.ids}
+    last = Stage.DONE
+    assert run(plan, inputs, identities, tamper={5: cheat}).sum().tolist() == [sum(plan.ids)] * 3
+    last = Stage.UNMASKING
+    result = run(plan, inputs, identities, tamper={5: cheat})
     assert set(result.lost) == {(0, 0)}
-    assert set(result.blamed) == {3}
+    assert {dealer for dealer, _ in result.disputes} == {5}
+    suspects = Suspects(most=2)
+    suspects.learn(result)
+    assert 5 in suspects.excluded(1)
+    assert len(suspects.excluded(1)) == 2
+    again = replace(plan, round=1)
+    left = dict.fromkeys(suspects.excluded(1), Stage.KEYS)
+    assert run(again, inputs, identities, drop=left).sum().tolist() == [sum(set(plan.ids) - set(left))] * 3
 
 
 def test_the_application_may_leave_a_client_out() -> None:
@@ -96,7 +138,7 @@ def test_a_journal_that_fails_leaves_the_stage_where_it_was() -> None:
     server = Server(plan, Full())
     for v in plan.ids:
         server.receive(v, Client(v, identities[v], Floors.for_plan(plan), 0, MemoryJournal()).hello())
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(JournalError, match="disk full"):
         server.advance()
     assert server.stage is Stage.KEYS
 
@@ -174,7 +216,7 @@ def test_a_vector_that_is_half_added_is_never_taken_for_whole(monkeypatch: pytes
 def test_a_stage_that_changed_the_sums_is_not_closed_twice(stage: Stage) -> None:
     cluster, journal = delivered(stage)
     journal.full = True
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(JournalError, match="no space"):
         cluster.server.advance()
     assert_lost_for_good(cluster.server)
 
@@ -183,7 +225,7 @@ def test_a_stage_that_changed_the_sums_is_not_closed_twice(stage: Stage) -> None
 def test_another_stage_may_be_closed_again_when_there_is_space(stage: Stage) -> None:
     cluster, journal = delivered(stage)
     journal.full = True
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(JournalError, match="no space"):
         cluster.server.advance()
     result = cluster.finish()
     assert result.lost == {}

@@ -20,6 +20,7 @@ from secagg import (
     AlreadyUsed,
     Client,
     FileJournal,
+    JournalError,
     MemoryJournal,
     Plan,
     Schedule,
@@ -305,11 +306,12 @@ def test_nothing_leaves_when_the_journal_refuses() -> None:
         puppet = World(plan_of_six()).run_to(Stage(stage - 1))[0]
         message = World(plan_of_six()).run_to(stage)[0].heard_all[-1]
         puppet.client._journal = Full()
-        with pytest.raises(OSError, match="no space"):
+        before = puppet.client.state
+        with pytest.raises(JournalError, match="no space"):
             puppet.tell(message)
-        assert puppet.client.state is State.FAILED
+        assert puppet.client.state is before  # the application may repair the journal and try again
     client = Client(0, identity(0), world.floors, 5, Full())
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(JournalError, match="no space"):
         client.hello()
 
 
@@ -329,7 +331,7 @@ def test_the_opening_is_recorded_before_it_is_signed() -> None:
     puppet.client._journal = Watched()
     object.__setattr__(puppet.client, "_identity", Watching(sign, order, puppet.client._identity.public))
     puppet.tell(asked)
-    assert order == ["record", "sign", "step"]
+    assert order == ["record", "record", "sign", "step"]  # the round, the opening
 
 
 class Watching:
@@ -410,8 +412,7 @@ def test_a_lost_answer_of_stage_four_is_resent_by_the_application_not_made_again
     cluster.deliver_all()
     with pytest.raises(TooFewSurvivors):
         cluster.advance()
-    with pytest.raises(SecAggError, match="not expected in state DONE"):
-        cluster.clients[0].receive(cluster.server.outbox()[0])
+    assert encode(cluster.clients[0].receive(cluster.server.outbox()[0])) == lost[0].data  # a duplicate
     cluster.flying = lost
     check_outcome(cluster, cluster.finish())
 

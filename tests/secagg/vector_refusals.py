@@ -161,7 +161,7 @@ FLOORS: Mapping[str, Any] = {
     "a third of the roster": {"colluders": None},
     "anonymity": {"policy": policy_json(Policy(anonymity=4))},
     "survivors": {"policy": policy_json(Policy(min_survivors=3))},
-    "leverage": {"policy": policy_json(Policy(max_leverage=0.7))},
+    "leverage": {"policy": policy_json(Policy(max_leverage=0.4))},
     "clip too large": {"clip": [0.1, 0.9]},
     "clip too small": {"clip": [1.1, 2.0]},
     "my own weight": {"weight": 3},
@@ -559,13 +559,21 @@ def endorsements(case: Case) -> None:
 
 @vector("bad_replays", after="started")
 def replays_to_a_client(case: Case) -> None:
-    """In every state, every message of the run that is not expected there, a message to the server, and
-    silence where hello() comes first: refused, and the run is over for this client.
+    """In every state, the message answered last, which gets the same answer again; and every message of the run that is
+    not expected there, and a message to the server: refused, and the run is over for this client.
     """
     kinds = {"keylist": "DEALT", "bundle/2": "MASKED", "survivors": "SIGNED", "signatures": "DONE"}
-    expected = {"NEW": (), "ADVERTISED": ("keylist",), "DEALT": ("bundle/2",), "MASKED": ("survivors",)}
-    expected |= {"SIGNED": ("survivors", "signatures"), "DONE": ()}
+    expected = {"NEW": (), "ADVERTISED": ("keylist",), "DEALT": ("keylist", "bundle/2")}
+    expected |= {"MASKED": ("bundle/2", "survivors"), "SIGNED": ("survivors", "signatures"), "DONE": ("signatures",)}
     order = ["hello", *kinds]
+    for state in ("DEALT", "MASKED", "SIGNED", "DONE"):
+        actor = f"{state} hears it again"
+        case.do("client.new", {"client": 2, "round": 7, "actor": actor, "entropy": "2", "journal": actor})
+        _walk(case, actor, state, order)
+        step = list(kinds.values()).index(state)
+        reply = ("dealing/2", "masked/2", "consistency/2", "unmasking/2")[step]
+        case.do("client.receive", {"client": actor, "message": list(kinds)[step], "as": reply})
+        case.do("client.state", {"client": actor})
     for state, allowed in expected.items():
         for bad in [*[kind for kind in kinds if kind not in allowed], "advert/3"]:
             actor = f"{state} hears {bad}"

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from secagg.crypto import Segment
 from secagg.exposure import Schedule
+from secagg.protocol.relations import contradictions
 from secagg.whole import GroupSum
-from secagg.whole.relations import contradictions, open_sums
+from secagg.whole.relations import open_sums
 from tests.secagg.whole.cast import agreed
 
 DRAWN = [

@@ -227,7 +227,7 @@ def _audit(s: Session, v: Values) -> Values:
     plan = Plan.from_bytes(s.get(v["plan"]))
     verdict = plan.audit(v["survivors"])
     return {
-        "leave_with_their_atom": list(plan.too_few_in_atom(v["survivors"])),
+        "leave_with_their_atom": list(plan.in_broken_atoms(v["survivors"])),
         "rows": [row_name(row) for row in sorted(verdict.opened)],
         "closed": [row_name(row) for row in sorted(verdict.closed)],
     }
