@@ -23,7 +23,9 @@ def warm_up() -> None:
     from secagg.exposure.audit import Policy, audit
     from secagg.exposure.schedules import Schedule
     from secagg.kernels import jit
+    from secagg.simulation.agree import make_agreement
     from secagg.simulation.secure_sum import secure_sum
+    from secagg.simulation.whole import clear_whole
 
     notice = notice_once("secagg: compiling numeric loops for this machine, once")
     with nullcontext() if jit.announced() else jit.announce(notice):
@@ -34,6 +36,8 @@ def warm_up() -> None:
         for dtype in (np.float32, np.float64):
             secure_sum([np.zeros(8, dtype)] * 4, clip=1.0, drop=[3])
         FixedPoint(clients=1, clip=1.0).decode(np.zeros(1, np.uint32), out=np.empty(1, np.float32))
+        agreement, _ = make_agreement(members=3, size=3, length=8, clip=1.0)
+        clear_whole(agreement, 0, dict.fromkeys(range(3), np.zeros(8)))
         groupings = Schedule(name="random", size=4, groupings=3).draw(range(12), bytes(32), round=0)
         audit(groupings, range(12), Policy(anonymity=3), plan_hash=b"")
 

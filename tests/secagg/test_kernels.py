@@ -130,7 +130,7 @@ for name in ("kernels.field257", "kernels.montgomery", "kernels.sha", "exposure.
         if isinstance(function, Dispatcher) and not function.signatures:
             print(function.py_func.__name__, end=" ")
 from secagg.kernels import vectors
-assert len(vectors.encode.signatures) == 2 and vectors.decode.signatures
+assert len(vectors.encode.signatures) == 2 and vectors.decode.signatures and len(vectors.survey.signatures) == 1
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     # those that only other kernels call
