@@ -134,9 +134,9 @@ class WholeRun:
     ) -> Answer | None:
         """A client's answer, stored; None if it refuses."""
         try:
-            client.receive(message)
+            task = client.receive(message)
             with quiet():
-                pending = client.answer(update, context=context, out=out)
+                pending = client.answer(task, update, context=context, out=out)  # type: ignore[arg-type]
             name = client.stored(self._store.keep(pending))
         except UsageError:
             raise

@@ -149,13 +149,14 @@ class Client:
             repeated = isinstance(message, Round) and message.round == self.answered
             return self._step(Repeated(message) if repeated else message)  # type: ignore
 
-    def answer(self, update: Any, *, context: bytes = b"", out: Ring32 | None = None) -> Pending:
+    def answer(self, task: Task, update: Any, *, context: bytes = b"", out: Ring32 | None = None) -> Pending:
         """Mask the update for the task's round; the result is to be stored before it is sent.
 
+        `task` is what `receive` gave and the update was computed for: UsageError if another task has taken its place.
         `context` is what else the update was computed from and the Round did not carry: all members of a group must
         give the same. `out` may be memory for the masked vectors: uint32, one row per grouping.
         """
-        return self._step(Update(update, raw("context", context), out))  # type: ignore[no-any-return]
+        return self._step(Update(task, update, raw("context", context), out))  # type: ignore[no-any-return]
 
     def release(self, round: int) -> Pending:
         """A signed promise that this client has not answered a round and never will. It fills the answer's slot."""
@@ -242,6 +243,10 @@ class Client:
     def _mask(self, given: Update) -> Pending:
         """Checks 4 and 5, then mask every group that passed with every mate, and sign."""
         assert self._accepted is not None
+        if given.task != self.task:  # audit: update-of-this-task
+            raise UsageError(
+                "this update is not for the task that waits: the server has sent another round or other data"
+            )
         message, mine = self._accepted.message, self._accepted.mine
         memory, round = self._memory, message.round
         context = transcript.context_hash(message.data, given.context)

@@ -85,6 +85,7 @@ class Pending:
 class Update:
     """What the application passes with `answer`."""
 
+    task: Task
     values: Any = field(repr=False)
     context: bytes
     out: Ring32 | None

@@ -19,7 +19,7 @@ from secagg.protocol.journal import load as read_record
 from secagg.protocol.journal import store as create_record
 from secagg.types import Ring32
 from secagg.whole.client import Client
-from secagg.whole.client_state import Pending
+from secagg.whole.client_state import Pending, Task
 
 
 class Store(Protocol):
@@ -154,9 +154,9 @@ def _typed(what: str) -> Iterator[None]:
 
 
 def respond(
-    client: Client, store: Store, update: Any, *, context: bytes = b"", out: Ring32 | None = None
+    client: Client, store: Store, task: Task, update: Any, *, context: bytes = b"", out: Ring32 | None = None
 ) -> list[Buffer]:
-    """Answer the task that a client has: mask, store, and give the bytes to send, in pieces.
+    """Answer a task that `Client.receive` gave: mask, store, and give the bytes to send, in pieces.
 
     If the slot of the round is filled, the spool of that answer is sent again and the update is not used. After a
     JournalError nothing was sent: repair the storage and call it again; the update is not masked a second time.
@@ -170,17 +170,17 @@ def respond(
     >>> for v, client in clients.items():
     ...     _ = server.receive(v, client.receive(Hello(agreement.fingerprint, 0)))
     >>> for v, message in server.begin(0).items():
-    ...     _ = clients[v].receive(message)
-    ...     _ = server.receive(v, b"".join(respond(clients[v], store, [v, 1, 2])))
+    ...     task = clients[v].receive(message)
+    ...     _ = server.receive(v, b"".join(respond(clients[v], store, task, [v, 1, 2])))
     >>> server.close().sum((0, 0))
     array([1, 2, 4])
     """
     if client.pending is None:
-        task = client.task
-        found = task and store.look(task.slot)
+        waiting = client.task
+        found = waiting and store.look(waiting.slot)
         if found:  # audit: filled-slot-found-first
             return [store.load(client.stored(found))]
-        client.answer(update, context=context, out=out)
+        client.answer(task, update, context=context, out=out)
     pending = client.pending
     assert pending is not None
     name = client.stored(store.keep(pending))

@@ -512,7 +512,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
         },
     ),
     "whole.Client.answer": (
-        lambda context: whole_client().answer([0.0, 0.0], context=context),
+        lambda context: whole_client().answer(whole.Task(0, b"", ""), [0.0, 0.0], context=context),
         {},
         {"context": ("context: expected bytes", [None, "model", 5])},
     ),

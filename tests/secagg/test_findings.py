@@ -186,7 +186,7 @@ def test_6_dropping_honest_mates_does_not_leave_a_client_alone_with_colluders() 
     without = replace(message, adverts=tuple(advert for advert in message.adverts if advert.sender != 2))
     cast.clients[1].receive(without)
     with pytest.raises(PeerError, match="client 2: no advert"):
-        cast.clients[1].answer([1])
+        cast.clients[1].answer(cast.clients[1].task, [1])
 
 
 @pytest.mark.parametrize(("members", "size", "groupings"), [(60, 3, 3), (60, 10, 10)])

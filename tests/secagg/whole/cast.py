@@ -13,7 +13,7 @@ from secagg.agreement.agreement import Agreement
 from secagg.crypto.keys import AgreementKey, Identity
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Policy
 from secagg.simulation.agree import make_agreement
-from secagg.whole import Advert, Answer, Client, Hello, MemoryStore, Round, Server, WholeResult, transcript
+from secagg.whole import Advert, Answer, Client, Hello, MemoryStore, Round, Server, Task, WholeResult, transcript
 from secagg.whole.layout import layout
 from tests.secagg.drbg import Drbg
 
@@ -65,9 +65,10 @@ class Cast:
     def answer(self, member: int, message: Round, update: Any = None, context: bytes = b"") -> Answer:
         """The member's answer, stored."""
         client = self.clients[member]
-        client.receive(message)
+        task = client.receive(message)
         values = update_of(self.agreement, member, message.round) if update is None else update
-        pending = client.answer(values, context=context)
+        assert isinstance(task, Task)
+        pending = client.answer(task, values, context=context)
         client.stored(self.stores[member].keep(pending))
         assert isinstance(pending.message, Answer)
         return pending.message

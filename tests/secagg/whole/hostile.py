@@ -286,7 +286,7 @@ class Hostile:
         elif isinstance(reply, Task):
             numbers = [self.rng.randint(-BOUND, BOUND) for _ in range(self.cast.agreement.terms.length)]
             try:
-                data = b"".join(respond(client, store, np.array(numbers)))
+                data = b"".join(respond(client, store, reply, np.array(numbers)))
             except SecAggError:
                 self.outcome.refused += 1
                 return

@@ -11,7 +11,20 @@ import pytest
 from secagg.errors import PeerError, UsageError
 from secagg.exposure.audit import Policy
 from secagg.simulation.whole import WholeRun
-from secagg.whole import Answer, MemoryStore, Release, Round, Server, Stage, encode, server_state, transcript
+from secagg.whole import (
+    Answer,
+    Hello,
+    MemoryStore,
+    Release,
+    Round,
+    Server,
+    Stage,
+    Task,
+    encode,
+    respond,
+    server_state,
+    transcript,
+)
 from tests.secagg.whole.cast import Cast, update_of
 
 ROUND = Policy(min_survivors=2, anonymity=2, max_leverage=1.0, memory="round")
@@ -182,6 +195,39 @@ def test_a_saved_server_with_sums_of_another_length_is_refused() -> None:
     memory.sums = {group: np.zeros(4, np.uint32) for group in memory.sums}
     with pytest.raises(UsageError, match="wrong length"):
         Server.restore(server_state.save(memory), cast.agreement)
+
+
+# --- an update and the data that it was computed from ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("between", ["nothing", "hello", "next round"])
+def test_an_update_is_not_masked_under_data_that_it_was_not_computed_from(between: str) -> None:
+    """While a client computes from data that only it was sent, the server sends the data of its mates."""
+    cast = Cast()
+    client, message = cast.clients[0], cast.begin()[0]
+    alone = client.receive(replace(message, data=b"a model for this client only"))
+    if between == "hello":
+        client.receive(Hello(cast.agreement.fingerprint, 0))
+    if between == "next round":
+        cast.server.close()
+        message = cast.begin(1)[0]
+    everybody = client.receive(replace(message, data=b"the model of all"))
+    assert isinstance(alone, Task)
+    assert isinstance(everybody, Task)
+    with pytest.raises(UsageError, match="not for the task that waits"):
+        client.answer(alone, np.zeros(5, np.int64))
+    with pytest.raises(UsageError, match="not for the task that waits"):
+        respond(client, cast.stores[0], alone, np.zeros(5, np.int64))
+    assert client.answer(everybody, np.zeros(5, np.int64)).round == everybody.round
+
+
+def test_a_task_is_the_same_if_only_adverts_changed() -> None:
+    cast = Cast(members=4, size=4)
+    message = cast.begin()[0]
+    task = cast.clients[0].receive(message)
+    cast.clients[0].receive(replace(message, adverts=(message.adverts[0], cast.advert(1, 0), *message.adverts[2:])))
+    assert isinstance(task, Task)
+    assert cast.clients[0].answer(task, np.zeros(5, np.int64)).message.groups == ((0, 0),)  # type: ignore[union-attr]
 
 
 # --- one answer per round, in a simulation too ---------------------------------------------------------------

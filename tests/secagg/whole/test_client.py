@@ -136,7 +136,7 @@ def test_a_repeated_round_gets_the_stored_bytes_again_and_never_another_update()
         assert isinstance(resend, Resend)
         assert cast.stores[0].load(resend.name) == encode(answer)
         with pytest.raises(UsageError, match="no round waits"):
-            cast.clients[0].answer(np.zeros(5, np.int64))
+            cast.clients[0].answer(cast.clients[0].task, np.zeros(5, np.int64))
     assert cast.clients[0].state is State.IDLE
 
 
@@ -148,13 +148,13 @@ def test_two_clients_from_the_same_bytes_give_one_answer() -> None:
     pendings = []
     for client, value in ((first, 1), (second, 2)):
         client.receive(message)
-        pendings.append(client.answer(np.full(5, value)))
+        pendings.append(client.answer(client.task, np.full(5, value)))
     assert first.stored(store.keep(pendings[0])) == pendings[0].name
     assert second.stored(store.keep(pendings[1])) == pendings[0].name
     assert store.load(pendings[0].name) == encode(pendings[0].message)
     late = cast.restore(0, saved)
     late.receive(message)
-    assert b"".join(respond(late, store, np.full(5, 3))) == encode(pendings[0].message)
+    assert b"".join(respond(late, store, late.task, np.full(5, 3))) == encode(pendings[0].message)
     assert late.answered == 0
     assert late._memory.last == second._memory.last == first._memory.last
 
@@ -166,7 +166,7 @@ def test_a_filled_slot_is_found_before_anything_is_masked(monkeypatch: pytest.Mo
     late = cast.restore(0, saved)
     late.receive(message)
     monkeypatch.setattr(client_module, "masked", None)
-    assert b"".join(respond(late, cast.stores[0], np.full(5, 3))) == encode(answer)
+    assert b"".join(respond(late, cast.stores[0], late.task, np.full(5, 3))) == encode(answer)
     assert isinstance(late.receive(message), Resend)
 
 
@@ -248,10 +248,10 @@ def test_nothing_is_sent_if_no_group_is_left_and_a_better_message_may_follow() -
     client, mate = cast.clients[0], cast.mates(0)[0]
     client.receive(with_advert(message, cast.advert(mate, 0, bytes(32))))
     with pytest.raises(PeerError, match="no group of round 0 can be answered: low-order"):
-        client.answer(np.zeros(5, np.int64))
+        client.answer(client.task, np.zeros(5, np.int64))
     client.receive(replace(message, groups=()))
     with pytest.raises(PeerError, match="the server did not list it"):
-        client.answer(np.zeros(5, np.int64))
+        client.answer(client.task, np.zeros(5, np.int64))
     assert cast.answer(0, message).groups
 
 
@@ -326,7 +326,7 @@ def test_keys_up_to_the_round_are_erased_once_the_slot_is_claimed_and_not_before
     cast, message = asked()
     client = cast.clients[0]
     client.receive(message)
-    pending = client.answer(np.zeros(5, np.int64))
+    pending = client.answer(client.task, np.zeros(5, np.int64))
     assert [key.round for key in client._memory.keys] == [0]
     with pytest.raises(UsageError, match="call stored"):
         client.save()
@@ -366,7 +366,7 @@ def test_an_update_that_does_not_encode_changes_nothing() -> None:
     cast.clients[0].receive(message)
     for wrong in (np.zeros(4, np.int64), np.full(5, 1001), np.zeros(5)):
         with pytest.raises(UsageError):
-            cast.clients[0].answer(wrong)
+            cast.clients[0].answer(cast.clients[0].task, wrong)
     assert cast.clients[0].state is State.ASKED
     assert cast.answer(0, message).groups
 
@@ -377,7 +377,7 @@ def test_another_round_message_takes_the_place_of_one_that_waits_for_its_update(
     client.receive(message)
     task = client.receive(replace(message, data=b"newer"))
     assert isinstance(task, Task)
-    pending = client.answer(np.zeros(5, np.int64))
+    pending = client.answer(client.task, np.zeros(5, np.int64))
     assert isinstance(pending.message, Answer)
     assert pending.message.context == transcript.context_hash(b"newer", b"")
 
@@ -398,14 +398,14 @@ def test_every_event_in_every_state_is_handled_or_refused_without_a_change() -> 
         if state > State.IDLE:
             client.receive(later)
         if state > State.ASKED:
-            client.answer(np.zeros(5, np.int64))
+            client.answer(client.task, np.zeros(5, np.int64))
         return client
 
     events: dict[type, Callable[[Client], Any]] = {
         Hello: lambda c: c.receive(Hello(cast.agreement.fingerprint, 2)),
         Round: lambda c: c.receive(later),
         Repeated: lambda c: c.receive(message),
-        Update: lambda c: c.answer(np.zeros(5, np.int64)),
+        Update: lambda c: c.answer(c.task, np.zeros(5, np.int64)),
         Giving: lambda c: c.release(1),
         Stored: lambda c: c.stored(b"answer " + bytes(32)),
     }
@@ -430,7 +430,7 @@ def test_threads_of_one_client_give_one_answer() -> None:
     def attempt(value: int) -> Pending | None:
         try:
             client.receive(message)
-            return client.answer(np.full(20000, value))
+            return client.answer(client.task, np.full(20000, value))
         except (UsageError, SecAggError):
             return None
 
@@ -475,7 +475,7 @@ def test_a_release_and_an_answer_exclude_each_other_in_one_slot() -> None:
     with pytest.raises(PeerError, match="round 0 is released"):
         first.receive(message)
     second.receive(message)
-    pending = second.answer(np.zeros(5, np.int64))
+    pending = second.answer(second.task, np.zeros(5, np.int64))
     with pytest.raises(AlreadyUsed, match="answered or released before"):
         second.stored(store.keep(pending))
     assert second.state is State.IDLE
@@ -484,7 +484,7 @@ def test_a_release_and_an_answer_exclude_each_other_in_one_slot() -> None:
     third = cast.restore(0, saved)
     third.receive(message)
     with pytest.raises(AlreadyUsed):
-        respond(third, store, np.zeros(5, np.int64))
+        respond(third, store, third.task, np.zeros(5, np.int64))
 
 
 def test_an_answered_round_is_not_released_but_a_missed_one_may_be() -> None:

@@ -71,7 +71,7 @@ def test_clients_check_releases_and_do_not_sum_fewer_members_without_them() -> N
         client.receive(replace(message, releases=(mine, right)))
     client.receive(replace(message, releases=()))
     with pytest.raises(PeerError, match="client 4: no advert"):
-        client.answer(update_of(cast.agreement, 0, 0))
+        client.answer(client.task, update_of(cast.agreement, 0, 0))
     assert cast.answer(0, message).groups == ((0, 0),)
 
 

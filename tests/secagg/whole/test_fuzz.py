@@ -101,7 +101,7 @@ def decode_client(data: bytes) -> bytes | None:
         client.receive(Hello(cast().agreement.fingerprint, 1))
     with suppress(SecAggError):
         client.receive(next_round())
-        respond(client, cast().stores[0], [0, 0])
+        respond(client, cast().stores[0], client.task, [0, 0])
     client.save()
     return again
 
@@ -185,7 +185,7 @@ def test_mutated_rounds_are_refused_or_answered_with_groups_of_the_agreement() -
         client = players.restore(0, saved)
         try:
             client.receive(mutate())
-            pending = client.answer([1, 2])
+            pending = client.answer(client.task, [1, 2])
             assert set(pending.message.groups) <= set(players.groups())  # type: ignore[union-attr]
             answered += 1
         except SecAggError:

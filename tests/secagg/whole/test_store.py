@@ -28,7 +28,7 @@ def test_an_answer_is_sent_again_byte_for_byte_until_the_next_one(store: Store) 
     for round in range(3):
         box = cast.begin(round)
         client.receive(box[0])
-        sent[round] = b"".join(respond(client, store, np.full(5, round)))
+        sent[round] = b"".join(respond(client, store, client.task, np.full(5, round)))
         resend = client.receive(box[0])
         assert isinstance(resend, Resend)
         assert bytes(store.load(resend.name)) == sent[round]
@@ -50,13 +50,13 @@ def test_one_slot_one_answer_across_processes(tmp_path: Path) -> None:
         try:
             client = cast.restore(0, saved)
             client.receive(message)
-            respond(client, FileStore(tmp_path), np.full(5, 1))
+            respond(client, FileStore(tmp_path), client.task, np.full(5, 1))
         finally:
             os._exit(0)
     os.waitpid(child, 0)
     client = cast.restore(0, saved)
     client.receive(message)
-    pending = client.answer(np.full(5, 2))
+    pending = client.answer(client.task, np.full(5, 2))
     store = FileStore(tmp_path)
     name = client.stored(store.keep(pending))
     assert name != pending.name
@@ -72,10 +72,10 @@ def test_nothing_is_sent_if_nothing_can_be_stored_and_the_same_answer_later(tmp_
     client.receive(message)
     folder.rename(tmp_path / "away")
     with pytest.raises(JournalError, match=r"nothing was sent: repair it and retry"):
-        respond(client, store, np.full(5, 1))
+        respond(client, store, client.task, np.full(5, 1))
     (tmp_path / "away").rename(folder)
     assert client.state in (State.ASKED, State.MASKED)
-    first = b"".join(respond(client, store, np.full(5, 1)))
+    first = b"".join(respond(client, store, client.task, np.full(5, 1)))
     assert cast.server.receive(0, first) is None
 
 
@@ -92,12 +92,12 @@ def test_after_an_error_of_the_slot_the_masked_bytes_stay_the_same(tmp_path: Pat
     client, message, store = cast.clients[0], cast.begin()[0], FileStore(tmp_path, journal)
     client.receive(message)
     with pytest.raises(JournalError, match="No space left"):
-        respond(client, store, np.full(5, 1))
+        respond(client, store, client.task, np.full(5, 1))
     assert client.pending is not None
     masked = encode(client.pending.message)
     assert [key.round for key in client._memory.keys] == [0]
     journal.broken = False
-    assert b"".join(respond(client, store, np.full(5, 2))) == masked
+    assert b"".join(respond(client, store, client.task, np.full(5, 2))) == masked
 
 
 def test_spool_and_folder_are_synced_before_the_slot_is_claimed(
@@ -119,7 +119,7 @@ def test_spool_and_folder_are_synced_before_the_slot_is_claimed(
     client, store = cast.clients[0], FileStore(tmp_path, Watching())
     client.receive(cast.begin()[0])
     monkeypatch.setattr(os, "fsync", fsync)
-    respond(client, store, np.full(5, 1))
+    respond(client, store, client.task, np.full(5, 1))
     assert seen == ["file", "folder", "slot"]
 
 
@@ -128,12 +128,12 @@ def test_a_store_of_slots_keeps_no_vectors() -> None:
     client, message = cast.clients[0], cast.begin()[0]
     saved = client.save()
     client.receive(message)
-    respond(client, store, np.full(5, 1))
+    respond(client, store, client.task, np.full(5, 1))
     with pytest.raises(UsageError, match="no spool"):
         store.load(client._memory.last.hex())
     late = cast.restore(0, saved)
     late.receive(message)
-    pending = late.answer(np.full(5, 2))
+    pending = late.answer(late.task, np.full(5, 2))
     assert late.stored(store.keep(pending)) == client._memory.last.hex()
 
 
@@ -145,7 +145,7 @@ def test_a_released_slot_stays_released_across_processes(tmp_path: Path) -> None
     client.stored(FileStore(tmp_path).keep(client.release(0)))
     late = cast.restore(0, saved)
     late.receive(message)
-    pending = late.answer(np.full(5, 1))
+    pending = late.answer(late.task, np.full(5, 1))
     assert isinstance(pending.message, Answer)
     with pytest.raises(AlreadyUsed):
         late.stored(FileStore(tmp_path).keep(pending))
