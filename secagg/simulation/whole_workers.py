@@ -119,7 +119,7 @@ class _Worker:
 
     def free(self) -> None:
         """The worker may use the memory of the answer that was taken last."""
-        if self.left:
+        if self.left >= _SLOTS:  # otherwise the worker does not wait for it, and may have ended
             self.pipe.send_bytes(b"free")
 
     def close(self) -> None:
