@@ -6,13 +6,18 @@ It imports nothing of secagg. Unlike `second`, it makes the checks of the docume
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from fractions import Fraction
-from hashlib import sha256
+from hashlib import sha256, sha512
 from itertools import pairwise
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA512
+from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 from tests.secagg.second import (
     Draw,
@@ -236,19 +241,32 @@ class Terms:
         return sum(part.length for part in self.segments)
 
 
+def pulse_fields(signed: bytes) -> tuple[int, int, int]:
+    """The cipher suite, the chain and the time of a pulse."""
+    read, kinds = Strict(signed), "ttIIvQQtvvIvvvvvvvI"  # text, value, u32, u64
+    found: list[Any] = []
+    for kind in kinds:
+        if kind in "tv":
+            content = read.take(int.from_bytes(read.take(4), "big"))
+            need(kind == "t" or len(content) == 64, "values have 64 bytes")
+            found.append(content)
+        else:
+            found.append(int.from_bytes(read.take(struct.calcsize("<" + kind)), "big"))
+    read.end()
+    when = datetime.strptime(found[7].decode("ascii"), "%Y-%m-%dT%H:%M:%S.%fZ").replace(tzinfo=UTC)
+    return found[2], found[5], int(when.timestamp() * 1000)
+
+
 class Agreement:
     """Terms and the origin of the seed, checked; and every member's signature."""
 
     def __init__(self, data: bytes, signatures: Mapping[int, bytes]) -> None:
         read = Strict(data)
         self.terms = Terms(read.blob())
-        need(not self.terms.beacon, "a seed from a pulse is not in this implementation")
-        need(read.number("B") == 0, "the terms ask for a ceremony")
-        commitments = read.many(lambda: (read.number("I"), read.take(32), read.take(64)))
-        reveals = read.many(lambda: (read.number("I"), read.take(32), read.take(64)))
+        need(read.number("B") == len(self.terms.beacon), "the origin is the one that the terms ask for")
+        self.seed = self._pulse(read) if self.terms.beacon else self._ceremony(read)
         read.end()
         self.bytes, self.fingerprint = data, H("agreement", data)
-        self.seed = self._ceremony(commitments, reveals)
         self._drawn: dict[int, list[Grouping]] = {}
         need(sorted(signatures) == self.terms.ids, "every member signs the agreement")
         for who, signature in signatures.items():
@@ -259,8 +277,9 @@ class Agreement:
         data = label(f"sign-{what}") + self.fingerprint + b"".join(parts)
         return verified(self.terms.member(who).identity, signature, data)
 
-    def _ceremony(self, commitments: list[tuple[int, bytes, bytes]], reveals: list[tuple[int, bytes, bytes]]) -> bytes:
+    def _ceremony(self, read: Strict) -> bytes:
         terms = self.terms
+        commitments, reveals = (read.many(lambda: (read.number("I"), read.take(32), read.take(64))) for _ in range(2))
         roster = b"".join(who.to_bytes(4, "big") for who in terms.ids)
         shown = H("commitments", terms.hash, many(u32(who) + value + proof for who, value, proof in commitments))
         for told in (commitments, reveals):
@@ -274,6 +293,25 @@ class Agreement:
             made = framed("seed-contribution-commitment", terms.hash, roster, who.to_bytes(4, "big"), contribution)
             need(made == commitment, f"{who} reveals what it committed to")
         return framed("training-seed", terms.hash, roster, *(contribution for _, contribution, _ in reveals))
+
+    def _pulse(self, read: Strict) -> bytes:
+        terms, ((chain, time, pinned),) = self.terms, self.terms.beacon
+        approvals = read.many(lambda: (read.number("I"), read.take(64)))
+        signed, signature, key = read.blob(), read.blob(), read.blob()
+        need([who for who, _ in approvals] == terms.ids, "every member approves once, by ascending id")
+        for who, approval in approvals:
+            statement = label("sign-terms") + terms.hash + u32(who)
+            need(verified(terms.member(who).identity, approval, statement), f"the approval of {who}")
+        need(sha256(key).digest() == pinned, "the key of the pulse is the pinned one")
+        need(pulse_fields(signed) == (0, chain, time), "the pulse is the named one, with cipher suite 0")
+        public = load_der_public_key(key)
+        assert isinstance(public, RSAPublicKey)
+        try:
+            public.verify(signature, signed, PKCS1v15(), SHA512())
+        except InvalidSignature:
+            raise Refused("the signature of the beacon is valid") from None
+        name, number = b"NIST 2.0, chain %d" % chain, b"%d" % time
+        return framed("beacon-seed", terms.hash, name, number, sha512(signed + signature).digest())
 
     # --- section 3
 

@@ -27,6 +27,7 @@ from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED
 from secagg.simulation.agree import agree_on
 from secagg.whole import Client, MemoryStore, Server, WholeResult, encode, respond
 from tests.secagg import second_whole
+from tests.secagg.agreement import common
 from tests.secagg.drbg import Drbg
 
 FLOATS = Segment(name="floats", shape=(2, 2), clip=0.75)
@@ -361,6 +362,21 @@ def test_changed_bytes_of_an_agreement_are_refused_by_both(made: Terms, data: st
     with pytest.raises(second_whole.Refused):
         second_whole.Agreement(good, {v: signatures[v] for v in made.ids[1:]})
     assert other.bytes == good
+
+
+@pytest.mark.parametrize("year", ["2018", "2026"])
+def test_a_pulse_gives_both_the_same_seed_and_a_changed_one_is_refused(year: str) -> None:
+    agreement, identities = common.beaconed(year), common.made()[1]
+    signatures = {v: agreement.sign(v, identity) for v, identity in identities.items()}
+    other = second_whole.Agreement(agreement.to_bytes(), signatures)
+    assert (other.seed, other.fingerprint) == (agreement.seed, agreement.fingerprint)
+    good = agreement.to_bytes()
+    for at in range(len(agreement.terms.to_bytes()), len(good), 97):
+        bad = good[:at] + bytes([good[at] ^ 4]) + good[at + 1 :]
+        with pytest.raises(second_whole.Refused):
+            second_whole.Agreement(bad, signatures)
+        with pytest.raises(SecAggError):
+            Agreement.from_bytes(bad)
 
 
 def test_the_second_implementation_imports_nothing_of_the_first() -> None:
