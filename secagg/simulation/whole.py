@@ -42,9 +42,9 @@ class WholeRun:
     keeps slots in memory. `entropy` is for tests: it gives the source of random bytes of each client.
 
     >>> from secagg.simulation import WholeRun, make_agreement
-    >>> agreement, identities = make_agreement(members=4, size=2, length=2, bound=9, rounds=2)
+    >>> agreement, identities = make_agreement(members=6, size=3, length=2, bound=9, rounds=2)
     >>> run = WholeRun(agreement, identities)
-    >>> [len(run.round(t, {v: [v, t] for v in range(4)}).groups) for t in (0, 1)]
+    >>> [len(run.round(t, {v: [v, t] for v in range(6)}).groups) for t in (0, 1)]
     [2, 2]
     """
 

@@ -5,7 +5,7 @@ order; the type of a field says its layout. Server to client: Hello, Round. Clie
 
 >>> from secagg.whole import Hello, decode, encode
 >>> encode(Hello(bytes(32), 5))[:2].hex(), decode(encode(Hello(bytes(32), 5))).round
-('0120', 5)
+('0220', 5)
 """
 
 from dataclasses import dataclass, field
@@ -118,7 +118,7 @@ def encode(message: Message) -> bytes:
 
     >>> from secagg.whole import Release, encode
     >>> encode(Release(7, 1, bytes(64)))[:14]
-    b'\x01$\x07\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00'
+    b'\x02$\x07\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00'
     """
     return b"".join(parts(message))
 
@@ -132,7 +132,7 @@ def decode(data: Buffer) -> Message:
     """One message from exactly these bytes, or WireError. Vectors are a read-only view of `data`.
 
     >>> from secagg.whole import decode
-    >>> decode(bytes([1, 77]))
+    >>> decode(bytes([2, 77]))
     Traceback (most recent call last):
     secagg.errors.WireError: unknown message type 77
     """

@@ -32,10 +32,10 @@ class WholeResult:
     it says so; then no sum is opened.
 
     >>> from secagg.simulation import make_agreement, run_whole
-    >>> agreement, identities = make_agreement(members=4, size=2, length=2, bound=9)
-    >>> result = run_whole(agreement, 0, {v: [v, 1] for v in range(4)}, identities, drop=[3])
+    >>> agreement, identities = make_agreement(members=6, size=3, length=2, bound=9)
+    >>> result = run_whole(agreement, 0, {v: [v, 1] for v in range(6)}, identities, drop=[3])
     >>> len(result.groups), len(result.lost), len(result.answered), result.dropouts
-    (1, 1, 2, {3: 'it sent no advert'})
+    (1, 1, 3, {3: 'it sent no advert'})
     """
 
     agreement: Agreement

@@ -43,7 +43,7 @@ class Server:
     >>> sorted(server.hello(0)), server.stage.name
     ([0, 1, 2], 'IDLE')
     >>> server.receive(0, b"not a message")
-    'wire version 110, this is version 1'
+    'wire version 110, this is version 2'
     """
 
     def __init__(self, agreement: Agreement, *, threads: int | None = None) -> None:

@@ -163,7 +163,7 @@ def respond(
 
     >>> from secagg.simulation import make_agreement
     >>> from secagg.whole import Client, Hello, MemoryStore, Server, respond
-    >>> agreement, identities = make_agreement(members=2, size=2, length=3, bound=9)
+    >>> agreement, identities = make_agreement(members=3, size=3, length=3, bound=9)
     >>> signatures = {v: agreement.sign(v, identity) for v, identity in identities.items()}
     >>> clients = {v: Client(agreement, signatures, v, identities[v]) for v in identities}
     >>> server, store = Server(agreement), MemoryStore()
@@ -173,7 +173,7 @@ def respond(
     ...     task = clients[v].receive(message)
     ...     _ = server.receive(v, b"".join(respond(clients[v], store, task, [v, 1, 2])))
     >>> server.close().sum((0, 0))
-    array([1, 2, 4])
+    array([3, 3, 6])
     """
     if client.pending is None:
         waiting = client.task
