@@ -25,7 +25,7 @@ from secagg.crypto import Segment
 from secagg.errors import PeerError, SecAggError
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED
 from secagg.simulation.agree import agree_on
-from secagg.whole import Client, MemoryStore, Server, WholeResult, encode, respond
+from secagg.whole import Client, MemoryStore, Resend, Server, Task, WholeResult, encode, respond
 from tests.secagg import second_whole
 from tests.secagg.agreement import common
 from tests.secagg.drbg import Drbg
@@ -151,10 +151,11 @@ class TwoClients:
         parts = [np.ravel(part).tolist() for part in update.values()]
         try:
             asked = self.first.receive(message)
-            resent = getattr(asked, "name", None)
-            made = self.store.load(resent) if resent else b"".join(
-                respond(self.first, self.store, values, context=context)
-            )  # fmt: skip
+            assert isinstance(asked, Task | Resend)
+            if isinstance(asked, Resend):
+                made = self.store.load(asked.name)
+            else:
+                made = b"".join(respond(self.first, self.store, asked, values, context=context))
         except PeerError:
             with suppress(second_whole.Refused):
                 assert self.second.answer(message, context, parts) is None
