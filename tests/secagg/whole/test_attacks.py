@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from secagg.exposure.audit import Policy
 from secagg.simulation.whole import WholeRun
 from secagg.whole import (
     Answer,
+    FileStore,
     Hello,
     MemoryStore,
     Release,
@@ -228,6 +231,32 @@ def test_a_task_is_the_same_if_only_adverts_changed() -> None:
     cast.clients[0].receive(replace(message, adverts=(message.adverts[0], cast.advert(1, 0), *message.adverts[2:])))
     assert isinstance(task, Task)
     assert cast.clients[0].answer(task, np.zeros(5, np.int64)).message.groups == ((0, 0),)  # type: ignore[union-attr]
+
+
+# --- several processes, one store --------------------------------------------------------------------------------
+
+
+def test_processes_that_share_saved_bytes_and_a_store_send_one_answer(tmp_path: Path) -> None:
+    """Eight processes are restored from one client; half of them are sent other data, and each has another update."""
+    cast = Cast()
+    message = cast.begin()[0]
+    saved = cast.clients[0].save()
+    children = []
+    for number in range(8):
+        children.append(os.fork())
+        if children[-1] == 0:
+            code = 1
+            try:
+                client = cast.restore(0, saved)
+                task = client.receive(replace(message, data=b"model %d" % (number % 2)))
+                assert isinstance(task, Task)
+                sent = b"".join(respond(client, FileStore(tmp_path / "store"), task, np.full(5, number)))
+                (tmp_path / f"sent {number}").write_bytes(sent)
+                code = 0
+            finally:
+                os._exit(code)
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
+    assert len({(tmp_path / f"sent {number}").read_bytes() for number in range(8)}) == 1
 
 
 # --- one answer per round, in a simulation too ---------------------------------------------------------------
