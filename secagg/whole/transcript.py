@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from secagg import codec, labels
-from secagg.codec import Blob, Buffer
+from secagg.codec import Blob, Buffer, Struct
 from secagg.crypto.keys import digest
 from secagg.kernels.threads import spread, thread_count
 from secagg.protocol.journal import record_name
 from secagg.types import ClientId, GroupId, Ring32, u32
-from secagg.whole.messages import LAYOUTS, NO_VECTORS, Advert, Answer, Release
+from secagg.whole.messages import LAYOUTS, Advert, Answer, Release
 
 FIRST: Final = bytes(32)  # stands for the answer before the first one
 NO_SIGNATURE: Final = bytes(64)
-_ANSWER: Final = LAYOUTS[35]
+_HEADER: Final = Struct(Answer, LAYOUTS[35].fields[:-2])  # all but the signature and the vectors, which come last
+_BARE: Final = NO_SIGNATURE + bytes(8)  # a signature of zeros and a matrix of no rows and no columns
 _PARALLEL_BYTES: Final = 2**19  # rows from this size on are hashed in several threads
 
 
@@ -56,7 +56,10 @@ def row_hashes(vectors: Ring32, threads: int | None = None) -> bytes:
             hashes[row] = hashlib.sha256(data).digest()
 
     workers = thread_count(threads) if vectors.shape[1] * 4 >= _PARALLEL_BYTES else 1
-    spread(work, 0, len(vectors), step=1, threads=workers)
+    if workers == 1:
+        work(0, len(vectors))
+    else:
+        spread(work, 0, len(vectors), step=1, threads=workers)
     return b"".join(hashes)
 
 
@@ -66,9 +69,9 @@ def answer_hash(fingerprint: bytes, answer: Answer, rows: bytes) -> bytes:
     The fields are those of the wire, with a signature of zeros and a matrix of no rows; `rows` are the hashes of the
     vectors (`row_hashes`), under a label of their own.
     """
-    bare = replace(answer, signature=NO_SIGNATURE, vectors=NO_VECTORS)
+    fields = codec.to_bytes(_HEADER, answer) + _BARE
     # audit: answer-binds-vectors
-    return digest(labels.ANSWER, fingerprint, codec.to_bytes(_ANSWER, bare), digest(labels.ANSWER_VECTORS, rows))
+    return digest(labels.ANSWER, fingerprint, fields, digest(labels.ANSWER_VECTORS, rows))
 
 
 def answer_statement(hash: bytes) -> bytes:
