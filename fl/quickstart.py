@@ -20,7 +20,7 @@ from fl.training.loop import Trained, announce_compilation, run
 
 NAMES = {"fixed": "fixed clusters", "share": "SHARE, as in the paper", "fedavg": "FedAvg"}  # folder, name
 INTRODUCTION = """\
-55 clients hold handwritten digits. 4 of them attack: they send -10 times their update.
+55 clients hold handwritten digits. 4 of them attack: they send -20 times their update.
 They train three times, each time with real secure aggregation:
 - fixed clusters of 5 clients and a robust rule (the default);
 - SHARE as in the paper: ten new reclusterings in every round, which expose all clients;
@@ -39,7 +39,7 @@ def experiments(seed: int = 0, rounds: int | None = None) -> tuple[Experiment, .
         "local": {"epochs": 2, "batch_size": 8, "lr": 0.1},
         "clusters": {"size": 5},
         "aggregation": {"rule": "multi_krum"},
-        "attack": {"name": "sign_flip", "options": {"scale": 10.0}},
+        "attack": {"name": "sign_flip", "options": {"scale": 20.0}},
     }
     papers = {
         "clusters": {"size": 5, "groupings": 10, "schedule": "random"},

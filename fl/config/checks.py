@@ -12,7 +12,7 @@ from fl.config import rules
 from fl.config.read import from_tables, read_tables, suggestion, with_curve, with_settings
 from fl.config.schema import NO_ATTACK, RECOVERY_MISBEHAVIOURS, WEIGHTED_MEAN, Experiment, Option
 from fl.errors import ConfigError
-from fl.secure.layout import Layout, check_exposure
+from fl.secure.layout import Layout, check_exposure, check_size
 from secagg.agreement import SURVIVORS, WHOLE
 
 
@@ -46,6 +46,7 @@ def check(experiment: Experiment) -> None:
     _check_parameters(experiment)
     _check_no_share(experiment)
     _check_groups(experiment)
+    check_size(experiment)
     layout = Layout.of(experiment)
     _check_rule(experiment, layout.clusters)
     check_exposure(experiment, layout)

@@ -32,7 +32,7 @@ def draw(runs: Sequence[Recorded], path: Path, references: Sequence[Line] = ()) 
     by_round = [outcomes([record]) for record in run.rounds]
     kinds = [([counts[name] for counts in by_round], meaning, name) for name, meaning in OUTCOMES.items()]
     _draw_stacks(clusters, [record["round"] for record in run.rounds], kinds)
-    clusters.set(title=f"Clusters of {run.name}", xlabel="round")
+    clusters.set(title=f"Clusters of the run: {run.name}", xlabel="round")
     clusters.yaxis.get_major_locator().set_params(integer=True)
     phases = [([seconds_per_round(run, name) for run in runs], meaning, colour) for name, meaning, colour in PHASES]
     _draw_stacks(seconds, [run.name for run in runs], phases, across=True)
@@ -41,7 +41,7 @@ def draw(runs: Sequence[Recorded], path: Path, references: Sequence[Line] = ()) 
     for i, run in enumerate(runs):
         points = [(record["round"], record["exposure"]["most_leverage"]) for record in run.rounds]
         _draw_line(leverage, Line(run.name, points, curve_colour(i)))
-    leverage.set(title="Largest part of one update that the sums reveal (1: exposed)", xlabel="round", ylim=(0, 1.03))
+    leverage.set(title="Most that a round reveals of one update (1: exposed)", xlabel="round", ylim=(0, 1.03))
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", color="#e4e7eb", linewidth=0.8)

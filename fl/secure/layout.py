@@ -138,17 +138,23 @@ def sampling_seed(seed: int) -> bytes:
     return hashlib.sha256(b"fl/sampling-seed/v2:%d" % seed).digest()
 
 
+def check_size(experiment: Experiment) -> None:
+    """Raise ConfigError for clusters that are too small for the policy."""
+    privacy, size = experiment.privacy, experiment.clusters.size
+    wanted = max(privacy.anonymity, privacy.min_survivors)
+    if experiment.method == "share" and privacy.audit == "enforce" and size < wanted:
+        raise ConfigError(
+            f"clusters.size: {size} clients cannot hide among {wanted} (privacy.anonymity and min_survivors); use "
+            f"clusters of at least {wanted}"
+        )
+
+
 def check_exposure(experiment: Experiment, layout: Layout) -> None:
     """Raise ConfigError for clusters that the policy does not allow even if nobody drops out."""
     privacy, schedule = experiment.privacy, layout.schedule
     if schedule is None or privacy.audit != "enforce":
         return
-    wanted, n = max(privacy.anonymity, privacy.min_survivors), layout.cells[0]
-    if schedule.size < wanted:
-        raise ConfigError(
-            f"clusters.size: {schedule.size} clients cannot hide among {wanted} (privacy.anonymity and "
-            f"min_survivors); use clusters of at least {wanted}"
-        )
+    n = layout.cells[0]
     if experiment.method == "share" and privacy.memory == "training":
         _check_memory(experiment)
     _, verdict = preview(n, schedule, policy(experiment), groups=experiment.groups, seed=experiment.seed)

@@ -142,6 +142,11 @@ class CellResult:
         return sum(self.weights[client] for client in clients)
 
 
+def _why_lost(members: Iterable[int], drop: Mapping[int, Stage]) -> str:
+    """The dropouts of a lost cluster. Whether one still sent an advert depends on when the run was resumed."""
+    return "; ".join(f"client {client}: {NO_ANSWER}" for client in members if client in drop)
+
+
 def _floats(encoding: Segments) -> FixedPoint:
     [only] = encoding.encodings
     assert isinstance(only, FixedPoint)
@@ -270,11 +275,14 @@ class Population(Cohort):
             weights=self.weights,
             mean_weight=self.mean_weight(cell),
             encoding=_floats(agreement.terms.encoding),
-            dropouts={client: Dropout(Stage.INPUTS, why) for client, why in result.dropouts.items()},
+            dropouts={
+                client: Dropout(Stage.INPUTS, NO_ANSWER if client in drop else why)
+                for client, why in result.dropouts.items()
+            },
             cost=cost,
             clusters=cell.clusters,
             groups=result.groups,
-            lost=result.lost,
+            lost={group: _why_lost(cell.clusters[group], drop) or why for group, why in result.lost.items()},
             blamed=result.blamed,
             verdict=self._verdict(agreement, cell, result.groups),
             failed=result.skipped,

@@ -1,4 +1,4 @@
-"""The quickstart: SHARE learns under attack, FedAvg does not, no client is exposed, and there is a report."""
+"""The quickstart: fixed clusters and SHARE learn under attack, FedAvg does not; what each exposes is said."""
 
 from pathlib import Path
 
@@ -7,26 +7,32 @@ import pytest
 from fl.cli import main
 from fl.config.checks import experiment
 from fl.config.schema import to_tables
-from fl.quickstart import experiments
+from fl.quickstart import NAMES, experiments
 from fl.reporting.records import recorded
 from fl.training.loop import run
 
 
-def test_in_quickstart_share_learns_and_fedavg_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_quickstart_trains_three_ways_and_says_what_each_exposes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "quick"
     assert main(["quickstart", "--out", str(out)]) == 0
     said = capsys.readouterr().out
-    share, fedavg = recorded(out / "share"), recorded(out / "fedavg")
+    fixed, share, fedavg = (recorded(out / folder) for folder in NAMES)
+    assert fixed.summary["accuracy"] >= 0.9
     assert share.summary["accuracy"] >= 0.9
     assert fedavg.summary["accuracy"] < 0.6
-    for found in (share, fedavg):
-        assert found.summary["exposed"] == []
+    assert [len(found.summary["exposed"]) for found in (fixed, share, fedavg)] == [0, 55, 0]
+    assert [found.summary["exposed_over_training"] for found in (fixed, share, fedavg)] == [0, 55, 0]
+    assert fixed.summary["alone"] < 0.1 < share.summary["alone"]
+    assert fedavg.summary["alone"] < 1e-6
+    for found in (fixed, share, fedavg):
         assert found.experiment.secure
-        assert found.experiment.privacy.audit == "enforce"
         assert f"{found.summary['accuracy']:.1%}" in said
-    assert share.summary["least_anonymity"] >= 3
-    assert "for cryptography" in said
-    assert "per client and round" in said
+    assert (fixed.experiment.groups, fixed.experiment.privacy.audit) == ("whole", "enforce")
+    assert fixed.summary["least_anonymity"] == 5
+    for words in ("exposed in a round", "if updates stood still", "alone among colluders", "for cryptography"):
+        assert words in said
     for name in ("report.html", "report.png"):
         assert (out / name).exists()
         assert str((out / name).resolve()) in said
@@ -37,6 +43,7 @@ def test_in_quickstart_share_learns_and_fedavg_does_not(tmp_path: Path, capsys: 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_quickstart_does_not_depend_on_luck(seed: int) -> None:
     """In the clear, which gives the same models."""
-    share, fedavg = (experiment({**to_tables(e), "secure": False}) for e in experiments(seed))
+    fixed, share, fedavg = (experiment({**to_tables(e), "secure": False}) for e in experiments(seed))
+    assert run(fixed).accuracy >= 0.9
     assert run(share).accuracy >= 0.9
     assert run(fedavg).accuracy < 0.6
