@@ -392,9 +392,8 @@ class Agreement:
     def encode(self, who: int, update: Update) -> list[int]:
         terms = self.terms
         need(len(update) == len(terms.segments), "one part per segment")
-        weight = terms.member(who).weight * len(terms.members) / sum(member.weight for member in terms.members)
         parts = zip(terms.segments, update, strict=True)
-        return [x for part, values in parts for x in part.encode(values, weight, terms.size)]
+        return [x for part, values in parts for x in part.encode(values, self._relative(who), terms.size)]
 
     def decode(self, total: Sequence[int]) -> list[list[float]]:
         values, at = [], 0
@@ -402,6 +401,16 @@ class Agreement:
             values.append(part.decode(total[at : at + part.length], self.terms.size))
             at += part.length
         return values
+
+    def mean(self, part: Part, sums: Sequence[float], members: Sequence[int]) -> list[float]:
+        """Floats by the relative weights of the members, integers by their number."""
+        if not part.floats:
+            return [x / len(members) for x in sums]
+        scale, weight = 2.0 ** part.frac_bits(self.terms.size), sum(self._relative(who) for who in members)
+        return [x * scale * (1.0 / (scale * weight)) for x in sums]
+
+    def _relative(self, who: int) -> float:
+        return self.terms.member(who).weight * len(self.terms.members) / sum(m.weight for m in self.terms.members)
 
     # --- section 6
 
@@ -602,6 +611,8 @@ class Client:
             return self.spool[record.removeprefix(b"answer ")]
         keys = self._keys(start)  # 3
         released = self._released(start)
+        if self.slot(t) in self.slots:
+            return self._settled(t, self.slots[self.slot(t)])
         bound = agreement.context_hash(start.data, context)  # 4
         encoded = agreement.encode(self.id, update)
         answered: list[tuple[Group, bytes, bytes]] = []
@@ -616,11 +627,14 @@ class Client:
         made = self._reply(t, bound, answered)
         name = agreement.answer_hash(made.fields(), made.vectors)
         self.spool[name] = made.wire()
-        record = self.slots.setdefault(self.slot(t), b"answer " + name)  # 7
-        need(record.startswith(b"answer "), "the round was released")
+        return self._settled(t, self.slots.setdefault(self.slot(t), b"answer " + name))  # 7
+
+    def _settled(self, t: int, record: bytes) -> bytes:
         self.keys = {when: key for when, key in self.keys.items() if when > t}  # 8
-        self.last, self.previous = t, record.removeprefix(b"answer ")
-        return self.spool[self.previous]
+        self.last = t
+        need(record.startswith(b"answer "), "the round was released")
+        self.previous = record.removeprefix(b"answer ")
+        return self.spool[self.previous]  # 9
 
     def _keys(self, start: Start) -> dict[int, bytes]:
         """The keys that may be masked with, by member; my own is among them."""

@@ -20,6 +20,9 @@ from secagg.protocol.client_state import ClientMemory
 from secagg.protocol.floors import Floors
 from secagg.protocol.server import Server
 from secagg.types import Entropy, GroupId, Ring32, u32
+from secagg.whole import Client as WholeClient
+from secagg.whole import MemoryStore
+from secagg.whole import Server as WholeServer
 
 Values = dict[str, Any]
 Operation = Callable[["Session", Values], Values]
@@ -119,6 +122,16 @@ class Actor:
         self.machine = Client.restore(data, self.identity, self.floors, self.journal, entropy=self.entropy)
 
 
+@dataclass(slots=True)
+class WholeActor:
+    """One client of whole groups. Actors of the same client share the store."""
+
+    machine: WholeClient
+    identity: Identity = field(repr=False)
+    signatures: Mapping[int, bytes]
+    store: MemoryStore
+
+
 class Session:
     """The state that the operations of one file act on.
 
@@ -142,6 +155,9 @@ class Session:
         self.journals: dict[str, Records] = {}
         self.actors: dict[str, Actor] = {}
         self._server: Server | None = None
+        self.stores: dict[int, MemoryStore] = {}
+        self.whole_actors: dict[str, WholeActor] = {}
+        self._whole_server: WholeServer | None = None
 
     def get(self, name: str) -> bytes:
         return self.known[name]
@@ -176,6 +192,16 @@ class Session:
     @server.setter
     def server(self, server: Server) -> None:
         self._server = server
+
+    @property
+    def whole_server(self) -> WholeServer:
+        if self._whole_server is None:
+            raise UsageError("the vector uses a server before it makes one")
+        return self._whole_server
+
+    @whole_server.setter
+    def whole_server(self, server: WholeServer) -> None:
+        self._whole_server = server
 
 
 def floors_of(value: Values) -> Floors:
