@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from hashlib import sha256, sha512
 from itertools import pairwise
+from math import isfinite
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
@@ -150,7 +151,10 @@ class Part:
             return [int(x) % 2**32 for x in values]
         scale = 2.0 ** self.frac_bits(clients)
         limit = self.clip * scale
-        return [round(min(max(float(x) * (weight * scale), -limit), limit)) % 2**32 for x in values]
+        need(all(map(isfinite, values)), "values are finite")
+        encoded = [round(min(max(float(x) * (weight * scale), -limit), limit)) % 2**32 for x in values]
+        need(any(encoded) or not any(values), "some value of the part does not vanish")
+        return encoded
 
     def decode(self, total: Sequence[int], clients: int) -> list[float]:
         signed = [x - 2**32 if x >= 2**31 else x for x in total]

@@ -49,7 +49,7 @@ def test_every_operation_and_every_error_has_a_vector() -> None:
         name for name, value in vars(errors).items() if isinstance(value, type) and not issubclass(value, Warning)
     }
     refused_seeds = {"NotCommitted", "NotRevealed", "WronglyRevealed"}
-    elsewhere = {"AgreementRefused", "EntryVanished", "JournalError"}  # of agreements, updates and storage
+    elsewhere = {"JournalError"}  # of storage
     assert raised == classes - {"SecAggError"} - elsewhere | refused_seeds
 
 

@@ -403,6 +403,27 @@ def bad_whole_rounds(case: Case) -> None:
     case.do("whole.client.receive", answering("2", "7/round/2", 7, "7/answer/2"))
 
 
+COUNTS = {"i64": [1, 2, 3]}
+BAD_UPDATES = {
+    "not a number": [{"f64": doubles([0.5, np.nan, 0.0, 0.0])}, COUNTS],
+    "infinite": [{"f64": doubles([0.5, -np.inf, 0.0, 0.0])}, COUNTS],
+    "above the bound": [{"f64": doubles([0.5, 0.25, 0.0, 0.0])}, {"i64": [1, 101, 3]}],
+    "below the bound": [{"f64": doubles([0.5, 0.25, 0.0, 0.0])}, {"i64": [-101, 1, 3]}],
+    "vanished": [{"f64": doubles([1e-12, 0.0, 0.0, -1e-11])}, COUNTS],
+}
+
+
+@vector("bad_whole_updates", base="whole_weights_segments", after="7 begun", given={"updates": BAD_UPDATES})
+def bad_whole_updates(case: Case) -> None:
+    """Updates that cannot be encoded are the application's error: nothing is sent, and a better one is answered."""
+    client = next(v for v in agreement_of(case).terms.ids if f"7/round/{v}" in case.session.known)
+    request = answering(str(client), f"7/round/{client}", 7, f"7/answer/{client}")
+    for name in BAD_UPDATES:
+        ok = "EntryVanished" if name == "vanished" else "UsageError"
+        case.do("whole.client.receive", {**request, "update": name, "as": "nothing"}, ok)
+    case.do("whole.client.receive", request)
+
+
 @vector("bad_whole_left_out", base="whole_two_groupings", after="7 begun")
 def bad_whole_left_out(case: Case) -> None:
     """One of two groups has a bad advert: it is left out and the other is answered. The server discards that answer."""
