@@ -39,6 +39,20 @@ def test_a_flat_sum_goes_on_without_released_members() -> None:
     assert (result.dropouts, result.lost) == ({}, {})
 
 
+def test_a_member_that_releases_after_its_advert_is_not_asked() -> None:
+    cast = Cast(members=5, size=5)
+    for member in cast.server.hello(0):
+        assert cast.server.receive(member, cast.hello(member)) is None
+    assert cast.server.receive(3, release(cast, 3)) is None
+    messages = cast.server.begin(0)
+    assert sorted(messages) == [0, 1, 2, 4]
+    for member, message in messages.items():
+        assert cast.server.receive(member, cast.answer(member, message)) is None
+    result = cast.server.close()
+    assert result.groups[0, 0].members == (0, 1, 2, 4)
+    assert not result.dropouts
+
+
 def test_enough_members_must_be_left() -> None:
     cast = Cast(**FLAT)
     result = run(cast, 0, 1, 2, 4)
