@@ -11,6 +11,7 @@ More names are public in `secagg.agreement`, `secagg.crypto`, `secagg.exposure`,
 """
 
 from secagg.agreement.agreement import Agreement
+from secagg.agreement.floors import Floors
 from secagg.agreement.plan import Member, Plan
 from secagg.agreement.terms import Terms
 from secagg.compilation import announce_compilation, load_compiler, warm_up
@@ -31,7 +32,6 @@ from secagg.errors import (
 )
 from secagg.exposure import Policy, Schedule, Verdict, audit
 from secagg.protocol.client import Client
-from secagg.protocol.floors import Floors
 from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
 from secagg.protocol.result import Dropout, Result, Stage
 from secagg.protocol.server import Server

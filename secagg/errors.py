@@ -56,7 +56,7 @@ class WireError(PeerError):
 
 
 class PlanRefused(PeerError):  # noqa: N818 - the name says what happened
-    """The server's plan does not meet this client's floors; nothing was sent.
+    """The server's plan is not the one that follows from this client's agreement; nothing was sent.
 
     >>> from secagg import PeerError, PlanRefused
     >>> issubclass(PlanRefused, PeerError)

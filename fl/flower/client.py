@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message
@@ -24,24 +24,21 @@ from flwr.clientapp import ClientApp
 import secagg
 from fl.errors import ConfigError
 from fl.flower import envelope
+from fl.flower.agreement import ANY_LENGTH
 from fl.flower.envelope import Envelope, MalformedError
 from fl.flower.node import Node, RefusedError
 from fl.training.randomness import absences, attackers, context
-from secagg import Client, Floors, Plan, PlanRefused, SecAggError, Stage
-from secagg.protocol import Bundle, KeyList, State, ToServer
+from secagg import Client, Plan, PlanRefused, SecAggError, Stage, UsageError
+from secagg.protocol import Bundle, State, ToServer
 
 STATE: Final = "share"
 KEPT_ROUNDS: Final = 2  # this round's client, and the keys for the next round
 FOLDER: Final = "share-node"
 SIMULATE: Final = "share-simulate"
 HASH_BYTES: Final = hashlib.sha256().digest_size
-ANSWERED: Final = b"\xff" * HASH_BYTES  # in place of a model's hash: the last answer follows
+HEADER: Final = HASH_BYTES + 8  # of saved state: the hash and the length of the model
+ANSWERED: Final = b"\xff" * HEADER  # in place of them: the last answer follows
 NOT_READY: Final = "this node is not set up for this training; its own log says why"
-PLAN_FIELDS: Final = (
-    *("training_id", "round", "roster", "t", "assumed_colluders", "schedule", "training_seed"),
-    *("clip", "weights", "policy", "context", "degree"),
-)
-FIELD_NAMES: Final = {"t": "threshold", "assumed_colluders": "number of colluders"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +55,25 @@ class Session:
             raise RefusedError(f"the request has no {name}")
         return self.parts[name]
 
-    def plan(self, length: int = 1, bound: bytes = b"") -> Plan | None:
-        """The plan that this node derives for the round; None if it was not drawn."""
-        return self.node.agreement.plan_of(self.node.client, self.round, length, bound)
-
     def load(self) -> tuple[bytes, bytes]:
-        """(hash of the model, saved client) of the round."""
+        """(header, saved client) of the round. The header is the hash of the model and its length."""
         sealed = self._records().get(self._key)
         if not isinstance(sealed, bytes):
             raise RefusedError("this node has no keys for this round (perhaps it was restarted)")
         content = self.node.unseal(self.round, sealed)
         if content is None:
             raise RefusedError("the saved state of this round was changed or belongs to another node")
-        return content[:HASH_BYTES], content[HASH_BYTES:]
+        return content[:HEADER], content[HEADER:]
 
-    def restore(self) -> tuple[bytes, Client]:
-        """(hash of the model, client) of the round; the client accepts nothing but the agreed plan."""
-        model_hash, saved = self.load()
-        plan = self.plan()
-        if plan is None:
-            raise RefusedError("this node was not drawn for this round")
-        return model_hash, Client.restore(
-            saved, self.node.identity, Floors.for_plan(plan, me=self.node.client), self.node.journal
-        )
+    def restore(self, length: int | None = None) -> tuple[bytes, Client]:
+        """(header, client) of the round; the client accepts nothing but the plan that it derives."""
+        header, saved = self.load()
+        known = length or int.from_bytes(header[HASH_BYTES:], "little") or ANY_LENGTH
+        agreed = NodeAgreement(self.node, known)
+        return header, Client.restore(saved, self.node.identity, agreed, self.node.journal)
 
-    def save(self, model_hash: bytes, content: bytes) -> None:
-        records = self._records() | {self._key: self.node.seal(self.round, model_hash + content)}
+    def save(self, header: bytes, content: bytes) -> None:
+        records = self._records() | {self._key: self.node.seal(self.round, header + content)}
         self.context.state[STATE] = ConfigRecord({key: records[key] for key in sorted(records)[-KEPT_ROUNDS:]})
 
     def wipe(self) -> None:
@@ -107,16 +97,41 @@ class Session:
         return dict(found) if isinstance(found, ConfigRecord) else {}
 
 
+@dataclass(frozen=True, slots=True)
+class NodeAgreement:
+    """What `secagg.Client` asks of an agreement, for one node and models of this length."""
+
+    node: Node
+    length: int
+    sparse_risk: ClassVar[float] = 2.0**-40
+
+    @property
+    def fingerprint(self) -> bytes:
+        return self.node.agreement.training_id
+
+    def cell_of(self, client: int, round: int) -> int:
+        return 0  # `plan` finds the cell of this node
+
+    def plan(self, round: int, cell: int, context: bytes) -> Plan:
+        try:
+            plan = self.node.agreement.plan_of(self.node.client, round, self.length, context)
+        except UsageError as error:
+            raise PlanRefused(f"plan refused: {error}") from None
+        if plan is None:
+            raise PlanRefused("plan refused: this node was not drawn for this round")
+        return plan
+
+
 Handler = Callable[[Session], dict[str, bytes]]  # hello, deal, mask, sign, unmask
 
 
 def hello(session: Session) -> dict[str, bytes]:
     """Prove which client this Flower node is, and send fresh keys if it was drawn for the round."""
-    node, plan, advert = session.node, session.plan(), b""
-    if plan is not None and not session.absent(Stage.KEYS):
-        client = Client(node.client, node.identity, Floors.for_plan(plan, me=node.client), session.round, node.journal)
+    node, advert = session.node, b""
+    if node.agreement.plan_of(node.client, session.round) is not None and not session.absent(Stage.KEYS):
+        client = Client(node.client, node.identity, NodeAgreement(node, ANY_LENGTH), session.round, node.journal)
         advert = secagg.encode(client.hello())
-        session.save(bytes(HASH_BYTES), client.save())
+        session.save(bytes(HEADER), client.save())
     run_id, node_id = session.context.run_id, session.context.node_id
     proof = node.identity.sign(location_statement(node.agreement.training_id, run_id, node_id, node.client, advert))
     found = {"member": node.client.to_bytes(4, "little"), "seat": proof}
@@ -130,44 +145,25 @@ def location_statement(training_id: bytes, run_id: int, node_id: int, client: in
 
 
 def deal(session: Session) -> dict[str, bytes]:
-    """Accept the plan if it is the one that this node derives itself, and share its secrets."""
-    model_hash = session.part("model-hash")
-    if len(model_hash) != HASH_BYTES:
-        raise RefusedError(f"model-hash: expected {HASH_BYTES} bytes, got {len(model_hash)}")
-    message = secagg.decode(session.part("message"))
-    if not isinstance(message, KeyList):
-        raise RefusedError(f"expected a KeyList, got a {type(message).__name__}")
-    bound = context(session.node.agreement.experiment, model_hash)
-    _check_plan(session, message.plan, bound)
-    _, client = session.restore()
-    reply = client.receive(message, context=bound)
-    session.save(model_hash, client.save())
-    return {"message": _reply_bytes(session, client.plan, Stage.SHARES, reply)}
+    """Share this node's secrets, if the server has the plan that this node derives itself.
 
-
-def _check_plan(session: Session, offered: bytes, bound: bytes) -> None:
-    """Everything in a plan but the vector's length follows from the agreement.
-
-    The length follows from the model. A node refuses a model of another length than its own before training.
+    Everything in a plan but the vector's length follows from the agreement. The length follows from the model; a node
+    refuses a model of another length than its own before training.
     """
-    try:
-        plan = Plan.from_bytes(offered)
-    except SecAggError as error:
-        raise PlanRefused(f"plan refused: {error}") from None
-    mine = session.plan(plan.length, bound)
-    if mine is None:
-        raise PlanRefused("plan refused: this node was not drawn for this round")
-    if mine.to_bytes() != offered:
-        differing = [name for name in PLAN_FIELDS if getattr(mine, name) != getattr(plan, name)]
-        what = differing[0] if differing else "encoding"
-        raise PlanRefused(f"plan refused: its {FIELD_NAMES.get(what, what)} is not what was agreed")
+    model_hash, length = session.part("model-hash"), session.part("length")
+    if (len(model_hash), len(length)) != (HASH_BYTES, HEADER - HASH_BYTES):
+        raise RefusedError(f"expected {HASH_BYTES} bytes of model-hash and 8 of length")
+    _, client = session.restore(int.from_bytes(length, "little"))
+    reply = client.receive(session.part("message"), context=context(session.node.agreement.experiment, model_hash))
+    session.save(model_hash + length, client.save())
+    return {"message": _reply_bytes(session, client.plan, Stage.SHARES, reply)}
 
 
 def mask(session: Session, source: str | None, classes: int | None) -> dict[str, bytes]:
     """Train on this node's data from the model whose hash is in the plan, and mask the update."""
     model, bundle = session.part("model"), secagg.decode(session.part("message"))
-    model_hash, client = session.restore()
-    if hashlib.sha256(model).digest() != model_hash:
+    header, client = session.restore()
+    if hashlib.sha256(model).digest() != header[:HASH_BYTES]:
         raise RefusedError("this is not the model whose hash is in the plan")
     if client.state is not State.DEALT or not isinstance(bundle, Bundle):
         raise RefusedError(f"expected a Bundle after dealing, got a {type(bundle).__name__}")
@@ -181,15 +177,15 @@ def mask(session: Session, source: str | None, classes: int | None) -> dict[str,
     else:
         update = np.zeros(client.plan.length, dtype=np.float32)  # in no group: it only holds shares
     reply = client.receive(bundle, update=update)
-    session.save(model_hash, client.save())
+    session.save(header, client.save())
     return {"message": _reply_bytes(session, client.plan, Stage.INPUTS, reply)}
 
 
 def sign(session: Session) -> dict[str, bytes]:
     """Audit what the sums of these survivors would reveal, and sign that they may be opened."""
-    model_hash, client = session.restore()
+    header, client = session.restore()
     reply = client.receive(session.part("message"))
-    session.save(model_hash, client.save())
+    session.save(header, client.save())
     return {"message": _reply_bytes(session, client.plan, Stage.CONSISTENCY, reply)}
 
 
@@ -198,8 +194,8 @@ def unmask(session: Session) -> dict[str, bytes]:
 
     The answer is kept in place of the secrets. If it is lost on the way, the same answer is sent again.
     """
-    model_hash, saved = session.load()
-    if model_hash == ANSWERED:
+    header, saved = session.load()
+    if header == ANSWERED:
         return {"message": saved} | _next_keys(session)
     _, client = session.restore()
     session.wipe()

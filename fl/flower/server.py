@@ -192,6 +192,7 @@ class Engine:
         parts = {"message": encode(outbox[client])}
         if stage is Stage.SHARES:
             parts["model-hash"] = round.model_hash
+            parts["length"] = run.server.plan.length.to_bytes(8, "little")
         elif stage is Stage.INPUTS:
             parts["model"] = round.model
         elif stage is Stage.UNMASKING and round.following is not None:

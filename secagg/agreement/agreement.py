@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
+from typing import ClassVar
 
 from secagg import labels
 from secagg.agreement.audit import check_policy
@@ -29,6 +30,8 @@ class Agreement:
     >>> len(agreement.groups(0)), agreement.fingerprint == agreement.fingerprint
     (2, True)
     """
+
+    sparse_risk: ClassVar[float] = 2.0**-40  # the most that a sparse graph may risk to expose somebody
 
     terms: Terms
     origin: Origin
@@ -146,6 +149,19 @@ class Agreement:
             members=len(members),
             total_weight=sum(terms.weights.values()),
         )
+
+    def cell_of(self, client: ClientId, round: int) -> int:
+        """The cell in which a member takes part in a round; UsageError if it was not drawn.
+
+        >>> from secagg.simulation import make_agreement
+        >>> agreement, _ = make_agreement(members=12, size=3, length=4, clip=1.0, groups="survivors", cell=6)
+        >>> {agreement.cell_of(client, 0) for client in agreement.plan(0, 1, b"").ids}
+        {1}
+        """
+        for cell, drawn in enumerate(self.cells(round)):
+            if client in drawn.clients:
+                return cell
+        raise UsageError(f"client {client} was not drawn for round {round}")
 
     def groups(self, round: int) -> Mapping[GroupId, Group]:
         """The members of every permitted group of a round."""

@@ -1,13 +1,12 @@
 """The plan of one run: what everybody must agree on. It is checked when built, and its hash binds the run.
 
-The server writes the plan, so a client does not trust it: `Floors` holds what the client knew before (pinned
-roster, training seed) and the least it accepts. Groupings are not part of the plan's bytes: every client
-draws them itself from the training seed and the round, so the server cannot choose them.
+Clients and server derive it from their agreement (`Agreement.plan`); it is never sent. Groupings are not part of the
+plan's bytes: everybody draws them from the training seed and the round.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
@@ -357,6 +356,22 @@ class Plan:
         segments = codec.to_bytes(SEGMENTS, flat_segments(self.segments)) if self.segments else b""
         return codec.to_bytes(LAYOUT, flat(self)) + segments
 
+    @cached_property
+    def parts(self) -> Mapping[str, bytes]:
+        """A hash for each part of the plan, so that two who differ can say in what (`PARTS`)."""
+        values = flat(self)
+        found = {}
+        for part, names in PARTS.items():
+            layout = Struct(dict, tuple((name, layout) for name, layout in LAYOUT.fields if name in names))
+            more = codec.to_bytes(SEGMENTS, flat_segments(self.segments)) if part == "vector" and self.segments else b""
+            found[part] = digest(labels.PLAN_PART, part.encode() + b"\n", codec.to_bytes(layout, values), more)
+        return found
+
+    def difference(self, parts: Sequence[bytes]) -> str:
+        """The name of the first part that differs from these hashes, in the order of `PARTS`."""
+        pairs = zip(self.parts.items(), parts, strict=False)
+        return next((name for (name, mine), other in pairs if mine != other), "plan")
+
     @classmethod
     def from_bytes(cls, data: bytes) -> Plan:
         """WireError for bytes that are not a plan, UsageError for a plan that may not be built."""
@@ -432,3 +447,17 @@ _FIELDS: Final[tuple[tuple[str, Codec, Callable[[Plan], Any]], ...]] = (
     ("context", Blob(MOST_CONTEXT), lambda plan: plan.context),
 )
 LAYOUT: Final = Struct(dict, tuple((name, codec) for name, codec, _ in _FIELDS))
+PARTS: Final[Mapping[str, tuple[str, ...]]] = {
+    "version": ("version",),
+    "agreement": ("training_id",),
+    "round": ("round",),
+    "roster": ("roster",),
+    "thresholds": ("threshold", "colluders"),
+    "vector": ("length", "floats", "clip", "bound"),
+    "weights": ("weights",),
+    "schedule": ("schedule", "size", "groupings", "atom"),
+    "seed": ("training_seed",),
+    "policy": ("min_survivors", "anonymity", "max_leverage", "mode"),
+    "graph": ("degree",),
+    "context": ("context",),
+}

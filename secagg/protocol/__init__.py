@@ -1,15 +1,14 @@
 """The protocol: a `Client` and a `Server` that take messages and return messages, without I/O.
 
-A `Plan` describes one run, `Floors` is what a client accepts of it. docs/protocol.md is the specification,
+A `Plan` describes one run; client and server derive it from their agreement. docs/protocol.md is the specification,
 docs/embedding.md shows how an application moves the messages.
 """
 
 from secagg.agreement.plan import Member, Plan, default_colluders, default_threshold
-from secagg.protocol.cache import Cache, NoCache
+from secagg.protocol.cache import Agreed, Cache, NoCache
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import State
 from secagg.protocol.dealing import check_advert
-from secagg.protocol.floors import Floors
 from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
 from secagg.protocol.messages import (
     Bundle,
@@ -28,11 +27,13 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.result import Dropout, GroupSum, Result, Stage
 from secagg.protocol.server import Server
+from secagg.protocol.suspects import Suspects
 from secagg.protocol.transcript import unmasking_statement
 from secagg.protocol.wire import decode, encode
 from secagg.types import GroupId
 
 __all__ = [
+    "Agreed",
     "Bundle",
     "Cache",
     "Client",
@@ -40,7 +41,6 @@ __all__ = [
     "Dealing",
     "Dropout",
     "FileJournal",
-    "Floors",
     "GroupId",
     "GroupSum",
     "Journal",
@@ -59,6 +59,7 @@ __all__ = [
     "Stage",
     "State",
     "Survivors",
+    "Suspects",
     "ToClient",
     "ToServer",
     "Unmasking",

@@ -1,7 +1,7 @@
-"""Where a client looks up what follows from public data alone: a decoded plan, an audit's verdict.
+"""What a client needs of an agreement, and where it looks up what follows from public data alone.
 
-A client on its own computes both once per run. A process that simulates many clients passes them one cache,
-so that each answer is computed once instead of once per client.
+A client on its own derives its plan and its audit's verdict once per run. A process that simulates many clients passes
+them one cache, so that each answer is computed once instead of once per client.
 """
 
 from typing import Protocol
@@ -11,6 +11,25 @@ from secagg.exposure.audit import Verdict
 from secagg.types import ClientId
 
 
+class Agreed(Protocol):
+    """What `Client` asks of an agreement: `secagg.Agreement` has it.
+
+    >>> from secagg.protocol.cache import Agreed
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=6, size=3, length=4, clip=1.0, groups="survivors")
+    >>> agreed: Agreed = agreement
+    >>> agreed.plan(0, agreed.cell_of(2, 0), b"").round
+    0
+    """
+
+    @property
+    def fingerprint(self) -> bytes: ...
+    @property
+    def sparse_risk(self) -> float: ...
+    def cell_of(self, client: ClientId, round: int) -> int: ...
+    def plan(self, round: int, cell: int, context: bytes) -> Plan: ...
+
+
 class Cache(Protocol):
     """What `Client` asks. Answers must equal those of `NoCache`.
 
@@ -18,7 +37,7 @@ class Cache(Protocol):
     >>> cache: Cache = NoCache()  # or secagg.simulation's, which remembers
     """
 
-    def plan(self, data: bytes) -> Plan: ...
+    def plan(self, agreed: Agreed, round: int, cell: int, context: bytes) -> Plan: ...
     def verdict(self, plan: Plan, survivors: tuple[ClientId, ...]) -> Verdict: ...
 
 
@@ -26,13 +45,14 @@ class NoCache:
     """Computes every answer.
 
     >>> from secagg.protocol import NoCache
-    >>> NoCache().plan(b"")
-    Traceback (most recent call last):
-    secagg.errors.WireError: message ends 1 bytes too early
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=6, size=3, length=4, clip=1.0, groups="survivors")
+    >>> NoCache().plan(agreement, 0, 0, b"model").context
+    b'model'
     """
 
-    def plan(self, data: bytes) -> Plan:
-        return Plan.from_bytes(data)
+    def plan(self, agreed: Agreed, round: int, cell: int, context: bytes) -> Plan:
+        return agreed.plan(round, cell, context)
 
     def verdict(self, plan: Plan, survivors: tuple[ClientId, ...]) -> Verdict:
         return plan.audit(survivors)

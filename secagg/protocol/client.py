@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from secagg import codec, labels
-from secagg.agreement.plan import Plan, roster_hash
+from secagg.agreement.plan import Plan
 from secagg.arguments import MOST_ID, MOST_ROUND, drawn, raw, whole
 from secagg.codec import BUFFERS, Buffer
 from secagg.crypto import box, shamir
@@ -28,10 +28,9 @@ from secagg.crypto.segments import Update
 from secagg.errors import AlreadyUsed, JournalError, PeerError, PlanRefused, SecAggError, UsageError
 from secagg.kernels.threads import thread_count
 from secagg.protocol import client_checks, client_state, messages, transcript, wire
-from secagg.protocol.cache import Cache, NoCache
+from secagg.protocol.cache import Agreed, Cache, NoCache
 from secagg.protocol.client_state import OPENING, ClientMemory, FromApplication, Opening, State
 from secagg.protocol.dealing import deal, open_boxes
-from secagg.protocol.floors import Floors
 from secagg.protocol.giving import own_seeds_and_shares
 from secagg.protocol.journal import Journal, load, record_name, store
 from secagg.protocol.masking import masked_vectors
@@ -43,15 +42,14 @@ from secagg.types import ClientId, Entropy, Ring32, u32
 class Client:
     """A client of one run. Call `hello()` first, then `receive()` for each message from the server.
 
-    `journal` stores the exclusive records (`journal.py`); nothing is sent before a record is stored.
-    `floors` holds what the client pinned and the least it accepts. `entropy` is for tests, `cache` for
-    processes that simulate many clients; `threads` limits the cores that masking uses.
+    The plan follows from `agreement` and the round; the server cannot change it. `journal` stores the exclusive
+    records (`journal.py`); nothing is sent before a record is stored. `entropy` is for tests, `cache` for processes
+    that simulate many clients; `threads` limits the cores that masking uses.
 
-    >>> from secagg import Client, Floors, Identity, Member, MemoryJournal
-    >>> identity, other = Identity.generate(), Identity.generate()
-    >>> roster = (Member(0, identity.public), Member(1, other.public))
-    >>> floors = Floors(roster=roster, training_id=bytes(32), training_seed=bytes(32))
-    >>> client = Client(0, identity, floors, 0, MemoryJournal())
+    >>> from secagg import Client, MemoryJournal
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, identities = make_agreement(members=6, size=3, length=4, clip=1.0, groups="survivors")
+    >>> client = Client(0, identities[0], agreement, 0, MemoryJournal())
     >>> client.hello().sender, client
     (0, <Client 0, ADVERTISED>)
     """
@@ -60,7 +58,7 @@ class Client:
         self,
         me: ClientId,
         identity: Identity,
-        floors: Floors,
+        agreement: Agreed,
         round: int,
         journal: Journal,
         *,
@@ -68,29 +66,32 @@ class Client:
         cache: Cache | None = None,
         threads: int | None = None,
     ) -> None:
-        client_checks.check_application(identity, floors, journal, entropy, cache)
+        client_checks.check_application(identity, agreement, journal, entropy, cache)
         me, round, _ = whole("me", me, 0, MOST_ID), whole("round", round, 0, MOST_ROUND), thread_count(threads)
-        # audit: client-on-pinned-roster
-        if identity.public != {m.id: m.identity for m in floors.roster}.get(me):
-            raise UsageError(f"client {me} with this identity is not on the pinned roster")
         instance, channel, mask = (drawn(entropy, size) for size in (16, KEY_BYTES, KEY_BYTES))
-        memory = ClientMemory(me=me, round=round, instance=instance, channel=channel, mask=mask)
-        self._bind(memory, identity, floors, journal, entropy, cache, threads)
+        mine = agreement.fingerprint
+        memory = ClientMemory(me=me, round=round, agreement=mine, instance=instance, channel=channel, mask=mask)
+        self._bind(memory, identity, agreement, journal, entropy, cache, threads)
 
     def _bind(
         self,
         memory: ClientMemory,
         identity: Identity,
-        floors: Floors,
+        agreement: Agreed,
         journal: Journal,
         entropy: Entropy,
         cache: Cache | None,
         threads: int | None,
     ) -> None:
-        self._memory, self._identity, self._floors, self._journal = memory, identity, floors, journal
+        self._memory, self._identity, self._agreement, self._journal = memory, identity, agreement, journal
         self._entropy, self._cache, self._threads = entropy, cache or NoCache(), threads
         self._lock = RLock()
         self._plan: Plan | None = None
+        derived = self._derive(b"")
+        # audit: client-on-pinned-roster
+        if identity.public != derived.identities.get(memory.me):
+            raise UsageError(f"client {memory.me} with this identity is not in this agreement")
+        self._roster_hash = derived.roster_hash
         self._answer: messages.ToServer | None = None
         self._agreed: dict[ClientId, bytes] = {}  # channel secrets, so that each is computed once
 
@@ -121,6 +122,11 @@ class Client:
         """How many coordinates of the update were clipped. Do not send it: it reveals the update's size."""
         return self._memory.clipped
 
+    def _derive(self, context: bytes) -> Plan:
+        """The plan that follows from the agreement, this round and this context: nobody else has a say in it."""
+        round = self._memory.round
+        return self._cache.plan(self._agreement, round, self._agreement.cell_of(self.me, round), context)
+
     # --- the state machine ---------------------------------------------------------------------------
 
     def hello(self) -> messages.KeyAdvert:
@@ -134,9 +140,7 @@ class Client:
             raise UsageError(f"hello() begins a run and is called once; this client is {before.name}")
         memory = self._memory
         unsigned = messages.KeyAdvert(memory.me, self._channel_key.public, self._mask_key.public, b"")
-        statement = transcript.key_statement(
-            self._floors.training_id, memory.round, roster_hash(self._floors.roster), unsigned
-        )
+        statement = transcript.key_statement(memory.agreement, memory.round, self._roster_hash, unsigned)
         advert = replace(unsigned, signature=self._identity.sign(statement))
         try:
             self._take_step()  # audit: hello-claims-step
@@ -248,7 +252,7 @@ class Client:
         my_keys = (self._channel_key.public, self._mask_key.public)
         adverts = client_checks.check_adverts(plan, self.me, my_keys, message.adverts)
         memory, me = self._memory, self.me
-        memory.plan, memory.adverts = message.plan, message.adverts
+        memory.adverts = message.adverts
         # audit: seed-per-grouping
         memory.seeds = tuple(self._entropy(shamir.SECRET_BYTES) for _ in plan.groupings)
         others = [advert for v, advert in sorted(adverts.items()) if v != me]
@@ -263,19 +267,21 @@ class Client:
         return replace(unsigned, signature=signature)
 
     def _accept(self, message: messages.KeyList, context: bytes) -> Plan:
-        """Accept the plan if it meets the floors and no other plan was accepted for this update.
+        """Derive the plan, and go on if the server has the same one and no other was accepted for this update.
 
-        The record binds the update (training, round) to this plan: a repeated run must have the same plan.
+        The record binds the update (agreement, round) to this plan: a repeated run must have the same plan.
         """
-        try:
-            plan = self._cache.plan(message.plan)
-        except UsageError as unsafe:
-            raise PlanRefused(f"plan refused: {unsafe}") from None
-        self._floors.check(plan, self.me, self._memory.round, context)  # audit: plan-meets-floors
+        plan = self._derive(context)
+        if message.plan != plan.hash:  # audit: plan-as-derived
+            what = plan.difference(message.parts)
+            raise PlanRefused(f"plan refused: the server's {what} differs from mine; compare the fingerprints")
+        if plan.semi_honest_only and plan.sparse_risk(0) > self._agreement.sparse_risk:  # audit: sparse-risk
+            raise PlanRefused("plan refused: its neighbourhoods are too small for the colluders that it assumes")
         earlier = store(self._journal, self._record_name(labels.UPDATE_RECORD), plan.hash)
         if earlier not in (None, plan.hash):  # audit: one-plan-per-update
             raise AlreadyUsed("another plan was accepted for this update; repeat the round with that plan, or lose it")
-        self._plan = plan
+        self._plan, self._memory.plan = plan, (plan.hash,)
+        self._memory.context = plan.context
         return plan
 
     def _box_keys(self, peers: Sequence[messages.KeyAdvert], ends: Sequence[tuple[ClientId, ClientId]]) -> list[bytes]:
@@ -323,8 +329,6 @@ class Client:
         dealers = self._memory.dealers
         return transcript.view(self.plan.hash, [(adverts[dealer.id], dealer) for dealer in dealers])
 
-    # --- stage 3 -------------------------------------------------------------------------------------
-
     def _sign(self, message: messages.Survivors, _: FromApplication) -> messages.Consistency:
         """Sign U3 and the groups, if all of U3 saw the same U2 and the audit allows the groups.
 
@@ -332,7 +336,7 @@ class Client:
         these survivors and these groups (or fewer of the groups), or never.
         """
         plan, memory = self.plan, self._memory
-        risk = self._floors.sparse_risk
+        risk = self._agreement.sparse_risk
         survivors = client_checks.check_survivors(plan, self.me, memory.dealers, self._view, risk, message)
         verdict = self._cache.verdict(plan, plan.summed(survivors))  # audit: only-whole-atoms
         refused = sorted(set(message.groups) - verdict.opened)
@@ -365,9 +369,7 @@ class Client:
     def _record_name(self, label: bytes, number: int | None = None) -> str:
         """The name of a record about one update (of this client, this training and this round), or of that number."""
         of = self._memory.round if number is None else number
-        return record_name(label, self._identity.public, self._floors.training_id, of.to_bytes(8, "little"))
-
-    # --- stage 4 -------------------------------------------------------------------------------------
+        return record_name(label, self._identity.public, self._memory.agreement, of.to_bytes(8, "little"))
 
     def _unmask(self, message: messages.Signatures, _: FromApplication) -> messages.Unmasking:
         """Give its own seeds, and one kind of share per peer (`own_seeds_and_shares`).
@@ -411,29 +413,28 @@ class Client:
         cls,
         data: bytes,
         identity: Identity,
-        floors: Floors,
+        agreement: Agreed,
         journal: Journal,
         *,
         entropy: Entropy = os.urandom,
         cache: Cache | None = None,
         threads: int | None = None,
     ) -> Client:
-        """The client that `save` wrote, with the same identity, floors and journal."""
-        client_checks.check_application(identity, floors, journal, entropy, cache)
+        """The client that `save` wrote, with the same identity, agreement and journal."""
+        client_checks.check_application(identity, agreement, journal, entropy, cache)
         thread_count(threads)
         client, memory = cls.__new__(cls), client_state.restore(raw("data", data))
-        client._bind(memory, identity, floors, journal, entropy, cache, threads)
+        if memory.agreement != agreement.fingerprint:  # audit: saved-client-bound-to-agreement
+            raise UsageError("this saved client belongs to another agreement")
+        client._bind(memory, identity, agreement, journal, entropy, cache, threads)
+        if memory.plan:
+            client._plan = client._derive(memory.context)
+            if (client._plan.hash,) != memory.plan:  # audit: restore-checks-plan
+                raise UsageError("this saved client has another plan than the one that follows from this agreement")
         try:
-            client._plan = client._cache.plan(memory.plan) if memory.plan else None
             client._answer = decode(memory.answer) if memory.answer else None  # type: ignore[assignment]
-            if (plan := client._plan) is not None:
-                # audit: restore-checks-floors
-                floors.check(plan, client.me, memory.round, plan.context)
         except SecAggError as damaged:
-            raise UsageError(f"this saved client is damaged or not for these floors: {damaged}") from None
-        # audit: saved-client-bound-to-identity
-        if identity.public != {m.id: m.identity for m in floors.roster}.get(client.me):
-            raise UsageError("this saved client belongs to another identity")
+            raise UsageError(f"this saved client is damaged: {damaged}") from None
         return client
 
 

@@ -7,9 +7,8 @@ from secagg.arguments import function, instance
 from secagg.crypto.keys import Identity, verify
 from secagg.errors import PeerError, TooFewSurvivors, UsageError
 from secagg.protocol import transcript
-from secagg.protocol.cache import Cache
+from secagg.protocol.cache import Agreed, Cache
 from secagg.protocol.dealing import check_advert
-from secagg.protocol.floors import Floors
 from secagg.protocol.journal import Journal, check_journal
 from secagg.protocol.messages import Bundle, Dealer, KeyAdvert, Signatures, Survivors
 from secagg.types import ClientId, Entropy
@@ -102,11 +101,12 @@ def check_endorsements(
 
 
 def check_application(
-    identity: Identity, floors: Floors, journal: Journal, entropy: Entropy, cache: Cache | None
+    identity: Identity, agreement: Agreed, journal: Journal, entropy: Entropy, cache: Cache | None
 ) -> None:
     """UsageError for an argument of the application that a client could only fail with later."""
     instance("identity", identity, Identity)
-    instance("floors", floors, Floors)
+    if not all(hasattr(agreement, name) for name in ("fingerprint", "cell_of", "plan")):
+        raise UsageError(f"agreement: expected an Agreement, got {type(agreement).__name__}")
     check_journal(journal)
     function("entropy", entropy)
     if cache is not None and not (hasattr(cache, "plan") and hasattr(cache, "verdict")):

@@ -40,11 +40,13 @@ class ClientMemory:
     state: Annotated[State, U8] = State.NEW
     me: Id
     round: Annotated[int, U64]
+    agreement: Hash  # its fingerprint
     instance: Annotated[bytes, Fixed(16)]  # names the journal's records of this run of this client
     step: Annotated[int, U32] = 0
     channel: Key = field(repr=False)
     mask: Key = field(repr=False)  # audit: repr-hides-mask-key
-    plan: Data = b""
+    plan: Annotated[tuple[bytes, ...], Many(Fixed(HASH_BYTES), 1)] = ()  # the hash of the plan, once there is one
+    context: Data = b""
     adverts: Annotated[tuple[KeyAdvert, ...], Many(ADVERT)] = ()
     # audit: repr-hides-seeds
     seeds: Annotated[tuple[bytes, ...], Many(Fixed(SECRET_BYTES))] = field(default=(), repr=False)

@@ -46,9 +46,10 @@ ADVERT: Final = Struct.of(KeyAdvert)
 
 @dataclass(frozen=True, slots=True)
 class KeyList:
-    """The plan, and the keys of U1 (in sparse mode, of this client's peers)."""
+    """The hash of the plan, those of its parts, and the keys of U1 (in sparse mode, of this client's peers)."""
 
-    plan: Data
+    plan: Hash
+    parts: Annotated[tuple[bytes, ...], Many(Fixed(HASH_BYTES), 64)]
     adverts: Annotated[tuple[KeyAdvert, ...], Many(ADVERT, MOST_CLIENTS)]
 
 

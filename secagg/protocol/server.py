@@ -302,7 +302,8 @@ class Server:
 
     def _key_list(self, client: ClientId) -> messages.KeyList:
         peers, adverts = self.plan.peers(client), self._memory.adverts
-        return messages.KeyList(self.plan.to_bytes(), tuple(adverts[v] for v in peers if v in adverts))
+        parts = tuple(self.plan.parts.values())
+        return messages.KeyList(self.plan.hash, parts, tuple(adverts[v] for v in peers if v in adverts))
 
     def _close_inputs(self) -> None:
         """Fix the survivors and the groups to open. Clients of broken atoms help, but are not summed."""

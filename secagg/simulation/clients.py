@@ -27,7 +27,7 @@ from secagg.crypto.segments import Update
 from secagg.errors import SecAggError, UsageError
 from secagg.exposure import Verdict
 from secagg.protocol import wire
-from secagg.protocol.cache import NoCache
+from secagg.protocol.cache import Agreed, NoCache
 from secagg.protocol.client import Client
 from secagg.protocol.messages import MaskedInput, ToClient, ToServer
 from secagg.protocol.result import Stage
@@ -97,12 +97,13 @@ class SharedCache(NoCache):
     """
 
     def __init__(self) -> None:
-        self._plan: tuple[bytes, Plan] | None = None
+        self._plan: tuple[tuple[bytes, int, int, bytes], Plan] | None = None
         self._verdict: tuple[tuple[bytes, tuple[ClientId, ...]], Verdict] | None = None
 
-    def plan(self, data: bytes) -> Plan:
-        if self._plan is None or self._plan[0] != data:
-            self._plan = (data, super().plan(data))
+    def plan(self, agreed: Agreed, round: int, cell: int, context: bytes) -> Plan:
+        key = (agreed.fingerprint, round, cell, context)
+        if self._plan is None or self._plan[0] != key:
+            self._plan = (key, super().plan(agreed, round, cell, context))
         return self._plan[1]
 
     def verdict(self, plan: Plan, survivors: tuple[ClientId, ...]) -> Verdict:

@@ -14,7 +14,6 @@ from secagg.arguments import ids, instance, keyed, whole
 from secagg.crypto.keys import Identity
 from secagg.errors import TooFewSurvivors, UsageError
 from secagg.protocol.client import Client
-from secagg.protocol.floors import Floors
 from secagg.protocol.journal import Journal, MemoryJournal, check_journal
 from secagg.protocol.messages import ToClient
 from secagg.protocol.result import BROKEN_ATOM, Dropout, GroupSum, Result, Stage
@@ -22,6 +21,7 @@ from secagg.protocol.server import Server
 from secagg.simulation.clients import Clients, Inputs, Requests, Scenario, SharedCache, Tamper, start_clients
 from secagg.simulation.cost import Cost
 from secagg.simulation.misbehaviour import Misbehaviour
+from secagg.simulation.one_plan import OnePlan
 from secagg.types import ClientId, Entropy, GroupId, Ring32
 
 Outbox = Mapping[ClientId, ToClient | None]
@@ -110,12 +110,12 @@ def run(
         raise UsageError("a MemoryJournal cannot be shared between processes; use a FileJournal")
     cost = cost if cost is not None else Cost()
     cost.clients += len(plan.roster)
-    cache, floors, records = SharedCache(), Floors.for_plan(plan, sparse_risk=1.0), journal or MemoryJournal()
+    cache, agreed, records = SharedCache(), OnePlan(plan), journal or MemoryJournal()
     threads = 1 if processes > 1 else None
 
     def make(v: ClientId) -> Client:
         draw = entropy(v) if entropy else os.urandom
-        return Client(v, identities[v], floors, plan.round, records, entropy=draw, cache=cache, threads=threads)
+        return Client(v, identities[v], agreed, plan.round, records, entropy=draw, cache=cache, threads=threads)
 
     scenario, exclude = Scenario(plan, make, inputs, {**replies, **(tamper or {})}), frozenset[ClientId]()
     while True:

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import (
-    Floors,
     Identity,
     MemoryJournal,
     PeerError,
@@ -32,12 +31,14 @@ from secagg import (
 )
 from secagg.exposure.audit import Verdict
 from secagg.protocol import client_checks, dealing, server
+from secagg.protocol.cache import Agreed
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import State
 from secagg.protocol.messages import ToClient, ToServer, Unmasking
 from secagg.protocol.result import BROKEN_ATOM
 from secagg.protocol.wire import encode
 from secagg.simulation.clients import SharedCache
+from secagg.simulation.one_plan import OnePlan
 from secagg.simulation.run import make_roster
 from tests.secagg.drbg import Drbg
 
@@ -137,13 +138,14 @@ class WideCache(SharedCache):
 
     def __init__(self) -> None:
         super().__init__()
-        self._plans: dict[bytes, Plan] = {}
+        self._plans: dict[tuple[bytes, int, int, bytes], Plan] = {}
         self._verdicts: dict[tuple[bytes, tuple[int, ...]], Verdict] = {}
 
-    def plan(self, data: bytes) -> Plan:
-        if data not in self._plans:
-            self._plans[data] = super().plan(data)
-        return self._plans[data]
+    def plan(self, agreed: Agreed, round: int, cell: int, context: bytes) -> Plan:
+        key = (agreed.fingerprint, round, cell, context)
+        if key not in self._plans:
+            self._plans[key] = agreed.plan(round, cell, context)
+        return self._plans[key]
 
     def verdict(self, plan: Plan, survivors: tuple[int, ...]) -> Verdict:
         if (plan.hash, survivors) not in self._verdicts:
@@ -173,14 +175,14 @@ class Cluster:
         inputs: Mapping[int, Vector],
         *,
         seed: bytes = b"",
-        floors: Floors | None = None,
+        agreed: OnePlan | None = None,
         contexts: Mapping[int, bytes] | None = None,
         journals: Mapping[int, MemoryJournal] | None = None,
         cheats: Mapping[int, Cheat] | None = None,
         cache: SharedCache | None = None,
     ) -> None:
         self.plan, self.inputs, self.seed = plan, dict(inputs), seed
-        self.floors = floors or Floors.for_plan(plan, sparse_risk=1.0)
+        self.agreed = agreed or OnePlan(plan)
         self.contexts, self.cheats = contexts or {}, cheats or {}
         self.journals = dict(journals) if journals else {v: MemoryJournal() for v in plan.ids}
         self.server_journal = MemoryJournal()
@@ -190,7 +192,7 @@ class Cluster:
             v: Client(
                 v,
                 identity(v),
-                self.floors,
+                self.agreed,
                 plan.round,
                 self.journals[v],
                 entropy=Drbg(seed + b"client %d" % v),
@@ -294,7 +296,7 @@ class Cluster:
         self.clients[client_id] = Client.restore(
             machine.save(),
             identity(client_id),
-            self.floors,
+            self.agreed,
             self.journals[client_id],
             entropy=Drbg(self.seed + b"restored %d" % self._restored),
         )

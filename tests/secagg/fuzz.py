@@ -74,7 +74,7 @@ def corpus() -> Corpus:
                         if machine.state not in (State.FAILED, State.DONE) and v < 2:
                             data = machine.save()
                             clients.add(data)
-                            cluster.clients[v] = Client.restore(data, identity(v), cluster.floors, cluster.journals[v])
+                            cluster.clients[v] = Client.restore(data, identity(v), cluster.agreed, cluster.journals[v])
                     cluster.deliver()
                 data = cluster.server.save()
                 servers.add(data)
@@ -150,7 +150,7 @@ def decode_plan(data: bytes) -> bytes | None:
 
 def decode_client(data: bytes) -> bytes | None:
     try:
-        client = Client.restore(data, identity(0), _floors(), MemoryJournal())
+        client = Client.restore(data, identity(0), _agreed(), MemoryJournal())
         if client.state in (State.FAILED, State.DONE):
             return data  # such a state cannot be saved; every use of it is refused
         return client.save()
@@ -159,8 +159,8 @@ def decode_client(data: bytes) -> bytes | None:
 
 
 @cache
-def _floors() -> object:
-    return Cluster(plans()[1], make_inputs(plans()[1])).floors
+def _agreed() -> object:
+    return Cluster(plans()[1], make_inputs(plans()[1])).agreed
 
 
 def decode_server(data: bytes) -> bytes | None:

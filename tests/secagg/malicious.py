@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg import Floors, MemoryJournal, Plan, SecAggError, Stage, reference
+from secagg import MemoryJournal, Plan, SecAggError, Stage, reference
 from secagg.crypto import hashtree, shamir
 from secagg.crypto.keys import HASH_BYTES, AgreementKey
 from secagg.crypto.prg import add_masks, pairwise_sign
@@ -42,6 +42,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.unmask import ENTRY
 from secagg.protocol.wire import decode, encode
+from secagg.simulation.one_plan import OnePlan
 from tests.secagg.cluster import Vector, WideCache, copied, identity, make_inputs, signed
 from tests.secagg.drbg import Drbg
 
@@ -54,7 +55,7 @@ class Puppet:
         self.client = Client(
             me,
             identity(me),
-            world.floors,
+            world.agreed,
             world.plan.round,
             world.journals[me],
             entropy=Drbg(name + b" client %d" % me),
@@ -116,12 +117,12 @@ class World:
         plan: Plan,
         *,
         colluders: Collection[int] = (),
-        floors: Floors | None = None,
+        agreed: OnePlan | None = None,
         inputs: Mapping[int, Vector] | None = None,
         name: bytes = b"world",
     ) -> None:
         self.plan, self.name = plan, name
-        self.floors = floors or Floors.for_plan(plan, sparse_risk=1.0)
+        self.agreed = agreed or OnePlan(plan)
         self.colluders = frozenset(colluders)
         self.honest = tuple(v for v in plan.ids if v not in self.colluders)
         self.inputs = dict(inputs) if inputs is not None else make_inputs(plan)
@@ -129,7 +130,7 @@ class World:
         self.puppets: list[Puppet] = []
         self.cache = WideCache()
         # What an attacker worked out, kept between attackers: agreements by keys, colluders' boxes.
-        self.agreed: dict[frozenset[bytes], bytes] = {}
+        self.secrets: dict[frozenset[bytes], bytes] = {}
         self.opened: dict[tuple[bytes, int, bytes], bytes | None] = {}
 
     def puppet(self, me: int, attempt: int = 0) -> Puppet:
@@ -144,7 +145,9 @@ class World:
     # what an honest server would send, from any mixture of parts
 
     def key_list(self, adverts: Iterable[KeyAdvert]) -> KeyList:
-        return KeyList(self.plan.to_bytes(), tuple(sorted(adverts, key=lambda advert: advert.sender)))
+        return KeyList(
+            self.plan.hash, tuple(self.plan.parts.values()), tuple(sorted(adverts, key=lambda advert: advert.sender))
+        )
 
     def bundle(self, me: int, dealings: Mapping[int, Dealing], dealt_to: Mapping[int, Sequence[int]]) -> Bundle:
         """The bundle of U2 = `dealings` for one client; `dealt_to` is whom each dealer dealt to.
@@ -402,9 +405,9 @@ class Attacker:
         for known, other in ((mine, theirs), (theirs, mine)):
             if known in self.mask_keys:
                 pair = frozenset((mine, theirs))
-                if pair not in self.world.agreed:
-                    self.world.agreed[pair] = self.mask_keys[known].agree(other)
-                return self.world.agreed[pair]
+                if pair not in self.world.secrets:
+                    self.world.secrets[pair] = self.mask_keys[known].agree(other)
+                return self.world.secrets[pair]
         return None
 
     def _components(

@@ -185,6 +185,7 @@ class Plan:
         self.degree, self.context = read.number("I"), read.blob()
         read.end()
         self.bytes, self.hash = data, H("plan", data)
+        self.parts = [H("plan-part", name.encode() + b"\n", part) for name, part in self._parts()]
         self.ids = [client for client, _ in self.roster]
         self.roster_hash = H("roster", many(u32(client) + key for client, key in self.roster))
         self.index = {client: place for place, client in enumerate(self.ids, start=1)}
@@ -195,6 +196,23 @@ class Plan:
             for v in self.ids
         }
         self.peers = self._peers()
+
+    def _parts(self) -> list[tuple[str, bytes]]:
+        survivors, anonymity, leverage, mode = self.policy
+        return [
+            ("version", u8(2)),
+            ("agreement", self.training_id),
+            ("round", u64(self.round)),
+            ("roster", many(u32(client) + key for client, key in self.roster)),
+            ("thresholds", u32(self.t) + u32(self.colluders)),
+            ("vector", u32(self.length) + u8(self.floats) + struct.pack("<d", self.clip) + u32(self.bound)),
+            ("weights", ids(self.weights)),
+            ("schedule", u8(self.schedule) + u32(self.size) + u16(self.R) + u32(self.atom)),
+            ("seed", self.seed),
+            ("policy", u32(survivors) + u32(anonymity) + struct.pack("<d", leverage) + u8(mode)),
+            ("graph", u32(self.degree)),
+            ("context", blob(self.context)),
+        ]
 
     def _shuffle(self, items: Sequence[Any], when: int, purpose: str, index: int = 0) -> list[Any]:
         numbers = (when.to_bytes(8, "big"), index.to_bytes(8, "big"))
@@ -328,7 +346,8 @@ class Client:
 
     def deal(self, key_list: bytes) -> bytes:
         plan, read = self.plan, message(key_list, 2)
-        assert read.blob() == plan.bytes
+        assert read.take(32) == plan.hash
+        assert read.many(lambda: read.take(32)) == plan.parts
         for sender, publics, _ in read.many(lambda: (read.number("I"), read.take(64), read.take(64))):
             self.keys[sender] = publics
         read.end()
@@ -590,7 +609,9 @@ class Server:
         return [v for v in self.plan.peers[dealer] if v in self.adverts]
 
     def key_list(self, client: int) -> bytes:
-        return b"\x02\x02" + blob(self.plan.bytes) + many(self.adverts[v] for v in self.holders(client))
+        return (
+            b"\x02\x02" + self.plan.hash + many(self.plan.parts) + many(self.adverts[v] for v in self.holders(client))
+        )
 
     def bundle(self, client: int) -> bytes:
         plan, boxes, proofs = self.plan, b"", b""

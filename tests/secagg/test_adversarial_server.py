@@ -31,18 +31,17 @@ from secagg.crypto.prg import add_masks, pairwise_sign
 from secagg.protocol import dealing, transcript
 from secagg.protocol.client_state import State
 from secagg.protocol.dealing import box_bytes
-from secagg.protocol.floors import Floors
 from secagg.protocol.messages import (
     Consistency,
     Dealing,
     KeyAdvert,
-    KeyList,
     MaskedInput,
     Survivor,
     Survivors,
     ToClient,
     Unmasking,
 )
+from secagg.simulation.one_plan import OnePlan
 from tests.secagg.cluster import both_kinds, identity, make_inputs, make_plan, signed
 from tests.secagg.drbg import Drbg
 from tests.secagg.malicious import Puppet, World
@@ -70,10 +69,10 @@ def test_hello_opens_a_run_once() -> None:
 
 def test_a_client_with_another_identity_is_not_on_the_roster() -> None:
     world = World(make_plan(4))
-    with pytest.raises(UsageError, match="not on the pinned roster"):
-        Client(0, identity(1), world.floors, world.plan.round, MemoryJournal())
-    with pytest.raises(UsageError, match="not on the pinned roster"):
-        Client(9, identity(9), world.floors, world.plan.round, MemoryJournal())
+    with pytest.raises(UsageError, match=r"not in this agreement|not on the roster"):
+        Client(0, identity(1), world.agreed, world.plan.round, MemoryJournal())
+    with pytest.raises(UsageError, match=r"not in this agreement|not on the roster"):
+        Client(9, identity(9), world.agreed, world.plan.round, MemoryJournal())
 
 
 def advertised(n: int = 5, **changes: object) -> tuple[World, dict[int, Puppet], dict[int, KeyAdvert]]:
@@ -91,7 +90,7 @@ def test_the_key_list_names_me_and_my_peers_once_each_in_order(order: str) -> No
         "without me": [adverts[v] for v in (1, 2, 3, 4)],
         "stranger": [*adverts.values(), replace(adverts[4], sender=77)],
     }
-    bad = KeyList(world.plan.to_bytes(), tuple(lists[order]))
+    bad = replace(world.key_list([]), adverts=tuple(lists[order]))
     refuses(puppets[0], bad, PeerError, "once each, in order")
 
 
@@ -246,13 +245,46 @@ def test_a_context_that_is_not_mine_is_refused() -> None:
     assert puppets[0].client.state is State.FAILED
 
 
-def test_plan_bytes_that_no_plan_has_are_refused() -> None:
+PARTS_OF_A_PLAN: dict[str, dict[str, Any]] = {
+    "round": {"round": 6},
+    "agreement": {"training_id": bytes(32)},
+    "roster": {"roster": make_plan(6).roster[1:]},
+    "thresholds": {"threshold": 5},
+    "vector": {"length": 4},
+    "weights": {"weights": (2, 2, 2, 2, 2)},
+    "schedule": {"schedule": Schedule(name="fixed", size=5)},
+    "seed": {"training_seed": bytes(32)},
+    "policy": {"policy": Policy(anonymity=3)},
+    "graph": {"degree": 4, "threshold": 4},
+    "context": {"context": b"another model"},
+}
+
+
+@pytest.mark.parametrize("part", PARTS_OF_A_PLAN)
+def test_a_server_with_another_plan_is_refused_and_told_in_what_it_differs(part: str) -> None:
+    _, puppets, adverts = advertised()
+    other = World(make_plan(5, **PARTS_OF_A_PLAN[part])).key_list(adverts.values())
+    refuses(puppets[0], other, PlanRefused, f"the server's {part} differs from mine")
+
+
+def test_a_sparse_plan_that_is_too_risky_is_refused() -> None:
+    plan = make_plan(8, degree=4, threshold=3, colluders=3)
+    risk = plan.sparse_risk(0)
+    for allowed, refused in ((risk / 2, True), (risk, False)):
+        world = World(plan, agreed=OnePlan(plan, sparse_risk=allowed))
+        puppets = world.attempt()
+        adverts = {v: p.hello() for v, p in puppets.items()}
+        asked = world.key_list(adverts[v] for v in plan.peers(0))
+        if refused:
+            refuses(puppets[0], asked, PlanRefused, "neighbourhoods are too small")
+        else:
+            puppets[0].tell(asked)
+
+
+def test_hashes_of_parts_do_not_make_a_plan() -> None:
     world, puppets, adverts = advertised()
-    data = world.plan.to_bytes()
-    for bad in (data[:-1], data + b"\0", b"\xff" + data[1:], b""):
-        message = KeyList(bad, tuple(adverts[v] for v in sorted(adverts)))
-        with pytest.raises(PeerError):
-            puppets[0].fork().tell(message)
+    forged = replace(world.key_list(adverts.values()), plan=bytes(32))
+    refuses(puppets[0], forged, PlanRefused, "the server's plan differs from mine")
 
 
 def dealt(n: int = 5, **changes: object) -> tuple[World, dict[int, Puppet], dict[int, Dealing], dict[int, list[int]]]:
@@ -448,9 +480,9 @@ def test_without_the_audit_a_group_of_one_survivor_is_opened(monkeypatch: pytest
 def test_a_sparse_run_with_too_many_dropouts_is_refused() -> None:
     """Six dropouts of twelve on a ring with six neighbours each may disconnect the others."""
     plan = make_plan(12, degree=6, threshold=3, colluders=1)
-    floors = replace(Floors.for_plan(plan), sparse_risk=0.1)
+    agreed = OnePlan(plan, sparse_risk=0.1)
     for count, allowed in ((5, True), (6, False)):
-        world = World(plan, floors=floors)
+        world = World(plan, agreed=agreed)
         puppets = world.run_to(Stage.KEYS)
         adverts = {v: p.find(KeyAdvert) for v, p in puppets.items()}
         for v, p in puppets.items():

@@ -14,7 +14,6 @@ import secagg.whole as whole
 from secagg import (
     Client,
     FileJournal,
-    Floors,
     Identity,
     Member,
     MemoryJournal,
@@ -50,6 +49,7 @@ from secagg.crypto import (
 )
 from secagg.exposure import Beacon, SeedCeremony, keep_whole_atoms, revealed, shuffled
 from secagg.simulation import agree_on, clear, make_agreement, make_identities, make_roster, run
+from secagg.simulation.one_plan import OnePlan
 
 IDENTITIES = make_identities(range(4))
 ROSTER = make_roster(IDENTITIES)
@@ -57,22 +57,21 @@ SCHEDULE = Schedule(name="random", size=4)
 PLAN: dict[str, Any] = {"training_id": bytes(32), "training_seed": bytes(32), "round": 0, "roster": ROSTER}
 PLAN |= {"length": 2, "schedule": SCHEDULE, "bound": 9}
 THE_PLAN = Plan(**PLAN)
-FLOORS: dict[str, Any] = {"roster": ROSTER, "training_id": bytes(32), "training_seed": bytes(32)}
-THE_FLOORS = Floors(**FLOORS)
+AGREED = OnePlan(THE_PLAN)
 INPUTS = {v: np.array([v, 1]) for v in range(4)}
 AGREEMENT, MEMBERS = make_agreement(members=6, size=3, length=2, clip=1.0)
 SIGNATURES = {v: AGREEMENT.sign(v, MEMBERS[v]) for v in MEMBERS}
 TERMS: dict[str, Any] = {"name": "a", "members": AGREEMENT.terms.members, "segments": AGREEMENT.terms.segments}
 TERMS |= {"schedule": AGREEMENT.terms.schedule, "last_round": 3}
 CEREMONY = SeedCeremony(training_id=b"x", roster=(1, 2))
-ADVERT = Client(0, IDENTITIES[0], THE_FLOORS, 0, MemoryJournal()).hello()
+ADVERT = Client(0, IDENTITIES[0], AGREED, 0, MemoryJournal()).hello()
 KEY = box_keys([bytes(32)], b"run", [(1, 2)])[0]
 FLOATS, WHOLE = FixedPoint(clients=3, clip=1.0), Integers(clients=3, bound=5)
 TOTAL = np.zeros(2, np.uint32)
 
 
 def client(**changes: Any) -> Client:
-    given: dict[str, Any] = {"me": 0, "identity": IDENTITIES[0], "floors": THE_FLOORS, "round": 0}
+    given: dict[str, Any] = {"me": 0, "identity": IDENTITIES[0], "agreement": AGREED, "round": 0}
     return Client(**{**given, "journal": MemoryJournal(), **changes})
 
 
@@ -123,33 +122,13 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
     "Plan.audit": (THE_PLAN.audit, {"survivors": [0, 1, 2]}, {"survivors": ("survivors", [None, 3, "012", [None]])}),
     "default_colluders": (default_colluders, {"n": 9}, {"n": ("n: expected", [None, "9", 9.0, -1])}),
     "default_threshold": (default_threshold, {"n": 9, "colluders": 1}, {"colluders": ("colluders", [None, 1.5])}),
-    "Floors": (
-        Floors,
-        FLOORS,
-        {
-            "roster": ("roster", [None, 5, [None], "text"]),
-            "training_id": ("training_id: expected 32 bytes", [None, "id", bytes(31)]),
-            "policy": ("policy: expected Policy", [None, "enforce", 3]),
-            "schedule": ("schedule: expected Schedule", ["random", 3]),
-            "clip": ("clip", [None, 1.0, (1.0,), (2.0, 1.0), ("a", "b"), (0.0, float("inf"))]),
-            "colluders": ("colluders", ["1", 1.5, -1]),
-            "groupings": ("groupings", [None, -1, "16"]),
-            "weight_ratio": ("weight_ratio", [None, "10", float("nan")]),
-            "accept_semi_honest_server_only": ("expected bool", [None, "yes", 1]),
-        },
-    ),
-    "Floors.for_plan": (
-        Floors.for_plan,
-        {"plan": THE_PLAN},
-        {"plan": ("plan: expected Plan", [None, b"plan"]), "me": ("me", [9, "0"])},
-    ),
     "Client": (
         client,
         {},
         {
             "me": ("me|roster", [None, "0", 9, -1, 0.0]),
             "identity": ("identity: expected Identity", [None, bytes(32)]),
-            "floors": ("floors: expected Floors", [None, THE_PLAN, {"colluders": 1}]),
+            "agreement": ("agreement: expected an Agreement", [None, THE_PLAN, {"colluders": 1}]),
             "round": ("round", [None, "0", 0.0, -1, 2**63]),
             "journal": ("journal: expected a Journal", [None, "folder", MemoryJournal, {}]),
             "entropy": ("entropy: expected", [None, b"seed", lambda count: b"", lambda count: "text"]),
@@ -158,7 +137,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
         },
     ),
     "Client.restore": (
-        lambda **given: Client.restore(given.pop("data"), IDENTITIES[0], THE_FLOORS, MemoryJournal(), **given),
+        lambda **given: Client.restore(given.pop("data"), IDENTITIES[0], AGREED, MemoryJournal(), **given),
         {"data": client().save()},
         {"data": ("data|saved client", [None, "text", 5, b"", bytes(100)]), "threads": ("threads", [0, "2"])},
     ),
@@ -611,7 +590,7 @@ def test_an_error_does_not_show_bytes() -> None:
         lambda: Policy(max_leverage=secret),  # type: ignore[arg-type]
         lambda: hkdf(secret, "x"),  # type: ignore[arg-type]
         lambda: client(round=secret),
-        lambda: secagg.Client(0, secret, THE_FLOORS, 0, MemoryJournal()),  # type: ignore[arg-type]
+        lambda: secagg.Client(0, secret, AGREED, 0, MemoryJournal()),  # type: ignore[arg-type]
     ):
         with pytest.raises(UsageError) as refused:
             call()

@@ -288,7 +288,7 @@ def test_a_real_message_with_a_count_of_four_billion_allocates_little() -> None:
 @pytest.mark.parametrize("kind", ["plan", "client", "server"])
 def test_a_plan_or_saved_state_with_a_count_of_four_billion_allocates_little(kind: str) -> None:
     raw = {"plan": corpus().plans, "client": corpus().clients, "server": corpus().servers}[kind][1]
-    floors = Cluster(make_plan(3), make_inputs(make_plan(3))).floors
+    floors = Cluster(make_plan(3), make_inputs(make_plan(3))).agreed
 
     def read(data: bytes) -> None:
         if kind == "plan":

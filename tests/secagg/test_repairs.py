@@ -34,6 +34,7 @@ from secagg.protocol.result import BROKEN_ATOM, TOO_LARGE, GroupSum
 from secagg.protocol.rounds import claim_round
 from secagg.protocol.suspects import Suspects
 from secagg.protocol.unmask import AgreedOpening, Shares, rebuild
+from secagg.simulation.one_plan import OnePlan
 from secagg.simulation.run import clear, run
 from tests.secagg.cluster import Cluster, identities_of, identity, make_inputs, make_plan, signed
 from tests.secagg.drbg import Drbg
@@ -133,10 +134,10 @@ def test_a_checkpoint_has_the_bytes_of_save_and_only_one_of_the_two_goes_on() ->
     stored = client.checkpoint()
     assert client.state is State.ADVERTISED
     client.receive(letter.data)
-    twin = Client.restore(stored, identity(0), cluster.floors, cluster.journals[0])
+    twin = Client.restore(stored, identity(0), cluster.agreed, cluster.journals[0])
     with pytest.raises(AlreadyUsed):
         twin.receive(letter.data)
-    assert stored == Client.restore(stored, identity(0), cluster.floors, cluster.journals[0]).save()
+    assert stored == Client.restore(stored, identity(0), cluster.agreed, cluster.journals[0]).save()
     server = cluster.server
     assert server.checkpoint() == server.checkpoint() == server.save()
     with pytest.raises(UsageError, match="FAILED"):
@@ -159,15 +160,18 @@ def test_an_unmasking_of_megabytes_is_not_kept() -> None:
         assert 2 not in server._memory.unmaskings
 
 
-def test_a_saved_client_is_restored_only_under_floors_that_its_plan_meets() -> None:
+def test_a_saved_client_is_restored_only_under_its_own_agreement() -> None:
     """Finding 12: a client saved under loose floors went on under strict ones."""
     plan = make_plan(6)
     world = World(plan)
     data = world.run_to(Stage.SHARES)[0].client.save()
-    strict = replace(world.floors, policy=Policy(min_survivors=5, anonymity=5))
-    with pytest.raises(UsageError, match=r"not for these floors: .*policy"):
+    strict = OnePlan(replace(plan, policy=Policy(min_survivors=5, anonymity=5)))
+    with pytest.raises(UsageError, match="another plan"):
         Client.restore(data, identity(0), strict, world.journals[0])
-    assert Client.restore(data, identity(0), world.floors, world.journals[0]).state is State.DEALT
+    other = OnePlan(replace(plan, training_id=bytes(32)))
+    with pytest.raises(UsageError, match="another agreement"):
+        Client.restore(data, identity(0), other, world.journals[0])
+    assert Client.restore(data, identity(0), world.agreed, world.journals[0]).state is State.DEALT
 
 
 def secrets_of(memory: ClientMemory) -> list[bytes]:
@@ -465,7 +469,7 @@ def test_a_signed_run_may_finish_after_a_later_round() -> None:
     new = World(make_plan(6, round=6), name=b"new")
     new.journals = old.journals
     new.run_to(Stage.UNMASKING)
-    twin = Client.restore(stored, identity(0), old.floors, old.journals[0])
+    twin = Client.restore(stored, identity(0), old.agreed, old.journals[0])
     twin._memory.step += 1  # its answer was lost after the step was recorded
     assert isinstance(twin.receive(asked), Consistency)
     puppets[1].tell(old.signatures(p.find(Consistency) for p in puppets.values()))

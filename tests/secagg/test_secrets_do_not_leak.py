@@ -245,7 +245,7 @@ def test_no_secret_in_errors_about_saved_bytes() -> None:
         for place in range(0, len(data), 41):
             damaged = data[:place] if place % 2 else data[:place] + b"\xff" + data[place + 1 :]
             try:
-                Client.restore(damaged, identity(0), cluster.floors, MemoryJournal())
+                Client.restore(damaged, identity(0), cluster.agreed, MemoryJournal())
             except UsageError as error:
                 capture.error(error)
     assert capture.text.count("Traceback") > 3

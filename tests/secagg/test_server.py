@@ -9,10 +9,10 @@ import pytest
 from secagg import Client, JournalError, MemoryJournal, Plan, Policy, Schedule, Server, Stage, UsageError, encode
 from secagg.protocol import unmask
 from secagg.protocol.dealing import box_bytes
-from secagg.protocol.floors import Floors
 from secagg.protocol.messages import Dealing, ToServer
 from secagg.protocol.server import CLOSE, STEPS
 from secagg.protocol.suspects import Suspects
+from secagg.simulation.one_plan import OnePlan
 from secagg.simulation.run import make_identities, make_roster, run
 from tests.secagg.cluster import Cluster, expected_rows, make_inputs, make_plan
 from tests.secagg.drbg import Drbg
@@ -124,7 +124,7 @@ def test_what_is_not_a_message_at_all_is_the_callers_mistake(message: object) ->
 def test_any_buffer_of_bytes_is_taken(buffer: type) -> None:
     plan, identities = flat_plan()
     server = Server(plan)
-    client = Client(3, identities[3], Floors.for_plan(plan), 0, MemoryJournal())
+    client = Client(3, identities[3], OnePlan(plan), 0, MemoryJournal())
     assert server.receive(3, buffer(encode(client.hello()))) is None
     assert 3 not in server.waiting_for()
 
@@ -137,7 +137,7 @@ def test_a_journal_that_fails_leaves_the_stage_where_it_was() -> None:
     plan, identities = flat_plan()
     server = Server(plan, Full())
     for v in plan.ids:
-        server.receive(v, Client(v, identities[v], Floors.for_plan(plan), 0, MemoryJournal()).hello())
+        server.receive(v, Client(v, identities[v], OnePlan(plan), 0, MemoryJournal()).hello())
     with pytest.raises(JournalError, match="disk full"):
         server.advance()
     assert server.stage is Stage.KEYS

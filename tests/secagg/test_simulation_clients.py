@@ -10,10 +10,10 @@ import pytest
 
 from secagg import Client, MemoryJournal, Plan, Server, Stage
 from secagg.protocol import wire
-from secagg.protocol.floors import Floors
 from secagg.protocol.messages import MaskedInput
 from secagg.simulation import clients
 from secagg.simulation.clients import ForkedClients, InProcessClients, Scenario, start_clients
+from secagg.simulation.one_plan import OnePlan
 from secagg.simulation.run import run
 from tests.secagg.cluster import identities_of, make_inputs, make_plan
 from tests.secagg.drbg import Drbg
@@ -22,7 +22,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can
 
 
 def make_scenario(plan: Plan, **changes: Any) -> Scenario:
-    identities, floors = identities_of(plan), Floors.for_plan(plan, sparse_risk=1.0)
+    identities, floors = identities_of(plan), OnePlan(plan)
 
     def make(v: int) -> Client:
         journal = MemoryJournal()

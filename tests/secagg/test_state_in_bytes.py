@@ -56,14 +56,14 @@ def transcript_of(plan: Plan, *, restoring: bool) -> tuple[list[bytes], list[lis
     entropy = {v: Drbg(b"entropy %d" % v) for v in plan.ids}
     journal = MemoryJournal()
     clients = {
-        v: Client(v, identity(v), world.floors, plan.round, world.journals[v], entropy=entropy[v]) for v in plan.ids
+        v: Client(v, identity(v), world.agreed, plan.round, world.journals[v], entropy=entropy[v]) for v in plan.ids
     }
     server, sent = Server(plan, journal), []
 
     def fresh(v: int) -> Client:
         if restoring:
             clients[v] = Client.restore(
-                clients[v].save(), identity(v), world.floors, world.journals[v], entropy=entropy[v]
+                clients[v].save(), identity(v), world.agreed, world.journals[v], entropy=entropy[v]
             )
         return clients[v]
 
@@ -140,17 +140,17 @@ def test_a_client_is_neither_copied_nor_pickled() -> None:
 def test_saved_bytes_belong_to_one_identity_and_one_version() -> None:
     world = World(plan_of_six())
     data = world.run_to(Stage.SHARES)[0].client.save()
-    with pytest.raises(UsageError, match="another identity"):
-        Client.restore(data, identity(1), world.floors, MemoryJournal())
+    with pytest.raises(UsageError, match="not in this agreement"):
+        Client.restore(data, identity(1), world.agreed, MemoryJournal())
     for bad in (b"", data[:10], b"secagg server 2\n" + data[16:], data[:-1]):
         with pytest.raises(UsageError):
-            Client.restore(bad, identity(0), world.floors, MemoryJournal())
+            Client.restore(bad, identity(0), world.agreed, MemoryJournal())
     server = Server(plan_of_six()).save()
     for bad in (b"", server[:10], data, server[:-1], server + b"\0"):
         with pytest.raises(UsageError):
             Server.restore(bad)
     with pytest.raises(UsageError, match=r"^this saved client is of version 1, this is version 2$"):
-        Client.restore(b"secagg client 1\n" + data[16:], identity(0), world.floors, MemoryJournal())
+        Client.restore(b"secagg client 1\n" + data[16:], identity(0), world.agreed, MemoryJournal())
     with pytest.raises(UsageError, match=r"^this saved server is of version 1, this is version 2$"):
         Server.restore(b"secagg server 1\n" + server[16:])
 
@@ -182,7 +182,7 @@ from tests.secagg.test_state_in_bytes import plan_of_six
 
 folder, me = Path(sys.argv[1]), sys.argv[2]
 plan = plan_of_six()
-floors, inputs = World(plan).floors, make_inputs(plan)
+floors, inputs = World(plan).agreed, make_inputs(plan)
 (folder / f"ready {me}").touch()
 while not (folder / "go").exists():
     time.sleep(0.001)
@@ -224,7 +224,7 @@ def test_of_many_threads_restored_from_the_same_bytes_exactly_one_acts(stage: St
     data = World(plan).run_to(Stage(stage - 1))[0].client.save()
 
     def act(_: int) -> str:
-        client = Client.restore(data, identity(0), world.floors, FileJournal(tmp_path))
+        client = Client.restore(data, identity(0), world.agreed, FileJournal(tmp_path))
         try:
             client.receive(message, update=world.inputs[0] if client.state is State.DEALT else None)
         except AlreadyUsed:
@@ -239,10 +239,10 @@ def test_of_many_threads_restored_from_the_same_bytes_exactly_one_acts(stage: St
 def test_of_two_copies_of_a_new_client_exactly_one_says_hello() -> None:
     world = World(plan_of_six())
     journal = MemoryJournal()
-    data = Client(0, identity(0), world.floors, 5, journal).save()
-    Client.restore(data, identity(0), world.floors, journal).hello()
+    data = Client(0, identity(0), world.agreed, 5, journal).save()
+    Client.restore(data, identity(0), world.agreed, journal).hello()
     with pytest.raises(AlreadyUsed):
-        Client.restore(data, identity(0), world.floors, journal).hello()
+        Client.restore(data, identity(0), world.agreed, journal).hello()
 
 
 @pytest.mark.parametrize("stage", list(Stage)[:5])
@@ -271,7 +271,7 @@ def test_an_older_copy_that_was_used_cannot_act_again_even_with_another_message(
     data = puppet.client.save()
 
     def restored() -> Puppet:
-        puppet.client = Client.restore(data, identity(0), world.floors, world.journals[0])
+        puppet.client = Client.restore(data, identity(0), world.agreed, world.journals[0])
         return puppet
 
     other = World(plan)
@@ -310,7 +310,7 @@ def test_nothing_leaves_when_the_journal_refuses() -> None:
         with pytest.raises(JournalError, match="no space"):
             puppet.tell(message)
         assert puppet.client.state is before  # the application may repair the journal and try again
-    client = Client(0, identity(0), world.floors, 5, Full())
+    client = Client(0, identity(0), world.agreed, 5, Full())
     with pytest.raises(JournalError, match="no space"):
         client.hello()
 

@@ -381,7 +381,7 @@ class AnyServer(RuleBasedStateMachine):
         puppet.client = Client.restore(
             data,
             identity(puppet.me),
-            self.world.floors,
+            self.world.agreed,
             self.world.journals[puppet.me],
             entropy=Drbg(b"restored %d" % self.saves),
             cache=self.world.cache,

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
 from secagg import Identity, Member, Plan, Policy, Schedule
-from secagg.protocol.floors import Floors
 from tests.secagg.drbg import Drbg
 from tests.vectors.check import FORMAT, perform, session_of
 
@@ -174,24 +173,6 @@ def make_plan(ids: tuple[int, ...], schedule: Schedule, **changes: Any) -> Plan:
         "context": b"model 1",
     }
     return Plan(**{**settings, **changes})
-
-
-def floors_json(plan: Plan) -> dict[str, Any]:
-    """The strictest floors that accept this plan."""
-    floors = replace(Floors.for_plan(plan, sparse_risk=1.0), schedule=None)
-    return {
-        "pinned": plan.to_bytes().hex(),
-        "colluders": floors.colluders,
-        "policy": policy_json(floors.policy),
-        "schedule": None,
-        "clip": list(floors.clip),
-        "bound": floors.bound,
-        "weight": None,
-        "weight_ratio": floors.weight_ratio,
-        "groupings": floors.groupings,
-        "accept_semi_honest_server_only": floors.accept_semi_honest_server_only,
-        "sparse_risk": floors.sparse_risk,
-    }
 
 
 def policy_json(policy: Policy) -> dict[str, Any]:

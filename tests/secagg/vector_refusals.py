@@ -5,16 +5,16 @@ failed permanently; a server drops the sender and continues.
 """
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from secagg import Member, Plan, Policy, codec, labels, reference
+from secagg import Member, Plan, Policy, Schedule, codec, labels, reference
 from secagg.agreement.plan import LAYOUT, flat
 from secagg.crypto import hashtree
-from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey
+from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey, digest
 from secagg.crypto.shamir import PRIME
 from secagg.protocol import transcript
 from secagg.protocol.client_state import OPENING, Opening
@@ -36,7 +36,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.wire import decode, encode
 from tests.secagg.drbg import Drbg
-from tests.secagg.vector_case import Case, floors_json, identity, policy_json, vector
+from tests.secagg.vector_case import Case, identity, vector
 from tests.secagg.vector_runs import FIVE, crossed_plan, flat_plan
 
 ME = 2  # the client that receives the bad messages
@@ -156,47 +156,6 @@ def bad_plans(case: Case) -> None:
         case.do("plan", {"plan": case.give(name, patched(plan, **fields))}, "UsageError")
 
 
-FLOORS: Mapping[str, Any] = {
-    "one more colluder": {"colluders": 2},
-    "a third of the roster": {"colluders": None},
-    "anonymity": {"policy": policy_json(Policy(anonymity=4))},
-    "survivors": {"policy": policy_json(Policy(min_survivors=3))},
-    "leverage": {"policy": policy_json(Policy(max_leverage=0.4))},
-    "clip too large": {"clip": [0.1, 0.9]},
-    "clip too small": {"clip": [1.1, 2.0]},
-    "my own weight": {"weight": 3},
-    "weights": {"weight_ratio": 1.9},
-    "groupings": {"groupings": 0},
-    "schedule": {"schedule": {"name": "fixed", "size": 5, "groupings": 1, "atom": 0}},
-}
-
-
-@vector("bad_floors")
-def floors(case: Case) -> None:
-    """A client's floors, each one step above the plan."""
-    plan = flat_plan(weights=(1, 2, 2, 2, 2), policy=Policy())
-    case.session.given["floors"] = case.given["floors"] = floors_json(plan)
-    case.give("plan", plan.to_bytes())
-    fine: dict[str, Any] = {"plan": "plan", "client": 3, "floors": {"weight": 2}}
-    fine |= {"round": plan.round, "context": plan.context.hex()}
-    case.do("floors.check", fine)
-    for name, floor in FLOORS.items():
-        ok: bool | str = "PlanRefused" if name != "a third of the roster" else True
-        case.do("floors.check", {**fine, "floors": floor}, ok)
-    case.do("floors.check", {**fine, "round": plan.round + 1}, "PlanRefused")
-    case.do("floors.check", {**fine, "context": "00"}, "PlanRefused")
-    others = {
-        "another roster": flat_plan(roster=tuple(Member(m.id, identity(m.id + 50).public) for m in plan.roster)),
-        "another training": flat_plan(training_id=bytes(32)),
-        "another seed": flat_plan(training_seed=bytes(32)),
-        "no colluders": flat_plan(colluders=0),
-        "report only": flat_plan(policy=Policy(mode="report-even-if-exposed")),
-        "sparse": flat_plan(degree=4, threshold=3),
-    }
-    for name, other in others.items():
-        case.do("floors.check", {**fine, "plan": case.give(name, other.to_bytes())}, "PlanRefused")
-
-
 # --- bytes -----------------------------------------------------------------------------------------------
 
 SENT = (
@@ -250,30 +209,39 @@ def lowered_threshold(case: Case) -> None:
     bad = BadMessages(case, ME)
     honest, plan = got(case, "keylist", KeyList), flat_plan()
     context = plan.context.hex()
-    bad.send("t3", replace(honest, plan=patched(plan, threshold=3)), "PlanRefused", context=context)
-    fewer = flat_plan(colluders=0, threshold=3).to_bytes()  # a valid plan, but below the client's floor of colluders
-    bad.send("t3 with no colluders", replace(honest, plan=fewer), "PlanRefused", context=context)
+    lowered = digest(labels.PLAN, patched(plan, threshold=3))  # no such plan may be built
+    bad.send("t3", replace(honest, plan=lowered), "PlanRefused", context=context)
+    fewer = flat_plan(colluders=0, threshold=3)  # a valid plan, but not the agreed one
+    bad.send("t3 with no colluders", offering(honest, fewer), "PlanRefused", context=context)
 
 
-@vector("bad_plan_below_floors", after="keylist sent")
-def plan_below_floors(case: Case) -> None:
-    """Plans that differ from what the client pinned or accepts; and a context that is not its own."""
+def offering(honest: KeyList, plan: Plan) -> KeyList:
+    """The key list of a server with this plan."""
+    return replace(honest, plan=plan.hash, parts=tuple(plan.parts.values()))
+
+
+@vector("bad_plan_not_agreed", after="keylist sent")
+def plan_not_agreed(case: Case) -> None:
+    """A server with another plan than the client's, which differs in one part; and a context that is not its own."""
     bad = BadMessages(case, ME)
     honest, plan = got(case, "keylist", KeyList), flat_plan()
     bad.send("another context", honest, "PlanRefused", context=b"model 2".hex())
     for name, changes in {
         "another round": {"round": 8},
         "another training": {"training_id": bytes(32)},
+        "another roster": {"roster": tuple(Member(m.id, identity(m.id + 50).public) for m in plan.roster)},
         "another seed": {"training_seed": bytes(32)},
+        "another length": {"length": 7},
         "a tiny clip": {"clip": 2.0**-30},
         "report only": {"policy": Policy(mode="report-even-if-exposed")},
         "weaker policy": {"policy": Policy(anonymity=2)},
         "weights": {"weights": (1, 1, 1, 1, 1000)},
+        "another schedule": {"schedule": Schedule(name="fixed", size=5)},
+        "fewer colluders": {"colluders": 0},
         "sparse": {"degree": 4, "threshold": 3},
     }.items():
-        forged = replace(honest, plan=flat_plan(**changes).to_bytes())
-        bad.send(name, forged, "PlanRefused", context=plan.context.hex())
-    bad.send("plan bytes", replace(honest, plan=plan.to_bytes() + b"\x00"), "WireError", context=plan.context.hex())
+        bad.send(name, offering(honest, replace(plan, **changes)), "PlanRefused", context=plan.context.hex())
+    bad.send("no parts", replace(honest, plan=bytes(32), parts=()), "PlanRefused", context=plan.context.hex())
 
 
 def signed_advert(plan: Plan, client: int, channel: bytes, mask: bytes) -> KeyAdvert:
@@ -602,14 +570,15 @@ def _walk(case: Case, actor: str, state: str, order: list[str]) -> None:
 @vector("bad_another_plan", after="dealing made")
 def another_plan(case: Case) -> None:
     """The update was bound to n5_flat's plan when client 2 accepted it. A second run for the same round with
-    another plan is refused, though that plan is above all floors.
+    another plan is refused, though the client derives that plan itself.
     """
     plan = flat_plan(policy=Policy(min_survivors=3))
-    case.do("client.new", {"client": 2, "round": 7, "actor": "2 again"})
+    case.give("again/plan", plan.to_bytes())
+    case.do("client.new", {"client": 2, "round": 7, "actor": "2 again", "plan": "again/plan"})
     case.do("client.hello", {"client": "2 again", "as": "again/advert/2"})
     mine = got(case, "again/advert/2", KeyAdvert)
     keys = got(case, "keylist", KeyList)
-    forged = KeyList(plan.to_bytes(), (mine, *keys.adverts[1:]))
+    forged = replace(offering(keys, plan), adverts=(mine, *keys.adverts[1:]))
     case.give("again/keylist", encode(forged))
     request = {"client": "2 again", "message": "again/keylist", "context": plan.context.hex(), "as": "nothing"}
     case.do("client.receive", request, "AlreadyUsed")

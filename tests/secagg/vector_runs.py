@@ -13,7 +13,7 @@ from secagg.protocol.client_state import ClientMemory
 from secagg.protocol.messages import Dealing, Unmasking
 from secagg.protocol.wire import decode, encode
 from tests.secagg.drbg import Drbg
-from tests.secagg.vector_case import Case, floors_json, identity, make_plan, vector
+from tests.secagg.vector_case import Case, identity, make_plan, vector
 from tests.vectors.check.session import doubles, numbers, ring
 
 FIVE = (2, 3, 5, 7, 11)  # not 1 to 5: a Shamir index is a place in the roster, not an id
@@ -54,7 +54,6 @@ def integer_update(client: int, length: int, bound: int) -> dict[str, list[int]]
 def given_for(plan: Plan) -> dict[str, Any]:
     return {
         "identities": {str(v): identity(v).private.hex() for v in plan.ids},
-        "floors": floors_json(plan),
         "updates": {
             str(v): float_update(v, plan.length) if plan.bound is None else integer_update(v, plan.length, plan.bound)
             for v in plan.ids

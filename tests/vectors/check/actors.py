@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import codec, reference
-from secagg.agreement.plan import Plan, roster_hash
+from secagg.agreement.plan import Plan
 from secagg.crypto import hashtree, prg, shamir
 from secagg.crypto.keys import AgreementKey, Identity, hkdf
 from secagg.crypto.prg import pairwise_sign
@@ -19,24 +19,25 @@ from secagg.protocol.messages import Dealing, KeyAdvert, MaskedInput, Message, T
 from secagg.protocol.server import Server
 from secagg.protocol.unmask import AgreedOpening, Shares, rebuild
 from secagg.protocol.wire import decode, encode
+from secagg.simulation.one_plan import OnePlan
 from secagg.types import ClientId
-from tests.vectors.check.session import Actor, Operation, Session, Values, floors_of, numbers, row_name, words
+from tests.vectors.check.session import Actor, Operation, Session, Values, numbers, row_name, words
 
 # --- a client --------------------------------------------------------------------------------------------
 
 
 def _client_new(s: Session, v: Values) -> Values:
-    """`client` is the id, `actor` its name in this file: two actors may be the same client.
+    """`client` is the id, `actor` its name in this file: two actors may be the same client. `plan` names its plan.
 
     They share a journal unless `journal` names another one. `entropy` names the draws (default: `actor`).
     """
     name = v.get("actor", str(v["client"]))
     identity = Identity.from_private(bytes.fromhex(s.given["identities"][str(v["client"])]))
-    floors = floors_of({**s.given["floors"], **v.get("floors", {})})
+    agreed = OnePlan(Plan.from_bytes(s.get(v.get("plan", "plan"))))
     journal = s.journal(v.get("journal", str(v["client"])))
     entropy = s.entropy(str(v.get("entropy", name)))
-    machine = Client(v["client"], identity, floors, v["round"], journal, entropy=entropy)
-    s.actors[name] = Actor(machine, identity, floors, journal, entropy)
+    machine = Client(v["client"], identity, agreed, v["round"], journal, entropy=entropy)
+    s.actors[name] = Actor(machine, identity, agreed, journal, entropy)
     return {"identity": identity.public.hex()}
 
 
@@ -81,8 +82,8 @@ def _client_values(s: Session, v: Values) -> Values:
 
 def _advert_values(memory: ClientMemory, message: Message, actor: Actor) -> Values:
     assert isinstance(message, KeyAdvert)
-    pinned = actor.floors
-    statement = transcript.key_statement(pinned.training_id, memory.round, roster_hash(pinned.roster), message)
+    plan = actor.agreed.only
+    statement = transcript.key_statement(plan.training_id, memory.round, plan.roster_hash, message)
     return {"channel_private": memory.channel.hex(), "mask_private": memory.mask.hex(), "signed": statement.hex()}
 
 

@@ -9,16 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from secagg import labels
-from secagg.agreement.plan import Plan
 from secagg.crypto.keys import Identity
 from secagg.errors import UsageError
-from secagg.exposure.audit import Policy
-from secagg.exposure.schedules import Schedule
 from secagg.protocol import client_state
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import ClientMemory
-from secagg.protocol.floors import Floors
 from secagg.protocol.server import Server
+from secagg.simulation.one_plan import OnePlan
 from secagg.types import Entropy, GroupId, Ring32, u32
 from secagg.whole import Client as WholeClient
 from secagg.whole import MemoryStore
@@ -108,7 +105,7 @@ class Actor:
 
     machine: Client
     identity: Identity = field(repr=False)
-    floors: Floors
+    agreed: OnePlan
     journal: Records
     entropy: Entropy = field(repr=False)
 
@@ -119,7 +116,7 @@ class Actor:
         return client_state.restore(data)
 
     def restore(self, data: bytes) -> None:
-        self.machine = Client.restore(data, self.identity, self.floors, self.journal, entropy=self.entropy)
+        self.machine = Client.restore(data, self.identity, self.agreed, self.journal, entropy=self.entropy)
 
 
 @dataclass(slots=True)
@@ -202,23 +199,3 @@ class Session:
     @whole_server.setter
     def whole_server(self, server: WholeServer) -> None:
         self._whole_server = server
-
-
-def floors_of(value: Values) -> Floors:
-    """Floors from JSON: the limits, and a plan whose roster, training and seed are pinned."""
-    pinned = Plan.from_bytes(bytes.fromhex(value["pinned"]))
-    return Floors(
-        roster=pinned.roster,
-        training_id=pinned.training_id,
-        training_seed=pinned.training_seed,
-        colluders=value["colluders"],
-        policy=Policy(**value["policy"]),
-        schedule=Schedule(**value["schedule"]) if value["schedule"] else None,
-        clip=(value["clip"][0], value["clip"][1]),
-        bound=value["bound"],
-        weight=value["weight"],
-        weight_ratio=value["weight_ratio"],
-        groupings=value["groupings"],
-        accept_semi_honest_server_only=value["accept_semi_honest_server_only"],
-        sparse_risk=value["sparse_risk"],
-    )

@@ -28,7 +28,6 @@ from tests.vectors.check.session import (
     Values,
     box_address,
     doubles,
-    floors_of,
     hexes,
     numbers,
     ring,
@@ -236,13 +235,6 @@ def _audit(s: Session, v: Values) -> Values:
     }
 
 
-def _floors_check(s: Session, v: Values) -> Values:
-    plan = Plan.from_bytes(s.get(v["plan"]))
-    floors = floors_of({**s.given["floors"], **v["floors"]})
-    floors.check(plan, v["client"], v["round"], bytes.fromhex(v["context"]))
-    return {}
-
-
 def _message(s: Session, v: Values) -> Values:
     data = s.get(v["message"])
     whole = len(data) > 1 and data[1] >= FIRST_WHOLE
@@ -323,7 +315,6 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "seed.beacon": _seed_beacon,
     "plan": _plan,
     "audit": _audit,
-    "floors.check": _floors_check,
     "message": _message,
     "pairwise-key": _pairwise_key,
     "self-key": _self_key,
