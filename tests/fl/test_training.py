@@ -10,10 +10,13 @@ from torch import nn
 
 import fl
 import robust
+from fl.config.checks import experiment
+from fl.config.read import packaged_experiments, read_tables, with_curve, with_settings
 from fl.config.schema import STAGES
 from fl.errors import ConfigError
 from fl.reporting.progress import LineProgress
 from fl.reporting.records import Folder
+from fl.secure.layout import Layout
 from fl.training.loop import Trained, run, stop_reason
 from fl.training.randomness import absences, attackers
 from tests.fl.runs import tiny
@@ -75,6 +78,18 @@ def test_secure_and_clear_training_end_in_the_same_bits(changes: dict[str, Any])
     assert secured.x.tobytes() == cleared.x.tobytes()
     assert [r["accuracy"] for r in secured.history] == [r["accuracy"] for r in cleared.history]
     assert secured.summary["bytes_up_per_client"] > 0 == cleared.summary["bytes_up_per_client"]
+
+
+@pytest.mark.parametrize("name", sorted(set(packaged_experiments()) - {"ten-thousand"}))
+def test_every_packaged_experiment_trains_a_round(name: str) -> None:
+    """With the digits and a small model in the place of its own."""
+    tables = read_tables(name)
+    tables["data"] = {"examples": 900, "test_examples": 50, "validation": tables["data"].get("validation", 0.0)}
+    settings = ["model=linear", "rounds=1", "secure=false", "local.epochs=1", "machine.workers=0"]
+    trained = run(experiment(with_settings(with_curve(tables, name, None), settings)))
+    assert trained.history[0]["skipped"] == ""
+    loud = trained.experiment.privacy.audit != "enforce"
+    assert len(trained.summary["exposed"]) == (Layout.of(trained.experiment).clustered if loud else 0)
 
 
 def test_training_learns() -> None:
