@@ -569,6 +569,11 @@ class Client:
     last: int | None = None
     previous: bytes = bytes(32)
 
+    def __post_init__(self) -> None:
+        need(self.id in self.agreement.terms.ids, "a client is a member of its agreement")
+        public = Ed25519PrivateKey.from_private_bytes(self.identity).public_key().public_bytes_raw()
+        need(public == self.agreement.terms.member(self.id).identity, "a member has the identity of the agreement")
+
     def _expect(self, fingerprint: bytes, t: int) -> None:
         need(fingerprint == self.agreement.fingerprint, "the fingerprint is my agreement's")
         need(bool(self.agreement.of(self.id, t)), "I am seated")

@@ -8,6 +8,7 @@ import numpy as np
 
 from secagg import Member, Policy, Schedule
 from secagg.agreement import Agreement, Terms
+from secagg.agreement.origin import Ceremony, commit, commitments_hash, origin_to_bytes, sign_reveal
 from secagg.crypto import Segment
 from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED
@@ -234,7 +235,22 @@ def blob(data: bytes) -> bytes:
     return len(data).to_bytes(4, "little") + data
 
 
-@vector("bad_whole_agreements", base="whole_plain", after="started")
+def unsigned_commitment(terms: Terms, member: int) -> bytes:
+    """A ceremony with one bad signature of a commitment; all members sign their contributions after it."""
+    secrets = {v: Drbg(f"vectors/unsigned/{v}".encode())(32) for v in terms.ids}
+    commitments = tuple(commit(terms, v, identity(v), secrets[v]) for v in terms.ids)
+    commitments = tuple(replace(c, signature=flip(c.signature)) if c.member == member else c for c in commitments)
+    shown = commitments_hash(terms, commitments)
+    reveals = tuple(sign_reveal(terms, v, identity(v), secrets[v], shown) for v in terms.ids)
+    return blob(terms.to_bytes()) + origin_to_bytes(Ceremony(commitments, reveals))
+
+
+@vector(
+    "bad_whole_agreements",
+    base="whole_plain",
+    after="started",
+    given={"identities": {"4": identity(4).private.hex()}},
+)
 def bad_whole_agreements(case: Case) -> None:
     """Agreements that nobody may keep: bytes, seeds that were not drawn by all, missing and foreign signatures."""
     good, terms = case.session.get("agreement"), case.session.get("terms")
@@ -268,6 +284,7 @@ def bad_whole_agreements(case: Case) -> None:
     peers = {
         "changed terms": blob(later) + good[4 + len(terms) :],
         "commitment not signed": flip(good, start + step - 1),
+        "one commitment not signed": unsigned_commitment(Terms.from_bytes(terms), 5),
         "another commitment": flip(good, start + 4),
         "order of commitments": swapped,
         "another contribution": flip(good, reveals + 4),
@@ -285,6 +302,7 @@ def bad_whole_agreements(case: Case) -> None:
         "PeerError",
     )
     case.do("agreement.make", {"terms": case.give("other terms", later), "as": "other", "entropy": "other"})
+    case.do("whole.client.new", {"client": 4, "agreement": "agreement"}, "UsageError")
     foreign = {str(v): f"other/signature/{v}" for v in SIX}
     case.do("agreement", {"agreement": "agreement", "signatures": foreign}, "PeerError")
     heavy = replace(
