@@ -110,7 +110,7 @@ def test_plan_prints_a_table_or_json_and_draws(tmp_path: Path) -> None:
     arguments = ["plan", "--clients", "60", "--byzantine", "6", "--rule", "krum"]
     shown = share(*arguments, "--picture", str(tmp_path / "p.png"))
     assert shown.returncode == 0, shown.stderr
-    assert "Recommended: random, m = 4, R = 1" in shown.stdout
+    assert "Recommended: fixed, m = 4, R = 1" in shown.stdout
     assert "expose 60 of 60" in shown.stdout
     assert (tmp_path / "p.png").exists()
     listed = share(*arguments, "--json")
