@@ -444,7 +444,7 @@ def bad_whole_updates(case: Case) -> None:
 
 @vector("bad_whole_left_out", base="whole_two_groupings", after="7 begun")
 def bad_whole_left_out(case: Case) -> None:
-    """One of two groups has a bad advert: it is left out and the other is answered. The server discards that answer."""
+    """One of two groups has a bad advert, or a member with a release: it is left out, and the other one is answered."""
     agreement = agreement_of(case)
     client = next(v for v in agreement.terms.ids if len(got_groups(case, v)) == 2)
     good = got(case, f"7/round/{client}", Round)
@@ -463,6 +463,15 @@ def bad_whole_left_out(case: Case) -> None:
     case.do("whole.client.receive", answering(str(copy), name, 7, "answer with one group"))
     assert got(case, "answer with one group", Answer).groups == message.groups[1:]
     refused_by_server(case, copy, "answer with one group")
+    third = next(v for v in agreement.terms.ids if v not in (client, copy) and len(got_groups(case, v)) == 2)
+    message = got(case, f"7/round/{third}", Round)
+    first, second = (agreement.groups(7)[group] for group in message.groups)
+    mate = next(v for v in first if v not in second)
+    adverts = tuple(advert for advert in message.adverts if advert.sender != mate)
+    changed = replace(message, adverts=adverts, releases=(signed_release(case, mate, 7),))
+    name = case.give("lie/release where there are several groups", encode(changed))
+    case.do("whole.client.receive", answering(str(third), name, 7, "answer without the released"))
+    assert got(case, "answer without the released", Answer).groups == message.groups[1:]
 
 
 def got_groups(case: Case, client: int) -> tuple[tuple[int, int], ...]:
