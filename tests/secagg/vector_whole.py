@@ -654,3 +654,26 @@ def bad_whole_release_refused(case: Case) -> None:
     case.do("whole.server.begin", request)
     message = got(case, "7/round", Round)
     hear(case, "round with a release", replace(message, releases=(signed_release(case, 3, 7),)), "PeerError")
+
+
+UNEQUAL = make_terms(
+    SIX[:4],
+    Schedule(name="fixed", size=4),
+    weights=(3, 3, 1, 1),
+    policy=Policy(anonymity=2, max_leverage=0.5, memory="round"),
+)
+
+
+@vector("bad_whole_release_leverage", given=given_for(UNEQUAL))
+def bad_whole_release_leverage(case: Case) -> None:
+    """Without the released member, one weight would dominate: nobody is left out, and nothing opens."""
+    run = Run(case, UNEQUAL)
+    case.do("whole.client.release", {"client": "3", "round": 7, "as": "7/release/3"})
+    run.take(3, "7/release/3")
+    run.adverts(7)
+    request = {"round": 7, "data": DATA.hex(), "context": CONTEXT.hex(), "as": "7/round"}
+    assert case.do("whole.server.begin", request) == {"messages": {}}
+    assert case.do("whole.server.close", {})["skipped"]
+    adverts = tuple(got(case, f"7/advert/{v}", Advert) for v in (2, 5, 7))
+    releases = (got(case, "7/release/3", Release),)
+    hear(case, "round", Round(agreement_of(case).fingerprint, 7, DATA, ((0, 0),), adverts, releases), "PeerError")
