@@ -124,7 +124,7 @@ class Engine:
         if not file.exists():
             return CellRun(cell, Server(cell.plan), file)
         try:
-            server = Server.restore(file.read_bytes())
+            server = Server.restore(file.read_bytes(), plan=cell.plan)
         except UsageError as error:
             return CellRun(cell, Server(cell.plan), file, failed=f"it cannot be resumed: {error}")
         if server.plan.hash != cell.plan.hash:
@@ -236,7 +236,7 @@ class Engine:
             run.late = 0
             data = run.server.save()
             write(run.file, data)  # before a client is asked to sign, so that a restarted server resumes the run
-            run.server = Server.restore(data)
+            run.server = Server.restore(data, plan=run.cell.plan)
 
     def _repeat(self, index: int, run: CellRun, why: str) -> None:
         """No client has signed, so the same plan may run again with fresh keys."""

@@ -379,11 +379,15 @@ class Server:
             return server_state.save(self._memory)
 
     @classmethod
-    def restore(cls, data: bytes, journal: Journal | None = None, *, threads: int | None = None) -> Server:
-        """The server that `save` wrote, with the same journal."""
+    def restore(
+        cls, data: bytes, journal: Journal | None = None, *, plan: Plan | None = None, threads: int | None = None
+    ) -> Server:
+        """The server that `save` wrote, with the same journal. A `plan` from an agreement must be given again."""
         _check_application(journal, threads)
+        if plan is not None:
+            instance("plan", plan, Plan)
         server = cls.__new__(cls)
-        server._bind(server_state.restore(raw("data", data)), journal, threads)
+        server._bind(server_state.restore(raw("data", data), plan), journal, threads)
         return server
 
 

@@ -38,6 +38,7 @@ class ServerMemory:
 
 
 _SAVED_SERVER: Final = b"secagg server %d\n" % labels.VERSION
+_OF_AGREEMENT: Final = b"secagg server %d of an agreement\n" % labels.VERSION  # its bytes omit what was drawn
 _DROPOUT: Final = Struct(dict, (("id", U32), ("stage", U8), ("reason", Blob(1000))))
 _MEMORY: Final = Struct(
     dict,
@@ -74,14 +75,20 @@ def save(memory: ServerMemory) -> bytes:
             for v, dropout in memory.dropouts.items()
         ],
     }
-    return _SAVED_SERVER + codec.to_bytes(_MEMORY, values)
+    plan = memory.plan
+    header = _SAVED_SERVER if plan.drawn is None and not plan.members else _OF_AGREEMENT
+    return header + codec.to_bytes(_MEMORY, values)
 
 
-def restore(data: bytes) -> ServerMemory:
-    """The memory that `save` wrote; UsageError for anything else."""
-    check_header(data, _SAVED_SERVER, "server")
+def restore(data: bytes, plan: Plan | None = None) -> ServerMemory:
+    """The memory that `save` wrote; UsageError for anything else. `plan` is the one that an agreement gave."""
+    header = _OF_AGREEMENT if data.startswith(_OF_AGREEMENT) else _SAVED_SERVER
+    check_header(data, header, "server")
+    if plan is None and header == _OF_AGREEMENT:  # audit: restored-server-needs-plan
+        raise UsageError("this server was saved under the plan of an agreement: give plan=agreement.plan(...)")
     try:
-        values: dict[str, Any] = codec.from_bytes(_MEMORY, memoryview(data)[len(_SAVED_SERVER) :])
+        values: dict[str, Any] = codec.from_bytes(_MEMORY, memoryview(data)[len(header) :])
+        saved = Plan.from_bytes(values["plan"])
         sum_ids, sums = values.pop("sum_ids"), values["sums"]
         if len(sum_ids) != len(sums):
             raise ValueError(f"it has {len(sums)} sums for {len(sum_ids)} groups")
@@ -89,11 +96,13 @@ def restore(data: bytes) -> ServerMemory:
             values[name] = {message.sender: message for message in values[name]}
         values |= {
             "stage": Stage(values["stage"]),
-            "plan": Plan.from_bytes(values["plan"]),
+            "plan": saved if plan is None else plan,
             "survivors": {survivor.id: survivor for survivor in values["survivors"]},
             "sums": {i: vector.copy() for i, vector in zip(sum_ids, sums, strict=True)},
             "dropouts": {out["id"]: Dropout(Stage(out["stage"]), out["reason"].decode()) for out in values["dropouts"]},
         }
     except (SecAggError, ValueError) as damaged:
         raise UsageError(f"this saved server is damaged: {damaged}") from None
+    if plan is not None and plan.to_bytes() != saved.to_bytes():  # audit: restored-server-checks-plan
+        raise UsageError("this server was saved under another plan than the one given")
     return ServerMemory(**values)

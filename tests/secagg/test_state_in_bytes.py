@@ -30,9 +30,11 @@ from secagg import (
     TooFewSurvivors,
     UsageError,
 )
+from secagg.exposure import Policy
 from secagg.protocol.client_state import State
 from secagg.protocol.messages import Consistency, MaskedInput, ToClient, Unmasking
 from secagg.protocol.wire import encode
+from secagg.simulation import make_agreement
 from tests.secagg.cluster import Cluster, check_outcome, copied, identity, make_inputs, make_plan, remembered_signatures
 from tests.secagg.drbg import Drbg
 from tests.secagg.malicious import Puppet, World
@@ -155,6 +157,21 @@ def test_saved_bytes_belong_to_one_identity_and_one_version() -> None:
         Server.restore(b"secagg server 1\n" + server[16:])
 
 
+def test_a_server_under_the_plan_of_an_agreement_is_restored_with_it() -> None:
+    """The plan's bytes do not say which clients were drawn from which, and over which weights they are normalised."""
+    agreement, _ = make_agreement(
+        members=12, size=3, length=4, clip=1.0, groups="survivors", schedule="random", sample=6,
+        policy=Policy(memory="round"),
+    )  # fmt: skip
+    plan, other = (agreement.plan(0, 0, context) for context in (b"", b"another"))
+    data = Server(plan).save()
+    assert Server.restore(data, plan=plan).plan.groupings == plan.groupings
+    with pytest.raises(UsageError, match=r"give plan=agreement\.plan"):
+        Server.restore(data)
+    with pytest.raises(UsageError, match="another plan than the one given"):
+        Server.restore(data, plan=other)
+
+
 def saved_in_every_state(folder: Path) -> list[tuple[bytes, bytes]]:
     """Client 0's bytes before each of its four answers, and the message it is about to answer."""
     cases = []
@@ -175,6 +192,7 @@ WORKER = """
 import sys, time
 from pathlib import Path
 from secagg import Client, FileJournal, SecAggError
+from secagg.exposure import Policy
 from secagg.protocol.client_state import State
 from tests.secagg.cluster import identity, make_inputs
 from tests.secagg.malicious import World
