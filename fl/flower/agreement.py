@@ -126,15 +126,16 @@ class NodeCohort(Cohort):
         """The clients of a round, divided into cells, each with its plan."""
         cells = []
         for index, drawn in enumerate(self._cells(round)):
-            plan = self._plan(drawn.clients, round, length, context)
+            plan = self._plan(drawn, round, length, context)
             groupings = enumerate(plan.groupings)
             clusters = {(r, g): group for r, grouping in groupings for g, group in enumerate(grouping)}
             cells.append(Cell(index, round, plan.ids, clusters, context, plan))
         return cells
 
-    def _plan(self, clients: tuple[int, ...], round: int, length: int, context: bytes) -> Plan:
+    def _plan(self, drawn: Drawn, round: int, length: int, context: bytes) -> Plan:
         assert self.layout.schedule is not None
-        privacy, weights = self.experiment.privacy, tuple(self.weights[c] for c in clients)
+        privacy, clients = self.experiment.privacy, drawn.clients
+        weights = tuple(self.weights[c] for c in clients)
         try:
             return Plan(
                 training_id=self._training_id,
@@ -148,6 +149,9 @@ class NodeCohort(Cohort):
                 colluders=privacy.colluders,
                 weights=weights if len(set(weights)) > 1 else (),
                 policy=policy(self.experiment),
+                drawn=drawn,
+                members=len(self.weights),
+                total_weight=sum(self.weights),
                 context=context,
             )
         except UsageError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ import secagg
 from fl.config.schema import Experiment
 from fl.errors import ConfigError
 from fl.secure.layout import Layout, policy, sampling_seed, simulated_agreement, verdict_of
-from secagg import Dropout, Identity, LossWarning, Member, Plan, Result, Stage, TooFewSurvivors, UsageError, Verdict
+from secagg import Dropout, Identity, LossWarning, Plan, Result, Stage, TooFewSurvivors, UsageError, Verdict
 from secagg.agreement import WHOLE, Agreement
 from secagg.crypto import FixedPoint, Segments
 from secagg.exposure import Anonymity, shuffled
@@ -78,7 +78,7 @@ class CellResult:
         return cls(
             cell=cell,
             weights=cohort.weights,
-            mean_weight=cohort.mean_weight(cell),
+            mean_weight=cohort.mean_weight,
             encoding=_floats(result.plan.encoding),
             dropouts=dict(result.dropouts),
             cost=cost,
@@ -97,7 +97,7 @@ class CellResult:
         return cls(
             cell=cell,
             weights=cohort.weights,
-            mean_weight=cohort.mean_weight(cell),
+            mean_weight=cohort.mean_weight,
             encoding=_floats(cell.plan.encoding),
             dropouts=dict(dropouts),
             cost=cost,
@@ -165,10 +165,10 @@ class Cohort:
         self.weights = tuple(weights)
         self.agreement = agreement
 
-    def mean_weight(self, cell: Cell) -> float:
-        """The mean n_i that weights are divided by: that of all members, or of a plan's roster."""
-        clients = range(len(self.weights)) if cell.plan is None else cell.clients
-        return sum(self.weights[client] for client in clients) / len(clients)
+    @property
+    def mean_weight(self) -> float:
+        """The mean n_i of all members: updates are multiplied by n_i over this before they are encoded."""
+        return sum(self.weights) / len(self.weights)
 
     def drawn(self, round: int) -> list[int]:
         """The clients drawn for a round."""
@@ -188,18 +188,12 @@ class Cohort:
         cells = []
         for index in range(len(agreement.cells(round))):
             try:
-                plan = _as_sent(agreement.plan(round, index, context))
+                plan = agreement.plan(round, index, context)
             except UsageError as error:
                 raise ConfigError(f"privacy: {error}") from None
             clusters = {(r, g): group for r, grouping in enumerate(plan.groupings) for g, group in enumerate(grouping)}
             cells.append(Cell(index, round, plan.ids, clusters, context, plan))
         return cells
-
-
-def _as_sent(plan: Plan) -> Plan:
-    """The plan as its bytes say it: groups drawn for its roster, weights relative to its roster."""
-    roster = tuple(Member(member.id, member.identity) for member in plan.roster)
-    return replace(plan, roster=roster, drawn=None, members=0, total_weight=0)
 
 
 class Population(Cohort):
@@ -273,7 +267,7 @@ class Population(Cohort):
         return CellResult(
             cell=cell,
             weights=self.weights,
-            mean_weight=self.mean_weight(cell),
+            mean_weight=self.mean_weight,
             encoding=_floats(agreement.terms.encoding),
             dropouts={
                 client: Dropout(Stage.INPUTS, NO_ANSWER if client in drop else why)
@@ -337,7 +331,7 @@ class Population(Cohort):
         """The update, or zeros if all of it is below half a step: its encoding would refuse that."""
         assert self.agreement is not None
         scale = _floats(self.agreement.terms.encoding).scale
-        factor = self.weights[client] / self.mean_weight(cell) * scale
+        factor = self.weights[client] / self.mean_weight * scale
         parts = (update[:1000], update)  # the first values of most updates suffice
         vanishes = all(max(float(part.max()), -float(part.min())) * factor <= 0.5 for part in parts)
         return np.zeros_like(update) if vanishes else update
@@ -377,7 +371,7 @@ class Population(Cohort):
         return CellResult(
             cell=cell,
             weights=self.weights,
-            mean_weight=self.mean_weight(cell),
+            mean_weight=self.mean_weight,
             encoding=encoding,
             dropouts=dropouts,
             cost=cost,

@@ -13,10 +13,10 @@ from fl.config.checks import experiment
 from fl.config.read import from_tables
 from fl.config.schema import STAGES
 from fl.errors import ConfigError
-from fl.secure.layout import Layout
+from fl.secure.layout import Layout, _disjoint
 from fl.secure.population import CellResult, Population, capped_weights
 from fl.training.randomness import stage_named
-from secagg import Stage
+from secagg import Policy, Stage, audit
 from secagg.crypto.fixedpoint import FixedPoint
 from secagg.protocol import GroupId
 from secagg.simulation import Cost, Misbehaviour
@@ -303,7 +303,7 @@ def test_whole_groups_are_one_cell_with_the_groups_of_the_agreement() -> None:
 )
 def test_each_round_draws_a_new_sample_of_whole_units(clusters: dict[str, Any], at_once: int) -> None:
     """Single clients, fixed clusters or atoms; all clients that are in one take part over time."""
-    chosen = experiment(clients=40, participation=0.3, clusters=clusters, privacy=REPORT, secure=False)
+    chosen = experiment(clients=40, rounds=40, participation=0.3, clusters=clusters, privacy=REPORT, secure=False)
     population = Population(chosen, [10] * 40, 3)
     samples = [frozenset(population.cells(t, b"")[0].clients) for t in range(40)]
     assert {len(sample) for sample in samples} == {12}
@@ -327,7 +327,7 @@ def test_weights_are_relative_to_those_of_all_members() -> None:
     population = Population(experiment(clients=6, secure=False, participation=0.5), [10, 12, 10, 12, 10, 12], 5)
     assert population.agreement is not None
     assert population.agreement.terms.relative_weight(5) == pytest.approx(12 / 11)
-    assert population.mean_weight(population.cells(0, b"")[0]) == 11
+    assert population.mean_weight == 11
 
 
 def test_weights_that_would_reveal_too_much_of_a_client_are_refused_with_what_fits() -> None:
@@ -364,3 +364,21 @@ def test_bytes_and_seconds_are_counted_only_where_cryptography_ran() -> None:
     total.add(secured.cost)
     assert total.clients == 24
     assert total.bytes_up[Stage.INPUTS] == 2 * secured.cost.bytes_up[Stage.INPUTS]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.data())
+def test_the_verdict_on_disjoint_groups_is_that_of_the_audit(data: st.DataObject) -> None:
+    size, count = data.draw(st.integers(3, 6)), data.draw(st.integers(1, 6))
+    clients = data.draw(st.permutations(range(size * count)))
+    groups = [tuple(sorted(clients[i : i + size])) for i in range(0, len(clients), size)]
+    weights = data.draw(st.none() | st.fixed_dictionaries(dict.fromkeys(clients, st.integers(4, 9))))
+    rules = Policy(mode=data.draw(st.sampled_from(["enforce", "report-even-if-exposed"])))
+    judged = audit([tuple(groups)], set(clients), rules, weights=weights, plan_hash=b"")
+    quick = _disjoint(groups, rules, weights)
+    assert (quick is None) == bool(judged.objections)
+    if quick is not None:
+        for name in ("opened", "closed", "exposed", "would_expose", "clients", "rank", "sentences"):
+            assert getattr(quick, name) == getattr(judged, name)
+        assert quick.leverage == pytest.approx(judged.leverage)
+        assert str(quick.anonymity) == str(judged.anonymity)

@@ -24,6 +24,7 @@ from tests.flower.runs import NODES, agreed, small
 LENGTH = 650  # of the linear model on digits
 MODEL = np.zeros(LENGTH, dtype="<f4").tobytes()
 MODEL_HASH = hashlib.sha256(MODEL).digest()
+SIZE = LENGTH.to_bytes(8, "little")
 
 
 class Liar:
@@ -52,7 +53,7 @@ class Liar:
         for client in range(NODES):
             server.receive(client, self.ask(client, "hello", {}).parts["advert"])
         outbox = server.advance()
-        parts = {c: {"message": encode(outbox[c]), "model-hash": MODEL_HASH} for c in outbox}
+        parts = {c: {"message": encode(outbox[c]), "model-hash": MODEL_HASH, "length": SIZE} for c in outbox}
         return server, {client: self.ask(client, "deal", part) for client, part in parts.items()}
 
     def masked(self) -> Server:
@@ -75,14 +76,14 @@ def liar(tmp_path: Path) -> Liar:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"threshold": 5, "colluders": 1}, "threshold"),
-        ({"threshold": 8}, "threshold"),
-        ({"colluders": 1}, "colluders"),
+        ({"threshold": 5, "colluders": 1}, "thresholds"),
+        ({"threshold": 8}, "thresholds"),
+        ({"colluders": 1}, "thresholds"),
         ({"schedule": Schedule(name="random", size=2)}, "schedule"),
         ({"schedule": Schedule(name="random", size=4, groupings=2)}, "schedule"),
-        ({"training_seed": b"s" * 32}, "training_seed"),
-        ({"training_id": b"t" * 32}, "training_id"),
-        ({"clip": 1.0}, "clip"),
+        ({"training_seed": b"s" * 32}, "seed"),
+        ({"training_id": b"t" * 32}, "agreement"),
+        ({"clip": 1.0}, "vector"),
         ({"weights": (1, 2, 3, 4, 5, 6, 7, 8)}, "weights"),
         ({"round": 1}, "round"),
         ({"context": b"another model"}, "context"),
@@ -96,8 +97,9 @@ def test_a_plan_that_was_not_agreed_is_refused(liar: Liar, change: dict[str, Any
     for client, advert in enumerate(adverts):
         server.receive(client, advert)
     key_list = server.advance()[0]
-    forged = replace(key_list, plan=liar.plan(**change).to_bytes())  # type: ignore[call-arg]
-    answer = liar.ask(0, "deal", {"message": encode(forged), "model-hash": MODEL_HASH})
+    other = liar.plan(**change)
+    forged = replace(key_list, plan=other.hash, parts=tuple(other.parts.values()))  # type: ignore[call-arg]
+    answer = liar.ask(0, "deal", {"message": encode(forged), "model-hash": MODEL_HASH, "length": SIZE})
     assert "plan refused" in answer.refused
     assert word in answer.refused
     assert not answer.parts
@@ -124,7 +126,7 @@ def test_a_model_of_another_length_is_refused_before_training(tmp_path: Path) ->
         server.receive(client, liar.ask(client, "hello", {}).parts["advert"])
     outbox = server.advance()
     for client in outbox:
-        parts = {"message": encode(outbox[client]), "model-hash": model_hash}
+        parts = {"message": encode(outbox[client]), "model-hash": model_hash, "length": (12).to_bytes(8, "little")}
         server.receive(client, liar.ask(client, "deal", parts).parts["message"])
     answer = liar.ask(0, "mask", {"message": encode(server.advance()[0]), "model": model})
     assert "parameters" in answer.refused
@@ -176,7 +178,7 @@ def test_the_saved_state_of_another_node_is_refused(liar: Liar) -> None:
     liar.ask(1, "hello", {})
     mine, other = (liar.grid.contexts[liar.grid.node_of(client)].state for client in (0, 1))
     mine["share"] = other["share"]
-    answer = liar.ask(0, "deal", {"message": b"", "model-hash": MODEL_HASH})
+    answer = liar.ask(0, "deal", {"message": b"", "model-hash": MODEL_HASH, "length": SIZE})
     assert answer.refused
     assert not answer.parts
 

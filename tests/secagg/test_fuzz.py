@@ -159,7 +159,9 @@ adverts = st.builds(KeyAdvert, ids, keys, keys, signatures)
 matrices = hnp.arrays(np.uint32, st.tuples(st.integers(1, 3), st.integers(1, 5))) | st.just(np.empty((0, 0), np.uint32))
 STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     "KeyAdvert": adverts,
-    "KeyList": st.builds(KeyList, blobs, st.lists(adverts, max_size=3).map(tuple)),
+    "KeyList": st.builds(
+        KeyList, hashes, st.lists(hashes, max_size=3).map(tuple), st.lists(adverts, max_size=3).map(tuple)
+    ),
     "Dealing": st.builds(Dealing, ids, commitments, hashes, signatures, blobs, blobs),
     "Bundle": st.builds(
         Bundle, st.lists(st.builds(Dealer, ids, commitments, hashes), max_size=3).map(tuple), blobs, blobs

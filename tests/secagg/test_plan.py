@@ -115,7 +115,7 @@ def test_a_plan_has_one_encoding_and_comes_back(data: st.DataObject) -> None:
     data_bytes = made.to_bytes()
     assert Plan.from_bytes(data_bytes) == made
     assert Plan.from_bytes(data_bytes).hash == made.hash
-    for bad in (data_bytes[:-1], data_bytes + b"\0", b"\2" + data_bytes[1:]):
+    for bad in (data_bytes[:-1], data_bytes + b"\0", b"\1" + data_bytes[1:]):
         with pytest.raises((WireError, UsageError)):
             Plan.from_bytes(bad)
 
