@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from fl.config import rules
 from fl.config.schema import CELL, GROUPS, LASTING, Clusters, Experiment, Privacy
 from fl.errors import ConfigError
+from fl.reporting.table import aligned
 from fl.secure import figures
 from fl.secure import layout as secure
 from robust import AGGREGATORS, tolerance
@@ -361,15 +362,6 @@ def _table(candidates: Sequence[Candidate]) -> list[str]:
         more = ["|t|completes", *(f"|{c.threshold}|{c.completes:.2%}" for c in candidates)]
         rows = [row + end for row, end in zip(rows, more, strict=True)]
     return aligned([row.split("|") for row in rows])
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows of a table as lines: the first column to the left, the others to the right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    ]
 
 
 def _examples(rejected: Sequence[Candidate]) -> list[Candidate]:

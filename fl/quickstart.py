@@ -10,11 +10,11 @@ from pathlib import Path
 from fl.config.checks import experiment
 from fl.config.schema import Experiment
 from fl.errors import ConfigError
-from fl.planner import aligned
 from fl.reporting.measures import describe_bytes, describe_exposed
 from fl.reporting.progress import display
 from fl.reporting.records import Folder
 from fl.reporting.report import report
+from fl.reporting.table import aligned
 from fl.training.interrupt import Stopped
 from fl.training.loop import Trained, announce_compilation, run
 

@@ -15,10 +15,11 @@ from secagg.agreement.file import write as write_agreement
 from secagg.agreement.floors import Floors
 from secagg.agreement.folder import AlreadySigned, MemberFolder
 from secagg.agreement.origin import Approval, BeaconPulse, Ceremony, Commitment, Reveal, approve, commit, reveal
-from secagg.agreement.plan import Member, Plan, default_colluders, default_threshold
+from secagg.agreement.plan import Member, Plan
 from secagg.agreement.proposal import Problem, Proposal, Signature
 from secagg.agreement.summary import Summary, summarise
 from secagg.agreement.terms import SURVIVORS, WHOLE, Groups, Terms
+from secagg.agreement.thresholds import default_colluders, default_threshold
 
 __all__ = ["Agreement", "Approval", "BeaconPulse", "Ceremony", "Commitment", "Member", "NamedPulse", "Plan", "Reveal"]
 __all__ += ["Terms", "approve", "commit", "default_colluders", "default_threshold", "reveal"]

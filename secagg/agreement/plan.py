@@ -14,6 +14,7 @@ from typing import Any, Final
 from secagg import codec, labels
 from secagg.agreement import graph
 from secagg.agreement.layout import MOST_SEGMENTS, SEGMENTS, flat_segments, segments_from
+from secagg.agreement.thresholds import default_colluders, default_threshold
 from secagg.arguments import each, ids, instance, raw, real, settle, whole
 from secagg.codec import U8, U16, U32, U64, Blob, Codec, Fixed, Float, Many, Reader, Struct
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, digest
@@ -55,24 +56,6 @@ class Member:
             raise UsageError(f"client id {self.id} does not fit in 32 bits")
         if len(self.identity) != KEY_BYTES:
             raise UsageError(f"client {self.id}: expected an Ed25519 public key, got {len(self.identity)} bytes")
-
-
-def default_colluders(n: int) -> int:
-    """A third of the roster, as in Bonawitz et al. 2017, section 6.2, for an active server.
-
-    >>> default_colluders(100)
-    33
-    """
-    return whole("n", n, 0) // 3
-
-
-def default_threshold(n: int, colluders: int) -> int:
-    """The smallest t with 2t > n + colluders: any two sets of t clients then share an honest one.
-
-    >>> default_threshold(100, 33)
-    67
-    """
-    return (whole("n", n, 0) + whole("colluders", colluders, 0)) // 2 + 1
 
 
 @dataclass(frozen=True, kw_only=True)

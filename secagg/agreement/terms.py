@@ -13,7 +13,8 @@ from secagg.agreement import canonical, graph
 from secagg.agreement.beacon import NamedPulse
 from secagg.agreement.cells import FAILURE_BITS, cell_sizes, check_cells, colluders_in_cell, threshold_in_cell
 from secagg.agreement.layout import MOST_SEGMENTS
-from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES, Member, default_colluders
+from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES, Member
+from secagg.agreement.thresholds import default_colluders
 from secagg.arguments import MOST_ROUND, each, ids, instance, settle, whole
 from secagg.codec import Buffer
 from secagg.crypto.keys import HASH_BYTES, digest

@@ -4,7 +4,8 @@ A `Plan` describes one run; client and server derive it from their agreement. do
 docs/embedding.md shows how an application moves the messages.
 """
 
-from secagg.agreement.plan import Member, Plan, default_colluders, default_threshold
+from secagg.agreement.plan import Member, Plan
+from secagg.agreement.thresholds import default_colluders, default_threshold
 from secagg.protocol.cache import Agreed, Cache, NoCache
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import State

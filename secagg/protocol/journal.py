@@ -85,11 +85,11 @@ class FileJournal:
         if not isinstance(folder, (str, os.PathLike)) or not str(folder):
             raise UsageError(f"a journal needs the path of a folder, not {folder!r}")
         self._folder = Path(folder)
-        with _typed(f"open {folder}"):
+        with storage_errors("journal", f"open {folder}"):
             missing = [place for place in (self._folder, *self._folder.parents) if not place.exists()]
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             for place in missing:
-                _sync(place.parent)  # audit: journal-folder-durable
+                sync(place.parent)  # audit: journal-folder-durable
             names = [record.name for record in self._folder.iterdir()]
         if any(map(_VERSION_1.fullmatch, names)):  # audit: journal-version
             raise UsageError(f"{self._folder} is a journal of version 1, this is version {labels.VERSION}: use another")
@@ -97,7 +97,7 @@ class FileJournal:
     def create(self, name: str, content: bytes) -> bytes | None:
         final, content = self._folder / _checked(name), _checked_content(content)
         draft = self._folder / f"{name}.{os.getpid()}.{os.urandom(8).hex()}"
-        with _typed(f"store the record {name!r}"):
+        with storage_errors("journal", f"store the record {name!r}"):
             handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             try:
                 with os.fdopen(handle, "wb") as file:
@@ -111,21 +111,21 @@ class FileJournal:
             finally:
                 with suppress(OSError):  # a draft that stays behind does no harm
                     draft.unlink()
-            _sync(self._folder)  # audit: journal-name-durable
+            sync(self._folder)  # audit: journal-name-durable
             return None
 
     def read(self, name: str) -> bytes | None:
         final = self._folder / _checked(name)
-        with _typed(f"read the record {name!r}"):
+        with storage_errors("journal", f"read the record {name!r}"):
             try:
                 return self._existing(final)
             except FileNotFoundError:
-                _sync(self._folder)  # an error if the folder has disappeared: nobody knows what it held
+                sync(self._folder)  # an error if the folder has disappeared: nobody knows what it held
                 return None
 
     def _existing(self, final: Path) -> bytes:
-        _sync(final)  # audit: journal-found-record-durable
-        _sync(self._folder)  # audit: journal-found-name-durable
+        sync(final)  # audit: journal-found-record-durable
+        sync(self._folder)  # audit: journal-found-name-durable
         return final.read_bytes()
 
 
@@ -138,26 +138,28 @@ def check_journal(journal: Journal) -> None:
 
 def store(journal: Journal, name: str, content: bytes) -> bytes | None:
     """`journal.create`, with JournalError for an OSError of any journal."""
-    with _typed(f"store the record {name!r}"):
+    with storage_errors("journal", f"store the record {name!r}"):
         return journal.create(name, content)
 
 
 def load(journal: Journal, name: str) -> bytes | None:
     """`journal.read`, with JournalError for an OSError of any journal."""
-    with _typed(f"read the record {name!r}"):
+    with storage_errors("journal", f"read the record {name!r}"):
         return journal.read(name)
 
 
 @contextmanager
-def _typed(what: str) -> Iterator[None]:
+def storage_errors(where: str, what: str) -> Iterator[None]:
+    """JournalError for an OSError: what could not be done, and that nothing was sent."""
     try:
         yield
     except OSError as error:
         reason = f"{error.strerror or error} ({type(error).__name__})"
-        raise JournalError(f"the journal could not {what}: {reason}; nothing was sent: repair it and retry") from error
+        raise JournalError(f"the {where} could not {what}: {reason}; nothing was sent: repair it and retry") from error
 
 
-def _sync(place: Path) -> None:
+def sync(place: Path) -> None:
+    """Write a file or the names in a folder to the disk."""
     handle = os.open(place, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -7,14 +7,13 @@ always has its spool, and an answer that was sent once can be sent again, byte f
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 from secagg.codec import Buffer
 from secagg.errors import JournalError, UsageError
-from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
+from secagg.protocol.journal import FileJournal, Journal, MemoryJournal, storage_errors, sync
 from secagg.protocol.journal import load as read_record
 from secagg.protocol.journal import store as create_record
 from secagg.types import Ring32
@@ -96,14 +95,14 @@ class FileStore:
     def __init__(self, folder: Path | str, journal: Journal | None = None) -> None:
         self._journal = journal if journal is not None else FileJournal(folder)
         self._folder = Path(folder)
-        with _typed(f"open {folder}"):
+        with storage_errors("store", f"open {folder}"):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def look(self, slot: str) -> bytes | None:
         return read_record(self._journal, slot)
 
     def keep(self, pending: Pending) -> bytes | None:
-        with _typed(f"store the spool {pending.name}"):
+        with storage_errors("store", f"store the spool {pending.name}"):
             self._write(self._path(pending.name), pending.parts)
         found = create_record(self._journal, pending.slot, pending.record)
         with suppress(OSError):  # a spool that stays behind does no harm
@@ -125,15 +124,11 @@ class FileStore:
             os.replace(draft, final)
         finally:
             draft.unlink(missing_ok=True)
-        folder = os.open(self._folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)  # audit: spool-folder-synced
-        finally:
-            os.close(folder)
+        sync(self._folder)  # audit: spool-folder-synced
 
     def load(self, name: str) -> Buffer:
         try:
-            with _typed(f"read the spool {name}"):
+            with storage_errors("store", f"read the spool {name}"):
                 return self._path(name).read_bytes()
         except JournalError as error:
             if isinstance(error.__cause__, FileNotFoundError):
@@ -142,15 +137,6 @@ class FileStore:
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.spool"
-
-
-@contextmanager
-def _typed(what: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = f"{error.strerror or error} ({type(error).__name__})"
-        raise JournalError(f"the store could not {what}: {reason}; nothing was sent: repair it and retry") from error
 
 
 def respond(

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg import Member, Plan, Policy, Schedule, UsageError, WireError
-from secagg.agreement.plan import MOST_CONTEXT, default_colluders, default_threshold
+from secagg.agreement.plan import MOST_CONTEXT
+from secagg.agreement.thresholds import default_colluders, default_threshold
 from tests.secagg.drbg import Drbg
 
 

@@ -239,7 +239,7 @@ def left_out() -> Case:
     )
     return whole_run(
         "n7_left_out",
-        "Seven clients in threes: one is left out by lot. It deals, holds shares, signs and unmasks, and "
+        "Seven clients in threes: one is left out at random. It deals, holds shares, signs and unmasks, and "
         "sends no vector. Client 16 leaves after its vector arrived, so that its seed is rebuilt.",
         plan,
         drop={16: Stage.CONSISTENCY},

@@ -14,7 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from secagg.agreement.plan import Plan, default_colluders, default_threshold
+from secagg.agreement.plan import Plan
+from secagg.agreement.thresholds import default_colluders, default_threshold
 from secagg.crypto import prg
 from secagg.crypto.keys import AgreementKey, Identity, verify
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Policy
