@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Final
 
-from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
@@ -105,6 +104,8 @@ class Pulse:
 
 def key_of(certificate: bytes) -> bytes:
     """The public key of an X.509 certificate (PEM or DER) as DER. Its SHA-256 is what an agreement pins."""
+    from cryptography import x509  # a tenth of a second, and only whoever names a beacon needs it
+
     read: Callable[[bytes], x509.Certificate] = x509.load_der_x509_certificate
     if certificate.lstrip().startswith(b"-----BEGIN"):
         read = x509.load_pem_x509_certificate

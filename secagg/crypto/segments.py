@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from secagg.arguments import each, real, whole
 from secagg.crypto.arrays import Array, plain_array
+from secagg.crypto.clipping import SegmentNoise, draw_noise, encode_clipped
 from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers, checked_total, encode_floats, target
 from secagg.errors import EntryVanished, LossWarning, UsageError
-from secagg.types import Ring32
+from secagg.types import Entropy, Ring32
 
 MOST_LENGTH: Final = 2**31 - 1
 MOST_NAME: Final = 200
@@ -97,7 +98,8 @@ class Segments:
     """The encoding of a vector in segments, for sums of at most `clients` updates.
 
     An update is a dict with one array per segment, or an array for a single segment without a name. Floats are
-    multiplied by the client's weight; integers never are.
+    multiplied by the client's weight; integers never are. With `noise`, one for each segment, an update is clipped to
+    a norm, rounded toward zero, and `draw_noise` gives what is to be added to it.
 
     >>> import numpy as np
     >>> parts = (Segment(name="income", shape=(2,), clip=2.0**20), Segment(name="dose", shape=(1,), clip=2.0**-9),
@@ -110,6 +112,7 @@ class Segments:
 
     clients: int
     segments: tuple[Segment, ...]
+    noise: tuple[SegmentNoise, ...] = ()
     encodings: tuple[Encoding, ...] = field(init=False, repr=False, compare=False)
     length: int = field(init=False, repr=False, compare=False)
 
@@ -123,7 +126,13 @@ class Segments:
         length = sum(segment.length for segment in segments)
         if length > MOST_LENGTH:
             raise UsageError(f"segments: at most {MOST_LENGTH} values together, got {length}")
+        noise = each("noise", self.noise, SegmentNoise)
+        if noise and len(noise) != len(segments):
+            raise UsageError(
+                f"noise: expected one clip and sigma for each of {len(segments)} segments, got {len(noise)}"
+            )
         object.__setattr__(self, "segments", segments)
+        object.__setattr__(self, "noise", noise)
         object.__setattr__(self, "length", length)
         object.__setattr__(self, "encodings", tuple(map(self._encoding, segments)))
 
@@ -136,6 +145,28 @@ class Segments:
             return Integers(clients=self.clients, bound=segment.bound)
         except UsageError as error:
             raise UsageError(f"{_called(segment)}{error}") from None
+
+    def _check_noise(self) -> None:
+        if not self.noise:
+            raise UsageError("these segments have no noise")
+
+    def draw_noise(self, entropy: Entropy, threads: int | None = None) -> Ring32:
+        """Noise for one update, to be added modulo 2^32. Its time depends on it: draw it before it is asked for."""
+        self._check_noise()
+        lengths = [segment.length for segment in self.segments]
+        return draw_noise(list(zip(lengths, (one.sigma for one in self.noise), strict=True)), entropy, threads)
+
+    def norms(self, weight: float) -> tuple[int, ...]:
+        """The largest norm of each encoded segment, in steps of its grid; with noise."""
+        self._check_noise()
+        return tuple(one.steps(part, weight) for one, part in zip(self.noise, self.encodings, strict=True))
+
+    def reach(self, members: int) -> tuple[int, ...]:
+        """What the sum of this many honest members does not exceed, for each segment."""
+        members = whole("members", members, 0)
+        if not self.noise:
+            return tuple(members * part.largest for part in self.encodings)
+        return tuple(one.reach(part, members) for one, part in zip(self.noise, self.encodings, strict=True))
 
     @property
     def named(self) -> bool:
@@ -160,8 +191,9 @@ class Segments:
         encoded = target(out, self.length, np.uint32)
         found = []
         try:
-            for value, (segment, encoding, part) in zip(values, self._parts(), strict=True):
-                found.append(_encode(value, segment, encoding, weight, encoded[part]))
+            norms = self.norms(weight) if self.noise else (None,) * len(self.segments)
+            for value, norm, (segment, encoding, part) in zip(values, norms, self._parts(), strict=True):
+                found.append(_encode(value, segment, encoding, weight, norm, encoded[part]))
         except UsageError:
             encoded[:] = 0
             raise
@@ -234,11 +266,16 @@ class Segments:
         return decoded if self.named else decoded[""]
 
 
-def _encode(value: Array, segment: Segment, encoding: Encoding, weight: float, out: Ring32) -> Loss:
+def _encode(value: Array, segment: Segment, encoding: Encoding, weight: float, norm: int | None, out: Ring32) -> Loss:
     """Encode one entry into `out` and tell what it lost."""
     flat = value.reshape(-1)
     clipped = vanished = zeros = 0
     try:
+        if norm is not None:
+            if isinstance(encoding, Integers) and flat.dtype.kind not in "iu":
+                raise UsageError(f"integers are expected, not {flat.dtype}")
+            clipped, vanished = encode_clipped(flat, encoding, weight, norm, out)
+            return Loss(name=segment.name, values=len(out), clipped=clipped, vanished=vanished)
         if isinstance(encoding, Integers):
             encoding.encode(flat, out=out)
         else:
