@@ -10,10 +10,13 @@ from typing import ClassVar
 
 from secagg import labels
 from secagg.agreement.audit import check_policy
+from secagg.agreement.cost import check_noise
+from secagg.agreement.keeping import draw_kept, lasting_groupings
 from secagg.agreement.origin import BeaconPulse, Ceremony, Origin, origin_to_bytes, read_origin
 from secagg.agreement.plan import Plan
+from secagg.agreement.successors import check_earlier
 from secagg.agreement.terms import SURVIVORS, Terms
-from secagg.arguments import ids, instance, keyed, whole
+from secagg.arguments import each, ids, instance, keyed, whole
 from secagg.codec import Blob, Buffer, Reader, to_bytes
 from secagg.crypto.keys import Identity, digest, verify
 from secagg.errors import UsageError, WireError
@@ -36,6 +39,7 @@ class Agreement:
     terms: Terms
     origin: Origin
     _drawn: dict[int, tuple[Drawn, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _judged: set[tuple[bytes, ...]] = field(default_factory=set, init=False, repr=False, compare=False)
     _checked: list[Mapping[ClientId, bytes]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -45,12 +49,13 @@ class Agreement:
         _ = self.seed  # audit: seed-origin-checked
         self._check_sample()
         check_policy(self)
+        check_noise(self)
 
     def _check_sample(self) -> None:
         """Refuse a sample in which nobody fits: fixed groups that are connected are drawn together."""
         terms = self.terms
         if terms.sample and terms.schedule.name == "fixed":
-            least = min(map(len, components(terms.schedule.draw(terms.ids, self.seed, terms.first_round))))
+            least = min(map(len, components(lasting_groupings(terms.keep, terms.schedule, terms.ids, self.seed))))
             if least > terms.sample:
                 raise UsageError(
                     f"sample: {terms.schedule.groupings} fixed groupings connect at least {least} members, who are "
@@ -59,11 +64,17 @@ class Agreement:
                 )
 
     def check(self, earlier: Iterable[Agreement] = ()) -> None:
-        """AgreementRefused unless this agreement, with earlier ones on the same data, keeps its own policy.
+        """AgreementRefused unless `earlier` are all that it names, and it keeps its policy together with them.
 
-        Alone it was checked when it was made; one that names predecessors is checked with them before it is signed.
+        Alone it was checked when it was made. One that names earlier agreements on the same data is checked with them
+        before it is signed and before a client takes part.
         """
-        check_policy(self, tuple(earlier))
+        earlier = each("earlier", earlier, Agreement)
+        fingerprints = tuple(one.fingerprint for one in earlier)
+        if fingerprints not in self._judged:  # a simulation has many clients
+            check_earlier(self, earlier)
+            check_policy(self, earlier)
+            self._judged.add(fingerprints)
 
     @cached_property
     def seed(self) -> bytes:
@@ -103,7 +114,10 @@ class Agreement:
         drawn = self._drawn.get(key)
         if drawn is None:
             sample = terms.sample or None
-            drawn = terms.schedule.draw_cells(terms.ids, self.seed, round, terms.cells, sample)
+            if terms.keep is None:
+                drawn = terms.schedule.draw_cells(terms.ids, self.seed, round, terms.cells, sample)
+            else:
+                drawn = (draw_kept(terms.keep, terms.schedule, terms.ids, self.seed, round, sample),)
             self._drawn.clear()  # several threads may draw; all get the same
             self._drawn[key] = drawn
         return drawn
@@ -148,6 +162,7 @@ class Agreement:
             drawn=drawn[cell],
             members=len(members),
             total_weight=sum(terms.weights.values()),
+            noise=terms.encoding.noise,
         )
 
     def cell_of(self, client: ClientId, round: int) -> int:
@@ -158,6 +173,7 @@ class Agreement:
         >>> {agreement.cell_of(client, 0) for client in agreement.plan(0, 1, b"").ids}
         {1}
         """
+        (client,) = ids("client", [client], self.terms.identities)
         for cell, drawn in enumerate(self.cells(round)):
             if client in drawn.clients:
                 return cell
@@ -189,7 +205,7 @@ class Agreement:
 
         The signatures that this object has checked last are not checked again: a simulation has many clients.
         """
-        if signatures in self._checked:
+        if isinstance(signatures, Mapping) and signatures in self._checked:
             return
         signatures = keyed("signatures", signatures, bytes)
         for member in self.terms.members:

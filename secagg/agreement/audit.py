@@ -15,9 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Final, Protocol
+from typing import Final
 
+from secagg.agreement.keeping import lasting_atoms, lasting_groupings
+from secagg.agreement.successors import Training, check_comparable, check_earlier
 from secagg.agreement.terms import WHOLE, Terms
+from secagg.arguments import each, has
 from secagg.errors import AgreementRefused
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Anonymity, Verdict, audit
 from secagg.exposure.schedules import Drawn
@@ -25,20 +28,9 @@ from secagg.types import ClientId, Group, Grouping
 
 SLACK: Final = 1e-9  # as in the audit of a run: a computed 1/3 can be slightly above a written 1/3
 REPORTED_ROUNDS: Final = 10  # where every round differs and nothing is enforced, the report looks at the first
+FEW_GROUPS: Final = 64  # so many are always judged together, however few members there are
 MOST_PLACES: Final = 2**22  # members times groupings times rounds, where each round must be judged by itself
 Weights = Mapping[ClientId, float] | None
-
-
-class Training(Protocol):
-    """What the audit needs of an agreement."""
-
-    @property
-    def terms(self) -> Terms: ...
-    @property
-    def seed(self) -> bytes: ...
-    @property
-    def fingerprint(self) -> bytes: ...
-    def cells(self, round: int) -> tuple[Drawn, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +66,26 @@ def audit_round(training: Training) -> Permitted:
     >>> audit_round(agreement).leverage
     0.25
     """
+    has("training", training, "an agreement", "terms", "seed", "cells")
+    terms = training.terms
+    found = _audit_round(training)
+    return _with_roll_call(terms, found) if terms.roll_call and terms.varying else found
+
+
+def _with_roll_call(terms: Terms, found: Permitted) -> Permitted:
+    """What a round reveals if the server says who is present: sums of disjoint sets that keep the policy."""
+    least = terms.least_summed
+    squares = sorted(weight**2 for weight in terms.weights.values())
+    heaviest = squares[-1] / (squares[-1] + sum(squares[: least - 1]))
+    return replace(
+        found,
+        anonymity=Anonymity(least, least, "the fewest members of a roll call"),  # audit: roll-call-anonymity
+        leverage=min(terms.policy.max_leverage, heaviest),
+        bound=True,
+    )
+
+
+def _audit_round(training: Training) -> Permitted:
     terms, schedule = training.terms, training.terms.schedule
     if schedule.name == "fixed":
         return _judge(terms, _all_fixed(training), rounds=1)
@@ -122,15 +134,22 @@ def audit_training(training: Training, earlier: Iterable[Training] = ()) -> Perm
     >>> audit_training(agreement).anonymity.lower  # the size of an atom
     3
     """
-    return _judge_union(training, tuple(earlier))
+    has("training", training, "an agreement", "terms", "seed", "cells")
+    before = each("earlier", earlier, object)
+    for one in before:
+        has("earlier, each", one, "an agreement", "terms", "seed", "cells")
+    return _judge_union(training, before)  # type: ignore[arg-type]
 
 
 def _judge_union(training: Training, earlier: tuple[Training, ...] | None) -> Permitted:
     terms = training.terms
     if earlier is not None:
-        _check_earlier(training, earlier)
+        check_earlier(training, earlier)
+        check_comparable(training, earlier)
     if _count(terms) == 1 and not earlier:
         return audit_round(training)
+    if _can_differ_by_one((*(earlier or ()), training)):  # audit: varying-sums-not-compared
+        return _anybody_exposed(terms)
     spans = [_over_rounds(one) for one in (*(earlier or ()), training)]
     union = list(dict.fromkeys(grouping for span in spans for grouping in span.groupings))
     partial, rounds = not all(span.whole for span in spans), spans[-1].rounds
@@ -139,6 +158,26 @@ def _judge_union(training: Training, earlier: tuple[Training, ...] | None) -> Pe
     if partial and not found.objections:
         found = replace(found, objections=("there are too many different groups to judge them together",))
     return replace(found, bound=not all(span.exact for span in spans), partial=partial)
+
+
+def _can_differ_by_one(every: Sequence[Training]) -> bool:
+    """Whether two of the sums can have the same members but one: after a roll call, or because a member released one.
+
+    In one agreement, a member that releases a round knows that it has answered or will answer others.
+    """
+    return any(one.terms.varying and (one.terms.roll_call or len(every) > 1) for one in every)
+
+
+def _anybody_exposed(terms: Terms) -> Permitted:
+    return Permitted(
+        rounds=_count(terms),
+        anonymity=Anonymity(1, 1, "two sums can differ by one member"),
+        exposed=frozenset(terms.ids),
+        leverage=1.0,
+        worst=terms.ids[0],
+        objections=("sums of members that were present or had not released can differ by one member",),
+        bound=True,
+    )
 
 
 def _everybody_exposed(terms: Terms, groupings: Sequence[Grouping], rounds: int) -> Permitted | None:
@@ -226,12 +265,12 @@ def _all_fixed(training: Training) -> tuple[Grouping, ...]:
     terms = training.terms
     if not terms.sample:
         return _groupings(training, terms.first_round)
-    return terms.schedule.draw(terms.ids, training.seed, terms.first_round)
+    return lasting_groupings(terms.keep, terms.schedule, terms.ids, training.seed)
 
 
 def _atoms(training: Training) -> Grouping:
     terms = training.terms
-    return terms.schedule.all_atoms(terms.ids, training.seed)
+    return lasting_atoms(terms.keep, terms.schedule, terms.ids, training.seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,47 +295,12 @@ def _over_rounds(training: Training) -> _Span:
         return _Span((_atoms(training),), _count(terms), exact=False)
     found, groups = list[Grouping](), 0
     for rounds, round in enumerate(terms.rounds):
-        if 10 * groups > 12 * len(terms.members):  # enough to expose everybody, if the groups differ
+        if 10 * groups > 12 * len(terms.members) and groups > FEW_GROUPS:  # enough to expose everybody, if they differ
             return _Span(found, rounds, whole=False)
         groupings = _groupings(training, round)
         groups += sum(map(len, groupings))
         found += groupings
     return _Span(found, _count(terms))
-
-
-def _check_earlier(training: Training, earlier: tuple[Training, ...]) -> None:
-    """Everything that was agreed on the same data is there, and a member has one id and one weight in all of it."""
-    named, terms = set(training.terms.predecessors), training.terms
-    if named != {one.fingerprint for one in earlier}:  # audit: successor-with-all-predecessors
-        missing = len(named - {one.fingerprint for one in earlier})
-        raise AgreementRefused(
-            f"predecessors: the agreement names {len(named)} earlier agreements on the same data; {missing} of them "
-            f"are missing among the {len(earlier)} that were given; give exactly those"
-        )
-    every = (*earlier, training) if earlier else ()
-    # audit: successor-of-survivors
-    if any(one.terms.groups != WHOLE and one.terms.schedule.name != "atoms" for one in every):
-        raise AgreementRefused(
-            "policy: with survivors, groups shrink with the dropouts, so nothing is promised over several agreements "
-            "on the same data except with whole atoms. Set memory = 'round', which promises each round alone, or use "
-            "groups = 'whole' or the schedule 'atoms' in all of them"
-        )
-    for one in earlier:
-        if not named.issuperset(one.terms.predecessors):  # audit: successor-names-all
-            raise AgreementRefused("predecessors: an earlier agreement has predecessors that this one does not name")
-        ids = {member.identity: member.id for member in one.terms.members}
-        for member in terms.members:
-            if ids.get(member.identity, member.id) != member.id:  # audit: successor-keeps-ids
-                raise AgreementRefused(
-                    f"members: member {member.id} was member {ids[member.identity]} in an earlier agreement on the "
-                    "same data; a member keeps its id"
-                )
-            if one.terms.weights.get(member.id, member.weight) != member.weight:  # audit: successor-keeps-weights
-                raise AgreementRefused(
-                    f"members: member {member.id} had weight {one.terms.weights[member.id]} in an earlier agreement on "
-                    f"the same data and has {member.weight} now; the difference of two sums would show its update, so "
-                    "weights stay"
-                )
 
 
 # The judgement

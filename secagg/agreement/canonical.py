@@ -1,8 +1,4 @@
-"""The only encoding of terms as bytes. What people read is the TOML file; what they sign is the hash of these bytes.
-
-Sections stand at the end, each with its number and version; one that is absent encodes to nothing, and one that is
-unknown is refused.
-"""
+"""The only encoding of terms as bytes. What people read is the TOML file; what they sign is the hash of these bytes."""
 
 from __future__ import annotations
 
@@ -10,7 +6,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from secagg import codec, labels
+from secagg.agreement import sections
 from secagg.agreement.beacon import NAMED_PULSE
+from secagg.agreement.keeping import KEPT
 from secagg.agreement.layout import SEGMENTS, TEXT, flat_segments, segments_from, text
 from secagg.agreement.plan import MODES, MOST_CLIENTS, Member
 from secagg.codec import U8, U16, U32, U64, Codec, Fixed, Float, Many, Reader, Struct
@@ -41,6 +39,7 @@ _FIELDS: Final[tuple[tuple[str, Codec, Callable[[Any], Any]], ...]] = (
     ("threshold", Many(U32, 1), lambda t: () if t.threshold is None else (t.threshold,)),
     ("cell", U32, lambda t: t.cell),
     ("degree", U32, lambda t: t.degree),
+    ("roll_call", U8, lambda t: int(t.roll_call)),
     ("min_survivors", U32, lambda t: t.policy.min_survivors),
     ("anonymity", U32, lambda t: t.policy.anonymity),
     ("max_leverage", Float(), lambda t: t.policy.max_leverage),
@@ -48,13 +47,14 @@ _FIELDS: Final[tuple[tuple[str, Codec, Callable[[Any], Any]], ...]] = (
     ("memory", U8, lambda t: MEMORIES.index(t.policy.memory)),
     ("beacon", Many(NAMED_PULSE, 1), lambda t: () if t.beacon is None else (t.beacon,)),
     ("predecessors", Many(Fixed(HASH_BYTES), MOST_PREDECESSORS), lambda t: t.predecessors),
+    ("keep", Many(KEPT, 1), lambda t: () if t.keep is None else (t.keep,)),
 )
 LAYOUT: Final = Struct(dict, tuple((name, layout) for name, layout, _ in _FIELDS))
 
 
 def terms_to_bytes(terms: Any) -> bytes:
     """`terms` is a `Terms`: its module imports this one."""
-    return codec.to_bytes(LAYOUT, {name: get(terms) for name, _, get in _FIELDS})
+    return codec.to_bytes(LAYOUT, {name: get(terms) for name, _, get in _FIELDS}) + sections.to_bytes(terms)
 
 
 def fields_from_bytes(data: codec.Buffer) -> dict[str, Any]:
@@ -64,8 +64,6 @@ def fields_from_bytes(data: codec.Buffer) -> dict[str, Any]:
     if version != labels.VERSION:  # audit: terms-version
         raise WireError(f"terms of version {version}, this is version {labels.VERSION}")
     values = LAYOUT.get(reader)
-    if reader.left:  # audit: unknown-section
-        raise WireError(f"unknown section {reader.take(1)[0]} in the terms; this version knows none")
     del values["version"]
     for name, choices in (("schedule", SCHEDULES), ("groups", GROUPS), ("mode", MODES), ("memory", MEMORIES)):
         if values[name] >= len(choices):
@@ -77,12 +75,15 @@ def fields_from_bytes(data: codec.Buffer) -> dict[str, Any]:
     )
     limits = ("min_survivors", "anonymity", "max_leverage", "mode", "memory")
     values["policy"] = Policy(**{name: take(name) for name in limits})
-    for name in ("colluders", "threshold", "beacon"):
+    if values["roll_call"] > 1:
+        raise WireError(f"roll_call: expected 0 or 1, got {values['roll_call']}")
+    values["roll_call"] = bool(values["roll_call"])
+    for name in ("colluders", "threshold", "beacon", "keep"):
         values[name] = values[name][0] if values[name] else None
     values["name"] = text(values["name"])
     values["members"] = tuple(Member(**{**member, "name": text(member["name"])}) for member in values["members"])
     values["segments"] = segments_from(values["segments"])
-    return values  # type: ignore[no-any-return]
+    return {**values, **sections.read(reader)}
 
 
 def _flat_member(member: Member) -> dict[str, Any]:

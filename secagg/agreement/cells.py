@@ -14,6 +14,7 @@ from functools import lru_cache
 from math import comb
 from typing import Final
 
+from secagg.arguments import instance, whole
 from secagg.errors import UsageError
 from secagg.exposure.schedules import Schedule
 
@@ -27,6 +28,7 @@ def even_sizes(n: int, most: int) -> tuple[int, ...]:
     >>> even_sizes(10, 4)
     (4, 3, 3)
     """
+    n, most = whole("n", n, 1), whole("most", most, 1)
     count = -(-n // most)
     return tuple(n // count + (k < n % count) for k in range(count))
 
@@ -37,7 +39,7 @@ def cell_sizes(n: int, most: int, schedule: Schedule) -> tuple[int, ...]:
     >>> cell_sizes(1000, 100, Schedule(name="fixed", size=10))
     (100, 100, 100, 100, 100, 100, 100, 100, 100, 100)
     """
-    m = schedule.size
+    n, most, m = whole("n", n, 1), whole("most", most, 0), instance("schedule", schedule, Schedule).size
     if not most or n <= most:
         return (schedule.groups(n) * m,)
     if most < m:
@@ -66,7 +68,6 @@ def _fits(schedule: Schedule, groups: int) -> bool:
         return False
 
 
-@lru_cache(maxsize=256)
 def colluders_in_cell(members: int, colluders: int, cell: int, draws: int) -> int:
     """The least k such that, in `draws` random cells, one has more than k colluders with probability below 2^-40.
 
@@ -78,8 +79,15 @@ def colluders_in_cell(members: int, colluders: int, cell: int, draws: int) -> in
     >>> colluders_in_cell(1000, 333, 100, draws=10)
     67
     """
+    numbers = {"members": members, "colluders": colluders, "cell": cell, "draws": draws}
+    members, colluders, cell, draws = (whole(name, number) for name, number in numbers.items())
     if not (0 <= colluders <= members and 1 <= cell <= members and draws >= 1):
         raise UsageError(f"no cells of {cell} among {members} members with {colluders} colluders in {draws} draws")
+    return _least_bound(members, colluders, cell, draws)
+
+
+@lru_cache(maxsize=256)
+def _least_bound(members: int, colluders: int, cell: int, draws: int) -> int:
     honest = members - colluders
     low, high = max(0, cell - honest), min(cell, colluders)
     ways, weight = comb(members, cell), comb(colluders, high) * comb(honest, cell - high)
@@ -98,7 +106,7 @@ def threshold_in_cell(cell: int, k: int) -> int:
     >>> threshold_in_cell(100, 67)
     84
     """
-    return (cell + k) // 2 + 1
+    return (whole("cell", cell, 1) + whole("k", k, 0)) // 2 + 1
 
 
 def check_cells(members: int, colluders: int, sizes: tuple[int, ...], draws: int, threshold: int | None) -> None:

@@ -4,8 +4,9 @@ A group sum hides a member only among its honest members. Colluders that were fi
 groups, so this is a matter of chance, and `alone_in_grouping` computes it exactly. `alone` does so for a round, or all
 rounds, of an agreement, or bounds it where groupings depend on each other.
 
-With survivors the server also chooses who drops out, up to the threshold. It leaves the victim with as many survivors
-as the policy demands, all of them colluders. So a group is counted if it has that many colluders.
+With survivors the server also chooses who drops out, up to the threshold, and with a roll call it says who is present.
+It leaves the victim with as many others as the policy demands, all of them colluders. So a group is counted if it has
+that many colluders.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from functools import lru_cache
 from math import comb, expm1, log1p, sqrt
 
 from secagg.agreement.terms import Terms
+from secagg.arguments import instance, real, whole
 from secagg.errors import UsageError
 
 
@@ -33,7 +35,6 @@ class Risk:
         return f"{'' if self.exact else 'at most '}{self.probability:.2g}"
 
 
-@lru_cache(maxsize=256)
 def alone_in_grouping(members: int, colluders: int, *, size: int, groups: int, least: int = 0) -> float:
     """The probability that some group of one random grouping has an honest member and `least` - 1 or more colluders.
 
@@ -45,10 +46,18 @@ def alone_in_grouping(members: int, colluders: int, *, size: int, groups: int, l
     >>> [round(alone_in_grouping(60, 12, size=m, groups=60 // m), 3) for m in (3, 4, 5, 6)]
     [0.924, 0.301, 0.052, 0.008]
     """
-    least = least or size
+    members, colluders = whole("members", members), whole("colluders", colluders)
+    size, groups = whole("size", size), whole("groups", groups)
+    least = whole("least", least) or size
     rest = members - size * groups
     if not (0 <= colluders <= members and 2 <= least <= size and rest >= 0 and groups >= 1):
         raise UsageError(f"no {groups} groups of {size} (least {least}) among {members} with {colluders} colluders")
+    return _alone_in_grouping(members, colluders, size, groups, least)
+
+
+@lru_cache(maxsize=256)
+def _alone_in_grouping(members: int, colluders: int, size: int, groups: int, least: int) -> float:
+    rest = members - size * groups
     group = [comb(size, j) if j < least - 1 or j == size else 0 for j in range(size + 1)]
     good = _power(group, groups, colluders)
     in_order = sum(good[colluders - j] * comb(rest, j) for j in range(min(rest, colluders) + 1))
@@ -81,7 +90,8 @@ def alone(terms: Terms, colluders: int, *, rounds: int = 1) -> Risk:
     >>> str(alone(agreement.terms, 12, rounds=200))
     '0.0076'
     """
-    if terms.groups == "survivors" and not terms.policy.enforced:
+    colluders, rounds = whole("colluders", colluders, 0), whole("rounds", rounds, 1)
+    if instance("terms", terms, Terms).groups == "survivors" and not terms.policy.enforced:
         return Risk(1.0, exact=True)  # groups with one survivor are opened too
     schedule, n = terms.schedule, len(terms.members)
     if schedule.name == "atoms" and (rounds > 1 or schedule.groupings > 1 or terms.groups == "survivors"):
@@ -108,7 +118,7 @@ def least_left(terms: Terms) -> int:
     """The fewest members that a server can leave in a group that is still opened."""
     size, policy = terms.schedule.size, terms.policy
     if terms.groups == "whole":
-        return size
+        return min(size, terms.least_summed) if terms.roll_call else size  # audit: roll-call-collusion
     least = max(policy.anonymity, policy.min_survivors)
     if terms.degree:  # the threshold counts neighbours and does not bound the dropouts
         return min(least, size)
@@ -124,6 +134,8 @@ def correlation(leverage: float) -> float:
     >>> round(correlation(0.5), 3), round(correlation(0.8), 3)
     (0.707, 0.894)
     """
+    if not 0 <= real("leverage", leverage) <= 1:
+        raise UsageError(f"leverage: expected 0 to 1, got {leverage}")
     return sqrt(leverage)
 
 

@@ -6,21 +6,23 @@ silently mean the default. Everything in these files is public.
 
 from __future__ import annotations
 
-import difflib
-import json
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from secagg.agreement.beacon import NamedPulse
 from secagg.agreement.floors import Floors
+from secagg.agreement.keeping import Kept
 from secagg.agreement.origin import Approval, Commitment, Reveal
 from secagg.agreement.plan import MODES, Member
 from secagg.agreement.proposal import Part, Proposal, Signature
+from secagg.agreement.sections import SECTIONS
+from secagg.agreement.statistics.noise import read_noise
+from secagg.agreement.table import Table, quoted, show
 from secagg.agreement.terms import Terms
-from secagg.arguments import MOST_ROUND
+from secagg.arguments import instance
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES
 from secagg.crypto.pulse import MOST_KEY, MOST_MESSAGE, MOST_SIGNATURE, Pulse
 from secagg.crypto.segments import Segment
@@ -41,70 +43,9 @@ _PARTS: Final[dict[str, tuple[type[Any], dict[str, int]]]] = {  # kind of part -
 }
 
 
-class Table:
-    """A table of a file. Each key is taken once, with its type; what is left over at the end is refused."""
-
-    def __init__(self, values: object, where: str, keys: Collection[str]) -> None:
-        if not isinstance(values, dict):
-            raise UsageError(f"{where}: expected a table [{where}], got {_show(values)}")
-        self.where, self._values = where, values
-        for key in values:
-            if key not in keys:
-                close = difflib.get_close_matches(key, keys, 1)
-                hint = f"did you mean {close[0]!r}?" if close else f"expected one of {', '.join(sorted(keys))}"
-                raise UsageError(f"{self.path(key)}: unknown key; {hint}")
-
-    def path(self, key: str) -> str:
-        return f"{self.where}.{key}" if self.where else key
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def raw(self, key: str, default: Any = None) -> Any:
-        return self._values.get(key, default)
-
-    def text(self, key: str, default: str | None = None) -> str:
-        return str(self._typed(key, str, "text", default))
-
-    def whole(self, key: str, default: int | None = None, *, most: int = MOST_ROUND) -> int:
-        value: int = self._typed(key, int, "a whole number", default)
-        if not 0 <= value <= most:
-            raise UsageError(f"{self.path(key)}: expected 0 to {most}, got {value}")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        return float(self._typed(key, int | float, "a number", default))
-
-    def choice(self, key: str, choices: Collection[str], default: str | None = None) -> Any:
-        value = self._typed(key, str, f"one of {', '.join(choices)}", default)
-        if value not in choices:
-            close = difflib.get_close_matches(value, choices, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise UsageError(f"{self.path(key)}: expected one of {', '.join(choices)}, got {value!r}{hint}")
-        return value
-
-    def hex(self, key: str, size: int, *, most: int | None = None) -> bytes:
-        text = self._typed(key, str, _digits(size, most), None)
-        try:
-            data = bytes.fromhex(text)
-        except ValueError:
-            data = b""
-        if text != data.hex() or not (len(data) == size if most is None else 0 < len(data) <= most):
-            raise UsageError(f"{self.path(key)}: expected {_digits(size, most)}, got {_show(text)}")
-        return data
-
-    def _typed(self, key: str, kind: Any, expected: str, default: Any) -> Any:
-        value = self._values.get(key, default)
-        if value is None:
-            raise UsageError(f"{self.path(key)}: expected {expected}, but the key is missing")
-        if isinstance(value, bool) or not isinstance(value, kind):
-            raise UsageError(f"{self.path(key)}: expected {expected}, got {_show(value)}")
-        return value
-
-
 def parse(text: str) -> dict[str, Any]:
     """The TOML of an agreement or a part of this version; anything else is refused in one line."""
-    if len(text) > MOST_BYTES:
+    if len(instance("text", text, str)) > MOST_BYTES:
         raise UsageError(f"expected a file of at most {MOST_BYTES} characters, got {len(text)}")
     try:
         document = tomllib.loads(text)
@@ -112,7 +53,7 @@ def parse(text: str) -> dict[str, Any]:
         raise UsageError(f"expected an agreement in TOML: {bad}") from None
     version = document.get("version")
     if type(version) is not int or version != VERSION:
-        came = "no version" if version is None else f"version {_show(version)}"
+        came = "no version" if version is None else f"version {show(version)}"
         raise UsageError(f"expected a file of version {VERSION}, got {came}; agree anew (docs/agreement.md)")
     return document
 
@@ -125,12 +66,14 @@ def read(text: str) -> Proposal:
     >>> read(write(Proposal.of(agreement))).agreement == agreement
     True
     """
-    return _proposal(parse(text))
+    return read_document(parse(text))
 
 
-def _proposal(document: dict[str, Any]) -> Proposal:
+def read_document(document: dict[str, Any]) -> Proposal:
+    """The proposal in a file that `parse` has read."""
     keys = ("version", "name", "predecessors", "rounds", "groups", "policy", "vector", "segments", "members")
-    top = Table(document, "", (*keys, "seed", "signatures"))
+    sections = tuple(section.name for section in SECTIONS)
+    top = Table(document, "", (*keys, *sections, "seed", "signatures"))
     seed = Table(top.raw("seed", {}), "seed", ("from", "chain", "time", "key", "pulse", *_STEPS))
     terms = _terms(top, seed)
     parts: dict[str, Any] = {name: _steps(seed.raw(name), f"seed.{name}", kind) for name, kind in _STEPS.items()}
@@ -146,8 +89,8 @@ _STEPS: Final = {"commitments": "commitment", "reveals": "reveal", "approvals": 
 
 def _terms(top: Table, seed: Table) -> Terms:
     rounds = Table(top.raw("rounds", {}), "rounds", ("first", "last"))
-    groups = Table(top.raw("groups", {}), "groups", ("kind", "schedule", *_GROUPS))
-    drawn = {name: groups.whole(name) for name in _GROUPS if name in groups}
+    groups = Table(top.raw("groups", {}), "groups", ("kind", "schedule", "roll_call", "keep", *_GROUPS))
+    drawn: dict[str, Any] = {name: groups.whole(name) for name in _GROUPS if name in groups}
     shape = {name: drawn.pop(name) for name in ("size", "groupings", "atom") if name in drawn}
     if "size" not in shape:
         raise UsageError("groups.size: expected the number of members in a group, but the key is missing")
@@ -161,14 +104,25 @@ def _terms(top: Table, seed: Table) -> Terms:
         groups=groups.choice("kind", ("whole", "survivors"), "whole"),
         policy=_policy(top.raw("policy", {})),
         beacon=_beacon(seed),
+        roll_call=groups.flag("roll_call", False),
         predecessors=_predecessors(top.raw("predecessors", [])),
+        keep=_keep(groups.raw("keep")),
         **drawn,
+        **_sections(top, shape["size"]),
     )
+
+
+def _sections(top: Table, clients: int) -> dict[str, Any]:
+    """The sections of the file. Noise of statistics is written as a multiplier, from which the rest follows."""
+    short = "statistics" in top and "multiplier" in (top.raw("noise") or ())
+    direct = (section for section in SECTIONS if section.name in top and not (short and section.name == "noise"))
+    found = {section.name: section.read(top.raw(section.name)) for section in direct}
+    return {**found, "noise": read_noise(top.raw("noise"), found["statistics"], clients)} if short else found
 
 
 def _members(values: object) -> tuple[Member, ...]:
     if not isinstance(values, list) or not values:
-        raise UsageError(f"members: expected one table [[members]] for each, got {_show(values)}")
+        raise UsageError(f"members: expected one table [[members]] for each, got {show(values)}")
     keys = ("id", "name", "identity", "weight")
     tables = [Table(value, f"members[{place}]", keys) for place, value in enumerate(values)]
     with_id = sum("id" in table for table in tables)
@@ -187,11 +141,13 @@ def _members(values: object) -> tuple[Member, ...]:
 
 
 def _segments(top: Table) -> Iterator[Segment]:
+    if "statistics" in top and not ("vector" in top or "segments" in top):
+        return  # they follow from what is declared
     if ("vector" in top) == ("segments" in top):
         raise UsageError("vector: expected either one table [vector] or a table [[segments]] for each part")
     values = [top.raw("vector")] if "vector" in top else top.raw("segments")
     if not isinstance(values, list) or not values:
-        raise UsageError(f"segments: expected a table [[segments]] for each part, got {_show(values)}")
+        raise UsageError(f"segments: expected a table [[segments]] for each part, got {show(values)}")
     for place, value in enumerate(values):
         whole = "vector" in top
         table = Table(
@@ -203,7 +159,7 @@ def _segments(top: Table) -> Iterator[Segment]:
             raise UsageError(f"{table.where}: expected either length or shape")
         shape = table.raw("shape", [table.raw("length")])
         if not isinstance(shape, list) or len(shape) > 32 or any(type(side) is not int for side in shape):
-            raise UsageError(f"{table.path('shape')}: expected a list of at most 32 whole numbers, got {_show(shape)}")
+            raise UsageError(f"{table.path('shape')}: expected a list of at most 32 whole numbers, got {show(shape)}")
         yield Segment(
             name="" if whole else table.text("name"),
             shape=tuple(shape),
@@ -235,7 +191,7 @@ def _beacon(seed: Table) -> NamedPulse | None:
             raise UsageError(f"seed.{key}: only for from = 'ceremony'")
     when = seed.raw("time")
     if not isinstance(when, datetime) or when.tzinfo is None:
-        raise UsageError(f"seed.time: expected a time with its zone, such as 2027-01-31T12:00:00Z, got {_show(when)}")
+        raise UsageError(f"seed.time: expected a time with its zone, such as 2027-01-31T12:00:00Z, got {show(when)}")
     milliseconds = when.timestamp() * 1000
     if milliseconds != int(milliseconds):
         raise UsageError(f"seed.time: expected a whole minute, got {when}")
@@ -252,10 +208,20 @@ def _pulse(values: object, where: str) -> Pulse | None:
 
 def _predecessors(values: object) -> tuple[bytes, ...]:
     if not isinstance(values, list):
-        raise UsageError(f"predecessors: expected a list of fingerprints, got {_show(values)}")
+        raise UsageError(f"predecessors: expected a list of fingerprints, got {show(values)}")
     named = {f"predecessors[{place}]": value for place, value in enumerate(values)}
     table = Table(named, "", tuple(named))
     return tuple(table.hex(key, HASH_BYTES) for key in named)
+
+
+def _keep(values: object) -> Kept | None:
+    if values is None:
+        return None
+    table = Table(values, "groups.keep", ("seed", "dropped"))
+    dropped = table.raw("dropped")
+    if not isinstance(dropped, list) or any(type(one) is not int for one in dropped):
+        raise UsageError(f"groups.keep.dropped: expected a list of the members that left, by id, got {show(dropped)}")
+    return Kept(table.hex("seed", HASH_BYTES), tuple(sorted(dropped)))
 
 
 def _steps(values: object, where: str, kind: str) -> dict[ClientId, Any]:
@@ -264,11 +230,11 @@ def _steps(values: object, where: str, kind: str) -> dict[ClientId, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict):
-        raise UsageError(f"{where}: expected a table [{where}] with a line for each member, got {_show(values)}")
+        raise UsageError(f"{where}: expected a table [{where}] with a line for each member, got {show(values)}")
     found = {}
     for key, value in values.items():
         if not key.isascii() or not key.isdigit() or str(int(key[:10])) != key:
-            raise UsageError(f"{where}.{_show(key)}: expected the id of a member, got {_show(key)}")
+            raise UsageError(f"{where}.{show(key)}: expected the id of a member, got {show(key)}")
         table = Table(value, f"{where}.{key}", tuple(sizes))
         found[int(key)] = cls(int(key), *(table.hex(name, size) for name, size in sizes.items()))
     return found
@@ -300,14 +266,14 @@ def write(proposal: Proposal) -> str:
     >>> write(Proposal.of(agreement)).splitlines()[1:3]
     ['version = 2', 'name = "simulation"']
     """
-    return "\n".join(_lines(proposal)) + "\n"
+    return "\n".join(_lines(instance("proposal", proposal, Proposal))) + "\n"
 
 
 def _lines(proposal: Proposal) -> Iterator[str]:
     terms = proposal.terms
     yield "# An agreement of secagg (docs/agreement.md). Everything in this file is public."
     yield f"version = {VERSION}"
-    yield f"name = {_quoted(terms.name)}"
+    yield f"name = {quoted(terms.name)}"
     if terms.predecessors:
         yield "predecessors = ["
         yield from (f'    "{earlier.hex()}",' for earlier in terms.predecessors)
@@ -319,23 +285,30 @@ def _lines(proposal: Proposal) -> Iterator[str]:
     }
     defaults = {"groupings": 1, "atom": 0, "sample": 0, "least_groups": 1, "cell": 0, "degree": 0}
     yield from (f"{key} = {value}" for key, value in values.items() if value is not None and value != defaults.get(key))
+    if terms.roll_call:
+        yield "roll_call = true"
+    if terms.keep is not None:
+        yield from ("", "[groups.keep]", f'seed = "{terms.keep.seed.hex()}"', f"dropped = {list(terms.keep.dropped)}")
     policy = terms.policy
     yield from ("", "[policy]", f"anonymity = {policy.anonymity}", f"min_survivors = {policy.min_survivors}")
     yield f"max_leverage = {float(policy.max_leverage)!r}"
     yield from (f'memory = "{policy.memory}"', f'mode = "{policy.mode}"')
-    for segment in terms.segments:
+    for segment in () if terms.statistics else terms.segments:
         yield from ("", "[[segments]]" if segment.name else "[vector]")
         if segment.name:
-            yield f"name = {_quoted(segment.name)}"
+            yield f"name = {quoted(segment.name)}"
         yield f"length = {segment.shape[0]}" if len(segment.shape) == 1 else f"shape = {list(segment.shape)}"
         yield f"bound = {segment.bound}" if segment.clip is None else f"clip = {float(segment.clip)!r}"
     for member in terms.members:
         yield from ("", "[[members]]", f"id = {member.id}")
         if member.name:
-            yield f"name = {_quoted(member.name)}"
+            yield f"name = {quoted(member.name)}"
         yield f'identity = "{member.identity.hex()}"'
         if member.weight != 1:
             yield f"weight = {member.weight}"
+    for section in SECTIONS:
+        if (value := getattr(terms, section.name)) is not None:
+            yield from ("", *section.lines(value))
     yield from _seed_lines(proposal)
     if proposal.signatures:
         yield from ("", "[signatures]")
@@ -367,7 +340,7 @@ def _inline(part: Any, kind: str) -> str:
 def write_part(proposal: Proposal, part: Commitment | Reveal | Approval | Signature) -> str:
     """The small file that carries one step of one member to the others."""
     kind = next(name for name, (cls, _) in _PARTS.items() if isinstance(part, cls))
-    lines = [f"version = {VERSION}", f'part = "{kind}"', f"agreement = {_quoted(proposal.terms.name)}"]
+    lines = [f"version = {VERSION}", f'part = "{kind}"', f"agreement = {quoted(proposal.terms.name)}"]
     lines += [f'terms = "{proposal.terms.hash.hex()}"', f"member = {part.member}"]
     return "\n".join([*lines, *_inline(part, kind).split(", ")]) + "\n"
 
@@ -376,7 +349,7 @@ def read_parts(text: str, proposal: Proposal) -> tuple[Part, ...]:
     """The parts in a small file, or in another copy of the agreement; UsageError if they are for other terms."""
     document = parse(text)
     if "part" not in document:
-        other = _proposal(document)
+        other = read_document(document)
         _check_same(other.terms.hash, proposal)
         pulse = () if other.pulse is None else (other.pulse,)
         return (*(part for name in _STEPS for part in other.in_order(name)), *pulse, *other.in_order("signatures"))
@@ -395,17 +368,3 @@ def _check_same(terms: bytes, proposal: Proposal, name: str | None = None) -> No
             f"terms: expected {proposal.terms.hash.hex()[:16]}..., got {terms.hex()[:16]}...{about}: this was made for "
             "other terms; compare the two files"
         )
-
-
-def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _digits(size: int, most: int | None) -> str:
-    return f"{2 * size} lower-case hexadecimal digits" if most is None else "lower-case hexadecimal digits"
-
-
-def _show(value: object) -> str:
-    """What came, short enough for one line."""
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."

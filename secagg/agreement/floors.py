@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Final
 
+from secagg.agreement.agreement import Agreement
+from secagg.agreement.cost import known_before_seed, over_budget, worst_round
 from secagg.agreement.terms import SURVIVORS, Terms
 from secagg.errors import AgreementRefused, UsageError
 from secagg.exposure.audit import MEMORIES, Memory
+from secagg.privacy.budget import Budget, Charge
 
 _COUNTS: Final = ("anonymity", "size", "rounds")
 
@@ -25,6 +28,9 @@ class Floors:
     - `memory`: "training" asks for limits over all rounds; "round" is content with each round alone.
     - `survivors`, `sparse`, `report`: whether groups may shrink with dropouts, whether the server may be trusted to
       follow the protocol, and whether sums may be opened whatever they expose.
+    - `budget`: the most that all rounds may cost, as an epsilon at a delta; the agreement then needs noise. Give the
+      same budget to the client, which also counts what other trainings on the same data have cost.
+    - `roll_call`: whether the server may say who is present, and sum only those.
 
     >>> from secagg.simulation import make_agreement
     >>> agreement, _ = make_agreement(members=6, size=3, length=1, clip=1.0, rounds=50)
@@ -44,16 +50,22 @@ class Floors:
     survivors: bool = False
     sparse: bool = False
     report: bool = False
+    roll_call: bool = False
+    budget: Budget | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.budget, Mapping) and set(self.budget) == {"epsilon", "delta"}:  # as in a file
+            object.__setattr__(self, "budget", Budget(**self.budget))
+        if self.budget is not None and not isinstance(self.budget, Budget):
+            raise UsageError(f"floors: budget: expected an epsilon and a delta, got {self.budget!r}")
         for name in _COUNTS:
             value = getattr(self, name)
             if type(value) is not int or value < 1:
                 raise UsageError(f"floors: {name}: expected a whole number of at least 1, got {value!r}")
-        for name in ("survivors", "sparse", "report"):
+        for name in ("survivors", "sparse", "report", "roll_call"):
             if type(getattr(self, name)) is not bool:
                 raise UsageError(f"floors: {name}: expected true or false, got {getattr(self, name)!r}")
-        if self.memory not in MEMORIES:
+        if not isinstance(self.memory, str) or self.memory not in MEMORIES:
             raise UsageError(f"floors: memory: expected 'training' or 'round', got {self.memory!r}")
         if type(self.leverage) not in (int, float) or not 0 < self.leverage <= 1:
             raise UsageError(f"floors: leverage: expected a number above 0 and at most 1, got {self.leverage!r}")
@@ -64,13 +76,15 @@ class Floors:
                 raise UsageError(f"floors: {name}: expected a pair of numbers, got {ends!r}")
             object.__setattr__(self, name, tuple(ends))
 
-    def check(self, terms: Terms) -> None:
+    def check(self, what: Terms | Agreement) -> None:
         """AgreementRefused, with the floor's name, for the first floor that these terms cross."""
-        for floor, why in self.crossed(terms):
+        for floor, why in self.crossed(what):
             raise AgreementRefused(f"agreement refused: {why} ({floor})", floor=floor)
 
-    def crossed(self, terms: Terms) -> Iterator[tuple[str, str]]:
-        """Every floor that these terms cross, with the reason."""
+    def crossed(self, what: Terms | Agreement) -> Iterator[tuple[str, str]]:
+        """Every floor that these terms cross, with the reason. What several groupings cost depends on the seed."""
+        terms = what if isinstance(what, Terms) else what.terms
+        too_much = self._too_much(what, terms)
         policy, size = terms.policy, terms.schedule.size
         rounds = terms.last_round - terms.first_round + 1
         weak = policy.memory == "round" and self.memory == "training" and rounds > 1
@@ -97,11 +111,27 @@ class Floors:
                 not self.survivors and terms.groups == SURVIVORS,
                 "its groups shrink with dropouts, and I accept whole groups only",
             ),
+            # audit: own-floor-roll-call
+            (
+                "roll_call",
+                not self.roll_call and terms.roll_call,
+                "the server says who is present, so it can choose whom a member is summed with",
+            ),
             # audit: own-floor-sparse
             ("sparse", not self.sparse and terms.degree > 0, "sparse mode protects only from a semi-honest server"),
+            ("budget", bool(too_much), too_much),  # audit: own-floor-budget
             *self._numbers(terms),
         )
         return ((floor, why) for floor, crossed, why in found if crossed)
+
+    def _too_much(self, what: Terms | Agreement, terms: Terms) -> str:
+        """Why the rounds do not fit the budget, if they do not."""
+        if self.budget is None:
+            return ""
+        if terms.noise is None:
+            return f"it has no noise, and I have a budget of epsilon {self.budget.epsilon:g}"
+        each = known_before_seed(terms) if isinstance(what, Terms) else worst_round(what)
+        return over_budget(terms, each.assumed, self.budget, Charge()) if each else ""
 
     def _numbers(self, terms: Terms) -> Iterator[tuple[str, bool, str]]:
         for segment in terms.segments:

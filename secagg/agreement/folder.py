@@ -5,6 +5,7 @@
     DIR/trainings/NAME/TERMS.contribution  32 secret bytes, stored before the commitment leaves
     DIR/trainings/NAME/TERMS.seen          the members of terms whose seed may be known because of this member
     DIR/trainings/NAME/signed              the fingerprint that this member signed under this name
+    DIR/agreements/FINGERPRINT             an agreement that this member signed, or was shown as an earlier one
 
 A record is written once and never replaced, so a member cannot sign two agreements under one name, not even after a
 crash. Nobody must restore an older copy of this folder (docs/agreement.md).
@@ -15,13 +16,15 @@ from __future__ import annotations
 import fcntl
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
+from secagg.agreement.agreement import Agreement
 from secagg.agreement.terms import Terms
+from secagg.arguments import path_of
 from secagg.crypto.keys import KEY_BYTES, Identity
 from secagg.errors import SecAggError, UsageError
 from secagg.exposure.seed import CONTRIBUTION_BYTES
@@ -48,7 +51,7 @@ class MemberFolder:
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+        self.path = path_of("path", path)
         key = self.path / IDENTITY
         try:
             mode = key.stat().st_mode
@@ -64,9 +67,9 @@ class MemberFolder:
     @classmethod
     def create(cls, path: Path | str, entropy: Entropy = os.urandom) -> MemberFolder:
         """The folder with a new identity, or the existing one: keys are never replaced."""
-        place = Path(path)
+        place = path_of("path", path)
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _create(place / IDENTITY, f"{entropy(KEY_BYTES).hex()}\n")
+        create_record(place / IDENTITY, f"{entropy(KEY_BYTES).hex()}\n")
         return cls(place)
 
     def member_of(self, terms: Terms) -> ClientId:
@@ -94,7 +97,7 @@ class MemberFolder:
         self.check_unsigned(terms)
         self.check_seed_unseen(terms)
         path = self._record(terms, f"{terms.hash.hex()}.contribution")
-        _create(path, f"{entropy(CONTRIBUTION_BYTES).hex()}\n")
+        create_record(path, f"{entropy(CONTRIBUTION_BYTES).hex()}\n")
         return _secret(path, CONTRIBUTION_BYTES)
 
     def stored_contribution(self, terms: Terms) -> bytes:
@@ -113,7 +116,7 @@ class MemberFolder:
         self.check_unsigned(terms)
         self.check_seed_unseen(terms)  # audit: attempts-shrink
         identities = sorted(member.identity.hex() for member in terms.members)
-        _create(self._record(terms, f"{terms.hash.hex()}.seen"), "\n".join(identities) + "\n")
+        create_record(self._record(terms, f"{terms.hash.hex()}.seen"), "\n".join(identities) + "\n")
 
     def check_seed_unseen(self, terms: Terms) -> None:
         """AlreadySigned if other terms of this name may have a known seed, unless these have fewer members."""
@@ -129,7 +132,7 @@ class MemberFolder:
 
     def record_signed(self, terms: Terms, fingerprint: bytes) -> None:
         """Record the one agreement that this member signs under this name, before the signature leaves."""
-        existing = _create(self._record(terms, "signed"), f"{fingerprint.hex()}\n").strip()
+        existing = create_record(self._record(terms, "signed"), f"{fingerprint.hex()}\n").strip()
         if existing != fingerprint.hex():  # audit: one-agreement-per-name
             raise AlreadySigned(_signed_before(terms.name, existing))
 
@@ -144,13 +147,35 @@ class MemberFolder:
         found = sorted((self.path / "trainings").glob("*/signed"))
         return {path.read_text().strip(): (path.parent / "name").read_text().rstrip("\n") for path in found}
 
+    def keep_agreements(self, agreements: Iterable[Agreement]) -> None:
+        """Keep agreements, so that clients of their successors can be checked with them."""
+        place = self.path / "agreements"
+        place.mkdir(mode=0o700, exist_ok=True)
+        for agreement in agreements:
+            create_record(place / agreement.fingerprint.hex(), f"{agreement.to_bytes().hex()}\n")
+
+    def earlier(self, terms: Terms) -> tuple[Agreement, ...]:
+        """The earlier agreements that terms name, as far as they are kept here."""
+        found = []
+        for fingerprint in terms.predecessors:
+            path = self.path / "agreements" / fingerprint.hex()
+            if path.exists():
+                try:
+                    agreement = Agreement.from_bytes(bytes.fromhex(path.read_text().strip()))
+                except (ValueError, SecAggError) as damaged:
+                    raise UsageError(f"{path}: the agreement is damaged: {damaged}") from None
+                if agreement.fingerprint != fingerprint:  # audit: kept-agreement-unchanged
+                    raise UsageError(f"{path}: expected the agreement of this fingerprint, got another one")
+                found.append(agreement)
+        return tuple(found)
+
     def _training(self, terms: Terms) -> Path:
         return self.path / "trainings" / sha256(terms.name.encode()).hexdigest()[:32]
 
     def _record(self, terms: Terms, name: str) -> Path:
         folder = self._training(terms)
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _create(folder / "name", f"{terms.name}\n")
+        create_record(folder / "name", f"{terms.name}\n")
         return folder / name
 
 
@@ -162,7 +187,7 @@ def _signed_before(name: str, fingerprint: str) -> str:
     )
 
 
-def _create(path: Path, text: str) -> str:
+def create_record(path: Path, text: str) -> str:
     """Store a text exclusively and durably, readable by its owner only, or return what is already there."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(8).hex()}")
     handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

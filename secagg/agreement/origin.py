@@ -177,7 +177,7 @@ def approve(terms: Terms, member: ClientId, identity: Identity) -> Approval:
     >>> approve(terms, 2, identities[2]).member
     2
     """
-    if terms.beacon is None:
+    if instance("terms", terms, Terms).beacon is None:
         raise UsageError("these terms name no beacon: commit to a contribution instead")
     _check_identity(terms, member, identity)
     return Approval(member, identity.sign(_approval_statement(terms, member)))

@@ -17,6 +17,7 @@ from secagg.agreement.layout import MOST_SEGMENTS, SEGMENTS, flat_segments, segm
 from secagg.agreement.thresholds import default_colluders, default_threshold
 from secagg.arguments import each, ids, instance, raw, real, settle, whole
 from secagg.codec import U8, U16, U32, U64, Blob, Codec, Fixed, Float, Many, Reader, Struct
+from secagg.crypto.clipping import SegmentNoise
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, digest
 from secagg.crypto.segments import Segment, Segments
 from secagg.errors import UsageError, WireError
@@ -69,7 +70,7 @@ class Plan:
     with `threshold` counted inside each neighbourhood.
 
     `Agreement.plan` also gives what was drawn for this cell (`drawn`; without it, the plan draws for its roster), and
-    the number and total weight of all members, over which weights are normalised (0 and 0: the roster).
+    the number and total weight of all members, over which weights are normalised (0 and 0: the roster), and the noise.
 
     >>> from secagg import Identity, Member, Plan, Schedule
     >>> roster = tuple(Member(i, Identity.generate().public) for i in range(9))
@@ -97,6 +98,7 @@ class Plan:
     drawn: Drawn | None = None
     members: int = 0
     total_weight: int = 0
+    noise: tuple[SegmentNoise, ...] = ()
 
     def __post_init__(self) -> None:
         settle(self, whole, "round", "length", "degree", "members", "total_weight")
@@ -210,7 +212,7 @@ class Plan:
     def encoding(self) -> Segments:
         """Each segment's own scale, for the group size, so that an honest sum can never wrap."""
         one = () if self.segments else (Segment(shape=(self.length,), clip=self.clip, bound=self.bound),)
-        return Segments(clients=self.schedule.size, segments=self.segments or one)
+        return Segments(clients=self.schedule.size, segments=self.segments or one, noise=self.noise)
 
     @property
     def clips(self) -> list[float]:
@@ -317,6 +319,7 @@ class Plan:
 
     def summed(self, survivors: Collection[ClientId]) -> tuple[ClientId, ...]:
         """U3: the survivors whose vectors are summed, ascending. Without atoms these are all survivors."""
+        survivors = ids("survivors", survivors, self.identities)
         return tuple(sorted(set(survivors).difference(self.in_broken_atoms(survivors))))
 
     def audit(self, survivors: Collection[ClientId]) -> Verdict:
@@ -352,7 +355,7 @@ class Plan:
 
     def difference(self, parts: Sequence[bytes]) -> str:
         """The name of the first part that differs from these hashes, in the order of `PARTS`."""
-        pairs = zip(self.parts.items(), parts, strict=False)
+        pairs = zip(self.parts.items(), each("parts", parts, object), strict=False)
         return next((name for (name, mine), other in pairs if mine != other), "plan")
 
     @classmethod

@@ -26,6 +26,7 @@ from secagg.agreement.origin import (
     commitments_hash,
 )
 from secagg.agreement.terms import Terms
+from secagg.arguments import each, ids, instance
 from secagg.crypto.keys import verify
 from secagg.crypto.pulse import Pulse
 from secagg.errors import PeerError, UsageError
@@ -93,7 +94,7 @@ class Proposal:
     @classmethod
     def of(cls, agreement: Agreement) -> Proposal:
         """An agreement that nobody has signed yet."""
-        origin, terms = agreement.origin, agreement.terms
+        origin, terms = instance("agreement", agreement, Agreement).origin, agreement.terms
         if isinstance(origin, BeaconPulse):
             return cls(terms=terms, approvals={a.member: a for a in origin.approvals}, pulse=origin.pulse)
         commitments = {c.member: c for c in origin.commitments}
@@ -101,7 +102,10 @@ class Proposal:
 
     def add(self, parts: Iterable[Part]) -> Proposal:
         """This proposal with more parts. PeerError, with the member as culprit, if one is wrong or contradicts."""
-        waiting = list(parts)
+        waiting = each("parts", parts, object)
+        for part in waiting:
+            if not isinstance(part, Part):
+                raise UsageError(f"parts, each: expected a step of a member or a pulse, got {type(part).__name__}")
         proposal = self
         for kind in (Commitment, Approval, Reveal, Pulse, Signature):
             proposal = proposal._with([part for part in waiting if isinstance(part, kind)])
@@ -132,6 +136,8 @@ class Proposal:
     def check(self, part: Part) -> None:
         """PeerError unless this part is right for these terms and what is already here."""
         terms = self.terms
+        if not isinstance(part, Part):
+            raise UsageError(f"part: expected a step of a member or a pulse, got {type(part).__name__}")
         if not isinstance(part, Pulse) and part.member not in terms.identities:
             raise PeerError(f"client {part.member} is not a member; expected one of {len(terms.ids)} members")
         if isinstance(part, Commitment | Reveal) == (terms.beacon is not None) and not isinstance(part, Signature):
@@ -176,9 +182,15 @@ class Proposal:
             raise UsageError(f"no commitment yet from {self.who(missing[0])}; nobody can reveal before all committed")
         return commitments_hash(self.terms, self.in_order("commitments"))
 
+    def _steps(self, name: str) -> Mapping[ClientId, Any]:
+        if not isinstance(name, str) or name not in _FIELDS.values():
+            raise UsageError(f"name: expected one of {', '.join(_FIELDS.values())}, got {name!r}")
+        steps: Mapping[ClientId, Any] = getattr(self, name)
+        return steps
+
     def in_order(self, name: str) -> tuple[Any, ...]:
         """The commitments, reveals, approvals or signatures, in the order of ids."""
-        parts = getattr(self, name)
+        parts = self._steps(name)
         return tuple(parts[member] for member in sorted(parts))
 
     @property
@@ -188,7 +200,7 @@ class Proposal:
 
     def waiting_for(self, name: str) -> list[ClientId]:
         """The members without a commitment, reveal, approval or signature."""
-        return [member for member in self.terms.ids if member not in getattr(self, name)]
+        return [member for member in self.terms.ids if member not in self._steps(name)]
 
     @property
     def steps(self) -> tuple[str, ...]:
@@ -256,5 +268,6 @@ class Proposal:
 
     def who(self, member: ClientId) -> str:
         """A member for people: its id and name."""
+        (member,) = ids("member", [member])
         names = {one.id: one.name for one in self.terms.members}
         return f"member {member} ({names[member]})" if names.get(member) else f"member {member}"

@@ -9,8 +9,12 @@ from typing import Any, Final
 from secagg.agreement.agreement import Agreement
 from secagg.agreement.audit import Permitted, audit_round, audit_training
 from secagg.agreement.collusion import Risk, alone, certain_colluders, correlation, least_left
+from secagg.agreement.cost import Figures, describe, known_before_seed, to_json, worst_round
+from secagg.agreement.statistics.describe import described
 from secagg.agreement.terms import SURVIVORS, Terms
+from secagg.arguments import each, has, real
 
+DELTA: Final = 1e-6  # for which epsilon is given if nobody says another
 NOT_PROMISED: Final = (
     "what a sum says of its members: a server that chooses models can make the others' updates nearly zero; only "
     "noise bounds that",
@@ -39,10 +43,19 @@ class Summary:
     round: Permitted | None
     training: Permitted | None
     alone: dict[int, tuple[Risk, Risk]]
+    cost: Figures | None = None  # of one round, for the member that pays most
+    delta: float = DELTA
 
     def lines(self) -> list[str]:
         """One line per statement."""
-        return [*self._what(), *self._exposure(), *self._collusion(), *self._worth(), *self._not_promised()]
+        return [
+            *self._what(),
+            *self._exposure(),
+            *self._collusion(),
+            *self._worth(),
+            *self._noise(),
+            *self._not_promised(),
+        ]
 
     def _what(self) -> Iterator[str]:
         terms = self.terms
@@ -52,10 +65,14 @@ class Summary:
             for segment in terms.segments[:8]
         ]
         more = [f"{len(terms.segments) - 8} more segments"] if len(terms.segments) > 8 else []
+        if terms.statistics is not None:
+            parts, more = [f"{terms.length} whole numbers for the statistics below"], []
         weights = sorted(terms.weights.values())
         equal = "equal weights" if weights[0] == weights[-1] else f"weights from {weights[0]} to {weights[-1]}"
         yield f"{terms.name}: {len(terms.members)} members, {equal}, each with {', '.join(parts + more)}"
         yield f"rounds {terms.first_round} to {terms.last_round}{self._sampled()}; {self._groups()}"
+        if terms.statistics is not None:
+            yield from (f"may be asked: {line}" for line in described(terms.statistics))
 
     def _sampled(self) -> str:
         return f", at most {self.terms.sample} members drawn for each" if self.terms.sample else ""
@@ -65,6 +82,11 @@ class Summary:
         when = {"fixed": "the same in every round", "atoms": f"of atoms of {schedule.atom} that stay together"}
         size = f"groups of {schedule.size}, {when.get(schedule.name, 'new in every round')} ({schedule.name})"
         times = f"{schedule.groupings} groupings into " if schedule.groupings > 1 else ""
+        if terms.roll_call:
+            return (
+                f"{size}, opened for the members that the server finds present in a roll call, at least "
+                f"{terms.least_summed} of them"
+            )
         if terms.groups != SURVIVORS:
             return f"{times}{size}, opened whole or not at all"
         cells = ", ".join(f"{size} clients, t = {terms.threshold_of(size)}" for size in sorted(set(terms.cells)))
@@ -91,6 +113,9 @@ class Summary:
             )
 
     def _collusion(self) -> Iterator[str]:
+        if self.terms.roll_call:
+            least = self.terms.least_summed
+            yield f"roll call: the server and {least - 1} colluders can choose to be summed with one honest member"
         for colluders, (once, over_all) in self.alone.items():
             later = f", over all rounds {over_all}" if str(over_all) != str(once) else ""
             overlap = self.terms.schedule.groupings > 1 and not self.terms.schedule.atom
@@ -120,8 +145,21 @@ class Summary:
             + (f" ({correlation(found.leverage):.2f} for the groups above)" if found else "")
         )
 
+    def _noise(self) -> Iterator[str]:
+        noise, rounds = self.terms.noise, len(self.terms.rounds)
+        if noise is None:
+            return
+        sigmas = ", ".join(str(one.sigma) for one in noise.segments[:8])
+        yield f"every client clips its update and adds noise of sigma {sigmas} steps of the grid"
+        if self.cost is None:
+            yield "what a round costs depends on the seed and is judged when there is one"
+            return
+        yield f"a round costs a member at most {describe(self.cost, noise, self.delta)}"
+        if rounds > 1:
+            yield f"all {rounds} rounds together: {describe(self.cost.times(rounds), noise, self.delta)}"
+
     def _not_promised(self) -> Iterator[str]:
-        for what in NOT_PROMISED:
+        for what in NOT_PROMISED[self.terms.noise is not None :]:
             yield f"not promised: {what}"
 
     def to_json(self) -> dict[str, Any]:
@@ -137,6 +175,7 @@ class Summary:
             "size": terms.schedule.size,
             "groupings": terms.schedule.groupings,
             "sample": terms.sample,
+            "roll_call": terms.roll_call,
             "cells": list(terms.cells) if terms.groups == SURVIVORS else [],
             "policy": {
                 "anonymity": policy.anonymity,
@@ -152,25 +191,40 @@ class Summary:
                 for k, risks in self.alone.items()
             ],
             "correlation": correlation(policy.max_leverage if policy.enforced else 1.0),
-            "not_promised": list(NOT_PROMISED),
+            "cost": self._cost(),
+            "not_promised": list(NOT_PROMISED[terms.noise is not None :]),
             "lines": self.lines(),
         }
 
+    def _cost(self) -> dict[str, Any] | None:
+        """The three figures of a round and of all rounds."""
+        if self.cost is None:
+            return None
+        rounds = len(self.terms.rounds)
+        return {name: to_json(self.cost.times(n), self.delta) for name, n in (("round", 1), ("training", rounds))}
 
-def summarise(what: Agreement | Terms, earlier: Iterable[Agreement] = ()) -> Summary:
+
+def summarise(what: Agreement | Terms, earlier: Iterable[Agreement] = (), delta: float = DELTA) -> Summary:
     """What an agreement allows, together with earlier ones on the same data; of terms alone, what needs no seed.
+
+    What noise costs is given as an epsilon at this delta.
 
     >>> from secagg.simulation import make_agreement
     >>> agreement, _ = make_agreement(members=6, size=3, length=4, clip=1.0)
     >>> summarise(agreement.terms).round is None, summarise(agreement).round.exposed
     (True, frozenset())
     """
+    if not isinstance(what, Terms):
+        has("what", what, "terms or an agreement", "terms", "seed", "fingerprint")
+    before, delta = each("earlier", earlier, Agreement), real("delta", delta)
     terms = what if isinstance(what, Terms) else what.terms
     rounds = terms.last_round - terms.first_round + 1
     risks = {k: (alone(terms, k), alone(terms, k, rounds=rounds)) for k in _numbers_of_colluders(terms)}
+    noisy = terms.noise is not None
     if isinstance(what, Terms):
-        return Summary(terms, None, None, None, risks)
-    return Summary(terms, what.fingerprint, audit_round(what), audit_training(what, earlier), risks)
+        return Summary(terms, None, None, None, risks, known_before_seed(terms) if noisy else None, delta)
+    cost = worst_round(what) if noisy else None
+    return Summary(terms, what.fingerprint, audit_round(what), audit_training(what, before), risks, cost, delta)
 
 
 def _numbers_of_colluders(terms: Terms) -> list[int]:

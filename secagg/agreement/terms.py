@@ -12,10 +12,14 @@ from secagg import labels
 from secagg.agreement import canonical, graph
 from secagg.agreement.beacon import NamedPulse
 from secagg.agreement.cells import FAILURE_BITS, cell_sizes, check_cells, colluders_in_cell, threshold_in_cell
+from secagg.agreement.keeping import Kept, check_kept
 from secagg.agreement.layout import MOST_SEGMENTS
+from secagg.agreement.noise import Noise
 from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES, Member
+from secagg.agreement.statistics.kinds import Statistics
 from secagg.agreement.thresholds import default_colluders
-from secagg.arguments import MOST_ROUND, each, ids, instance, settle, whole
+from secagg.agreement.transport import Transport
+from secagg.arguments import MOST_ROUND, each, flag, ids, instance, settle, whole
 from secagg.codec import Buffer
 from secagg.crypto.keys import HASH_BYTES, digest
 from secagg.crypto.segments import Segment, Segments
@@ -38,13 +42,17 @@ class Terms:
     "whole" (a group is opened with all its members or not at all) or "survivors" (dropouts are recovered from shares).
     `sample` clients are drawn per round (0: all).
 
-    Whole groups: a round with fewer than `least_groups` complete groups is skipped.
+    Whole groups: a round with fewer than `least_groups` complete groups is skipped. With `roll_call`, a flat sum (one
+    group) is opened for the members that are present when its round begins (docs/whole-groups.md).
     Survivors: `colluders` bounds the members that may work together with the server (None: a third); `cell` is the
     largest number of clients in one run (0: all in one); `threshold` None follows from both (`secagg.agreement.cells`).
     `degree` > 0 selects the sparse mode.
 
     The seed comes from a ceremony of all members, or from the pulse that `beacon` names. `predecessors` are the
-    fingerprints of earlier agreements on the same data: what all of them open together is audited.
+    fingerprints of earlier agreements on the same data: what all of them open together is audited. `keep` has the
+    groups of one of them, without whole groups or atoms that left. `transport` is for the network service
+    (`secagg.net`). `statistics` declares what may be asked; `segments` then follows from it, and is left empty or must
+    agree with it.
 
     >>> from secagg import Identity, Member, Schedule
     >>> from secagg.crypto import Segment
@@ -57,9 +65,9 @@ class Terms:
 
     name: str
     members: tuple[Member, ...]
-    segments: tuple[Segment, ...]
     schedule: Schedule
     last_round: int
+    segments: tuple[Segment, ...] = ()
     first_round: int = 0
     groups: Groups = "whole"
     sample: int = 0
@@ -69,17 +77,24 @@ class Terms:
     threshold: int | None = None
     cell: int = 0
     degree: int = 0
+    roll_call: bool = False
     beacon: NamedPulse | None = None
     predecessors: tuple[bytes, ...] = ()
+    statistics: Statistics | None = None
+    keep: Kept | None = None
+    transport: Transport | None = None
+    noise: Noise | None = None
 
     def __post_init__(self) -> None:
         self._check_types()
+        self._check_statistics()
         self._check_members()
         self._check_rounds()
         self._check_vector()
         self._check_groups()
         self._check_policy()
         self._check_origin()
+        self._check_sections()
 
     def _check_types(self) -> None:
         if not isinstance(self.name, str) or not 1 <= len(self.name) <= MOST_NAME or not self.name.isprintable():
@@ -91,8 +106,22 @@ class Terms:
         numbers = ("first_round", "last_round", "sample", "least_groups", "cell", "degree")
         settle(self, whole, *numbers, least=0, most=MOST_ROUND)
         settle(self, whole, "colluders", "threshold", optional=True, least=0, most=MOST_ROUND)
+        settle(self, flag, "roll_call")
         if not isinstance(self.groups, str) or self.groups not in get_args(Groups):
             raise UsageError(f"groups: expected 'whole' or 'survivors', got {self.groups!r}")
+
+    def _check_statistics(self) -> None:
+        """The vector follows from what is declared, and the policy opens nothing of fewer sites than it asks for."""
+        if self.statistics is None:
+            return
+        asked = instance("statistics", self.statistics, Statistics)
+        object.__setattr__(self, "segments", asked.vector(self.schedule.size, self.segments))
+        least = max(self.policy.anonymity, self.policy.min_survivors) if self.policy.enforced else 1
+        if asked.least_sites > least:  # audit: statistics-least-sites
+            raise AgreementRefused(
+                f"statistics: results are asked for from {asked.least_sites} sites on (min_sites), but the policy "
+                f"opens sums of {least}; set policy.min_survivors = {asked.least_sites}"
+            )
 
     def _check_members(self) -> None:
         n = len(self.members)
@@ -150,6 +179,36 @@ class Terms:
             raise UsageError(f"cell: expected 0 (one cell) or the group size {schedule.size} to {n}, got {self.cell}")
         if self.groups == SURVIVORS:
             self._check_survivors()
+        if self.roll_call:
+            self._check_roll_call()
+
+    def _check_roll_call(self) -> None:
+        """A roll call lets the set of members differ from round to round, so it needs a promise of each round alone."""
+        schedule = self.schedule
+        if self.groups != WHOLE:
+            raise UsageError("roll_call: only for groups = 'whole'; with survivors, dropouts are recovered")
+        if not self.flat:  # audit: roll-call-one-group
+            groups = schedule.groups(self.drawn) * schedule.groupings
+            raise UsageError(
+                f"roll_call: only for a flat sum, but a round has {groups} groups of {schedule.size}; use one group of "
+                f"all members (size = {self.drawn}), or roll_call = false"
+            )
+        if self.policy.memory != "round":  # audit: roll-call-one-round
+            raise UsageError(
+                "roll_call: the members of a sum differ from round to round, so the difference of two sums can be one "
+                "member's update; set memory = 'round', which promises each round alone, or roll_call = false"
+            )
+
+    def _check_keep(self) -> None:
+        """Earlier groups are kept whole, and of an agreement that is named."""
+        if self.keep is None:
+            return
+        instance("keep", self.keep, Kept)
+        if self.groups != WHOLE:
+            raise UsageError("keep: only for groups = 'whole'")
+        if not self.predecessors:  # audit: keep-names-predecessor
+            raise UsageError("keep: expected the agreement whose groups are kept in predecessors, got none")
+        check_kept(self.keep, self.schedule, self.ids)
 
     def _check_policy(self) -> None:
         """Refuse, before there is a seed, what no seed can make good."""
@@ -252,11 +311,38 @@ class Terms:
                 f"{HASH_BYTES} bytes, got {earlier!r}"
             )
         object.__setattr__(self, "predecessors", tuple(earlier))
+        self._check_keep()
+
+    def _check_sections(self) -> None:
+        if self.transport is not None:
+            instance("transport", self.transport, Transport).check_members(self.ids)
+        if self.noise is not None:
+            if self.statistics is not None:
+                self.statistics.check_noise(self.schedule.size)
+            weights = tuple(map(self.relative_weight, self.ids))
+            sums = self.schedule.groups(self.drawn) * self.schedule.groupings * len(self.rounds)
+            self.noise.check(self.encoding, weights, len(self.members), sums)
 
     @property
     def drawn(self) -> int:
         """The most clients that are drawn for one round."""
         return self.sample or len(self.members)
+
+    @property
+    def least_summed(self) -> int:
+        """The fewest members for which a flat sum may be opened."""
+        return max(2, self.policy.anonymity, self.policy.min_survivors)
+
+    @property
+    def flat(self) -> bool:
+        """Whether a round has one group."""
+        return self.schedule.groups(self.drawn) * self.schedule.groupings == 1
+
+    @property
+    def varying(self) -> bool:
+        """Whether a flat sum may be opened without some members: after a roll call, or after releases."""
+        smaller = self.least_summed < self.schedule.size
+        return self.groups == WHOLE and self.flat and self.policy.memory == "round" and smaller
 
     @property
     def rounds(self) -> range:
@@ -278,7 +364,8 @@ class Terms:
     @cached_property
     def encoding(self) -> Segments:
         """Each segment's own scale, for the group size, so that an honest sum cannot wrap."""
-        return Segments(clients=self.schedule.size, segments=self.segments)
+        noise = instance("noise", self.noise, Noise).segments if self.noise is not None else ()
+        return Segments(clients=self.schedule.size, segments=self.segments, noise=noise)
 
     @cached_property
     def weights(self) -> Mapping[ClientId, int]:
