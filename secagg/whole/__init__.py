@@ -12,8 +12,8 @@ from secagg.whole.messages import Advert, Answer, Hello, Message, Release, Round
 from secagg.whole.result import WholeResult
 from secagg.whole.server import Server
 from secagg.whole.server_state import Stage
-from secagg.whole.store import FileStore, MemoryStore, SlotStore, Store, respond
+from secagg.whole.store import FileStore, MemoryStore, SlotStore, Store, enrol, respond
 
 __all__ = ["Client", "GroupSum", "Pending", "Resend", "Server", "Stage", "State", "Task", "WholeResult"]
 __all__ += ["Advert", "Answer", "Hello", "Message", "Release", "Round", "ToClient", "ToServer", "decode", "encode"]
-__all__ += ["FileStore", "MemoryStore", "SlotStore", "Store", "respond"]
+__all__ += ["FileStore", "MemoryStore", "SlotStore", "Store", "enrol", "respond"]

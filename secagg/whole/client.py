@@ -10,22 +10,33 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from secagg.agreement.agreement import Agreement
-from secagg.agreement.terms import WHOLE
 from secagg.arguments import raw, whole
 from secagg.codec import BUFFERS, Buffer
 from secagg.crypto.keys import KEY_BYTES, AgreementKey, Identity
 from secagg.crypto.segments import Losses
 from secagg.errors import AlreadyUsed, PeerError, UsageError
+from secagg.privacy.budget import Budget, Charge
+from secagg.protocol.noise import NoiseSource
 from secagg.types import ClientId, Entropy, GroupId, Ring32
-from secagg.whole import client_state, encoding, flat, transcript
-from secagg.whole.client_checks import Accepted, check_adverts, check_given, check_groups, check_releases, check_round
+from secagg.whole import client_state, cost, encoding, flat, transcript
+from secagg.whole.client_checks import (
+    Accepted,
+    check_adverts,
+    check_agreement,
+    check_given,
+    check_groups,
+    check_present,
+    check_releases,
+    check_round,
+)
 from secagg.whole.client_state import (
     ANSWER_RECORD,
+    MISPLACED,
     RELEASE_RECORD,
     ClientMemory,
     Giving,
@@ -46,8 +57,10 @@ from secagg.whole.messages import AHEAD, Advert, Answer, Hello, Release, Round, 
 class Client:
     """One member of an agreement. `receive` takes messages, `answer` the update, `stored` the word that it is stored.
 
-    `signatures` are all members' signatures on the agreement. `entropy` is for tests; `threads` limits the cores that
-    masking uses. `secagg.whole.respond` does `answer`, storing and `stored` in one call.
+    `signatures` are all members' signatures on the agreement. `earlier` are the agreements on the same data that it
+    names: AgreementRefused unless it keeps its policy together with them. `budget` bounds what all answers that share a
+    store may cost, for an agreement with noise. `entropy` is for tests; `threads` limits the cores that masking uses.
+    `secagg.whole.respond` does `answer`, storing and `stored` in one call.
 
     >>> from secagg.simulation import make_agreement
     >>> from secagg.whole import Client, Hello
@@ -65,13 +78,14 @@ class Client:
         me: ClientId,
         identity: Identity,
         *,
+        earlier: Iterable[Agreement] = (),
+        budget: Budget | None = None,
         entropy: Entropy = os.urandom,
         threads: int | None = None,
     ) -> None:
-        check_given(agreement, me, identity, entropy, threads)
-        self._bind(
-            agreement, signatures, ClientMemory(me=me, fingerprint=agreement.fingerprint), identity, entropy, threads
-        )
+        check_given(agreement, me, identity, entropy, threads, budget)
+        memory = ClientMemory(me=me, fingerprint=agreement.fingerprint)
+        self._bind(agreement, signatures, memory, identity, earlier, entropy, threads, budget)
 
     def _bind(
         self,
@@ -79,16 +93,15 @@ class Client:
         signatures: Mapping[ClientId, bytes],
         memory: ClientMemory,
         identity: Identity,
+        earlier: Iterable[Agreement],
         entropy: Entropy,
         threads: int | None,
+        budget: Budget | None,
     ) -> None:
-        if agreement.terms.groups != WHOLE:
-            raise UsageError("this agreement has groups = 'survivors': use secagg.protocol.Client")
-        if agreement.terms.identities.get(memory.me) != identity.public:  # audit: whole-client-is-member
-            raise UsageError(f"client {memory.me} with this identity is not a member of the agreement")
-        agreement.check_signatures(signatures)  # audit: whole-client-checks-signatures
+        check_agreement(agreement, signatures, memory.me, identity, earlier)
         self._agreement, self._memory, self._identity = agreement, memory, identity
-        self._entropy, self._threads = entropy, threads
+        self._entropy, self._threads, self._budget = entropy, threads, budget
+        self._noise = NoiseSource(entropy, threads)
         self._lock = threading.RLock()
         self._state = State.IDLE
         self._accepted: Accepted | None = None
@@ -122,7 +135,8 @@ class Client:
         accepted = self._accepted
         if accepted is None:
             return None
-        return Task(accepted.message.round, accepted.message.data, self._slot(accepted.message.round))
+        message = accepted.message
+        return Task(message.round, message.data, self._slot(message.round), accepted.present)
 
     @property
     def pending(self) -> Pending | None:
@@ -130,9 +144,28 @@ class Client:
         return self._pending
 
     @property
+    def spent(self) -> Charge:
+        """What its answers under this agreement have cost, for nobody else's eyes; `Store.spent` has all trainings."""
+        return Charge(self._memory.rho, self._memory.eta)
+
+    @property
     def answered(self) -> int | None:
         """The last round that this client answered or released; None before the first."""
         return self._memory.answered[0] if self._memory.answered else None
+
+    def prepare(self) -> None:
+        """Draw the noise of the next answer now, if the agreement has noise; otherwise `answer` draws it.
+
+        Drawing takes a time that depends on the noise. Call this while nobody waits for this client.
+        """
+        with self._lock:
+            self._noise.prepare(self._agreement.terms.encoding)
+
+    def abandon(self) -> None:
+        """Forget an answer that cannot be stored or paid for. It must not have been sent."""
+        with self._lock:
+            if self._state is State.MASKED:
+                self._pending, self._next_keys, self._state = None, (), State.IDLE
 
     # --- the state machine ---------------------------------------------------------------------------
 
@@ -175,7 +208,7 @@ class Client:
         with self._lock:  # audit: whole-client-lock
             step = STEPS.get((self._state, type(event)))
             if step is None:
-                raise UsageError(_MISPLACED[self._state].format(type(event).__name__))
+                raise UsageError(MISPLACED[self._state].format(type(event).__name__))
             handler, after = step
             result = handler(self, event)
             self._state = after
@@ -225,7 +258,9 @@ class Client:
             raise PeerError(f"the server asks for round {round}, but round {self.answered} is answered")
         private = self._private(round)
         mine = check_adverts(message, self.me, private.public)
-        self._accepted = Accepted(message, mine, private, check_releases(self._agreement, self.me, message))
+        present = check_present(self._agreement, message)
+        released = check_releases(self._agreement, self.me, message)
+        self._accepted = Accepted(message, mine, private, released, present)
         task = self.task
         assert task is not None
         return task
@@ -245,12 +280,14 @@ class Client:
         assert self._accepted is not None
         if given.task != self.task:  # audit: update-of-this-task
             raise UsageError(
-                "this update is not for the task that waits: the server has sent another round or other data"
+                "this update is not for the task that waits: the server has sent another round, other data or other "
+                "members"
             )
         message, mine = self._accepted.message, self._accepted.mine
         memory, round = self._memory, message.round
         context = transcript.context_hash(message.data, given.context)
         encoded, losses = encoding.encode(self._agreement.terms, self.me, given.values)
+        self._noise.add_to(self._agreement.terms.encoding, encoded)
         groups, agreed, left_out = check_groups(self._agreement, self.me, self._accepted)
         if not groups:  # audit: nothing-sent-without-group
             raise PeerError(
@@ -258,7 +295,9 @@ class Client:
             )
         adverts = {advert.sender: advert for advert in message.adverts}
         mates = [(group[0], adverts[v]) for group, members in groups for v in members if v != self.me]
-        keys = mask_keys(memory.fingerprint, round, context, mine, mates, agreed)
+        present = self._accepted.present
+        called = transcript.present_hash(memory.fingerprint, round, present) if present else b""
+        keys = mask_keys(memory.fingerprint, round, context, mine, mates, agreed, called)
         vectors = masked(encoded, self.me, groups, keys, out=given.out, threads=self._threads)
         self._next_keys = self._keys_ahead(round)
         unsigned = Answer(
@@ -278,14 +317,22 @@ class Client:
         hash = transcript.answer_hash(memory.fingerprint, unsigned, transcript.row_hashes(vectors, self._threads))
         answer = replace(unsigned, signature=self._identity.sign(transcript.answer_statement(hash)))
         self.losses, self.left_out = losses, left_out
-        return self._hold(Pending(round, hash.hex(), answer, self._slot(round), ANSWER_RECORD + hash, self._obsolete))
+        charge = cost.answer_charge(self._agreement, self.me, round, groups)
+        record = ANSWER_RECORD + hash
+        pending = Pending(round, hash.hex(), answer, self._slot(round), record, self._obsolete, charge, self._budget)
+        return self._hold(pending)
 
     @property
     def _obsolete(self) -> str:
         return self._memory.last.hex() if self._memory.last != transcript.FIRST else ""
 
     def _keys_ahead(self, round: int) -> tuple[PrivateKey, ...]:
-        """A key for each of the next rounds that this client is drawn for and has none for."""
+        """A key for each of the next rounds that this client is drawn for and has none for.
+
+        None with a roll call: there an advert says that the client is present when it is asked.
+        """
+        if self._agreement.terms.roll_call:
+            return ()
         have = {key.round for key in self._memory.keys}
         last = min(round + AHEAD, self._agreement.terms.last_round)
         wanted = [t for t in range(round + 1, last + 1) if t not in have]
@@ -299,8 +346,8 @@ class Client:
         memory, round = self._memory, given.round
         if round not in self._agreement.terms.rounds:
             raise UsageError(f"round {round} is not in the agreement")
-        if flat.releases_refused(self._agreement, round):  # audit: own-release-allowed
-            raise UsageError(flat.NO_RELEASES)
+        if refused := flat.releases_refused(self._agreement, round):  # audit: own-release-allowed
+            raise UsageError(refused)
         unsigned = Release(self.me, round, b"")
         statement = transcript.release_statement(memory.fingerprint, unsigned)
         release = replace(unsigned, signature=self._identity.sign(statement))
@@ -319,6 +366,7 @@ class Client:
         record = pending.record if given.found is None else bytes(given.found)
         self._settle(pending.round, record)
         if record == pending.record:
+            client_state.add_charge(self._memory, pending.charge)
             return pending.name
         return self._earlier(pending.round, record if isinstance(pending.message, Answer) else b"")
 
@@ -372,14 +420,16 @@ class Client:
         me: ClientId,
         identity: Identity,
         *,
+        earlier: Iterable[Agreement] = (),
+        budget: Budget | None = None,
         entropy: Entropy = os.urandom,
         threads: int | None = None,
     ) -> Client:
         """The client that `save` wrote, for the same agreement."""
-        check_given(agreement, me, identity, entropy, threads)
+        check_given(agreement, me, identity, entropy, threads, budget)
         client = cls.__new__(cls)
         memory = client_state.restore(raw("data", data), me, agreement.fingerprint)
-        client._bind(agreement, signatures, memory, identity, entropy, threads)
+        client._bind(agreement, signatures, memory, identity, earlier, entropy, threads, budget)
         return client
 
 
@@ -397,9 +447,4 @@ STEPS: Final[Mapping[tuple[State, type], tuple[Handler, State]]] = {
     (State.ASKED, Giving): (Client._release, State.MASKED),
     (State.MASKED, Stored): (Client._send, State.IDLE),
     (State.ASKED, Stored): (Client._found, State.IDLE),
-}
-_MISPLACED: Final = {
-    State.IDLE: "{} came, but no round waits for it: pass a Round to receive() first",
-    State.ASKED: "{} came, but the round waits for answer()",
-    State.MASKED: "{} came, but an answer is being stored: call stored() first",
 }

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from secagg.agreement.agreement import Agreement
+from secagg.agreement.cost import check_budget
+from secagg.agreement.terms import WHOLE
 from secagg.arguments import function, ids, instance
 from secagg.crypto.keys import AgreementKey, Identity, verify
-from secagg.errors import PeerError
+from secagg.errors import PeerError, UsageError
 from secagg.kernels.threads import thread_count
+from secagg.privacy.budget import Budget
 from secagg.types import ClientId, Entropy, Group, GroupId
 from secagg.whole import flat, transcript
 from secagg.whole.layout import layout
@@ -23,6 +27,7 @@ class Accepted:
     mine: Advert
     private: AgreementKey = field(repr=False)
     released: frozenset[ClientId]
+    present: Group  # after a roll call; otherwise empty
 
 
 def check_round(agreement: Agreement, me: ClientId, fingerprint: bytes, round: int) -> None:
@@ -51,8 +56,9 @@ def check_releases(agreement: Agreement, me: ClientId, message: Round) -> frozen
     """The members that have signed a release of this round."""
     identities = agreement.terms.identities
     ids = [release.sender for release in message.releases]
-    if ids and flat.releases_refused(agreement, message.round):  # audit: mate-release-allowed
-        raise PeerError(flat.NO_RELEASES)
+    refused = flat.releases_refused(agreement, message.round)
+    if ids and refused:  # audit: mate-release-allowed
+        raise PeerError(refused)
     if ids != sorted(set(ids)) or me in ids:
         raise PeerError("the releases of a round must be in the order of ids, one per client, and none of mine")
     for release in message.releases:
@@ -63,6 +69,21 @@ def check_releases(agreement: Agreement, me: ClientId, message: Round) -> frozen
         # audit: mate-release-signed
         verify(identities[release.sender], release.signature, statement, signer=release.sender)
     return frozenset(ids)
+
+
+def check_present(agreement: Agreement, message: Round) -> Group:
+    """The members that a roll call found, which are those whose adverts the round shows; () without a roll call."""
+    if not agreement.terms.roll_call:
+        return ()
+    (members,) = layout(agreement, message.round).groups.values()
+    present = tuple(advert.sender for advert in message.adverts)
+    strangers = set(present).difference(members)
+    if strangers:  # audit: present-are-members
+        raise PeerError(f"the roll call lists client {min(strangers)}, who is not in the group of this round")
+    objection = flat.objection(agreement.terms, present)
+    if objection:  # audit: present-keep-policy
+        raise PeerError(f"the roll call leaves too few: {objection}")
+    return present
 
 
 def check_groups(
@@ -78,7 +99,7 @@ def check_groups(
     bad: dict[ClientId, str] = {}
     groups, left_out = [], {}
     for group in places.seats[me]:
-        members = flat.remaining(agreement, places, group, accepted.released)
+        members = flat.summed(agreement, places, group, accepted.released, accepted.present)
         if group not in message.groups:
             left_out[group] = "the server did not list it"
             continue
@@ -108,10 +129,34 @@ def _agree(agreement: Agreement, accepted: Accepted, mate: ClientId, advert: Adv
     return accepted.private.agree(advert.key)
 
 
-def check_given(agreement: Agreement, me: ClientId, identity: Identity, entropy: Entropy, threads: int | None) -> None:
+def check_given(
+    agreement: Agreement,
+    me: ClientId,
+    identity: Identity,
+    entropy: Entropy,
+    threads: int | None,
+    budget: Budget | None = None,
+) -> None:
     """UsageError for an argument of the application that a client could only fail with later."""
     instance("agreement", agreement, Agreement)
     ids("me", [me])
     instance("identity", identity, Identity)
     function("entropy", entropy)
     thread_count(threads)
+    check_budget(agreement.terms, budget)
+
+
+def check_agreement(
+    agreement: Agreement,
+    signatures: Mapping[ClientId, bytes],
+    me: ClientId,
+    identity: Identity,
+    earlier: Iterable[Agreement],
+) -> None:
+    """The agreement has whole groups and all signatures, this client is a member, and earlier agreements fit."""
+    if agreement.terms.groups != WHOLE:
+        raise UsageError("this agreement has groups = 'survivors': use secagg.protocol.Client")
+    if agreement.terms.identities.get(me) != identity.public:  # audit: whole-client-is-member
+        raise UsageError(f"client {me} with this identity is not a member of the agreement")
+    agreement.check_signatures(signatures)  # audit: whole-client-checks-signatures
+    agreement.check(earlier)  # audit: whole-client-checks-earlier

@@ -10,9 +10,11 @@ from secagg import codec
 from secagg.codec import U8, U64, Buffer, Fixed, Many, Struct
 from secagg.crypto.keys import KEY_BYTES
 from secagg.errors import SecAggError, UsageError
-from secagg.types import ClientId, Ring32
+from secagg.privacy.budget import MOST_UNITS, Budget, Charge
+from secagg.protocol.messages import Hash, Id
+from secagg.types import ClientId, Group, Ring32
 from secagg.whole import messages
-from secagg.whole.messages import AHEAD, Hash, Id, Round
+from secagg.whole.messages import AHEAD, Round
 
 MOST_KEYS: Final = AHEAD + 1  # of the round in progress and of those ahead
 ANSWER_RECORD: Final = b"answer "  # what begins the record of a slot; a hash follows
@@ -31,9 +33,18 @@ class State(IntEnum):
     MASKED = 2
 
 
+MISPLACED: Final = {
+    State.IDLE: "{} came, but no round waits for it: pass a Round to receive() first",
+    State.ASKED: "{} came, but the round waits for answer()",
+    State.MASKED: "{} came, but an answer is being stored: call stored() first",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """A round that waits for an update: what the server sent for it, and the slot that the answer will fill.
+
+    After a roll call, `present` are the members that are summed; the application may refuse to answer for them.
 
     >>> Task(4, b"model", "00").round
     4
@@ -42,6 +53,7 @@ class Task:
     round: int
     data: bytes = field(repr=False)
     slot: str
+    present: Group = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +73,8 @@ class Pending:
     """What to store before anything is sent: first the spool under its name, then the record in its slot.
 
     Both must be durable, and the slot exclusive: `Journal.create` gives what is already there. Then call
-    `Client.stored`. After that, the spool named `obsolete` is not needed any more (empty: none).
+    `Client.stored`. After that, the spool named `obsolete` is not needed any more (empty: none). An answer with noise
+    has a `charge`, which is paid from the `budget` before anything else (`secagg.protocol.pay`, for the slot).
 
     >>> release = messages.Release(7, 1, bytes(64))
     >>> sum(map(len, Pending(1, "00", release, "01", b"release ", "").parts))
@@ -74,6 +87,8 @@ class Pending:
     slot: str
     record: bytes
     obsolete: str
+    charge: Charge | None = None  # what this answer costs, with noise
+    budget: Budget | None = None
 
     @property
     def parts(self) -> list[Buffer]:
@@ -132,10 +147,18 @@ class ClientMemory:
     released: Annotated[int, U8] = 0
     answered: Annotated[tuple[int, ...], Many(U64, 1)] = ()
     last: Hash = bytes(32)
+    rho: Annotated[int, U64] = 0  # what its answers have cost, in the units of `Charge`
+    eta: Annotated[int, U64] = 0
     keys: Annotated[tuple[PrivateKey, ...], Many(Struct.of(PrivateKey), MOST_KEYS)] = field(default=(), repr=False)
 
 
-_SAVED: Final = b"secagg whole client 1\n"
+def add_charge(memory: ClientMemory, charge: Charge | None) -> None:
+    """Remember what an answer has cost."""
+    total = Charge(memory.rho, memory.eta) + (charge or Charge())
+    memory.rho, memory.eta = total.rho, total.eta
+
+
+_SAVED: Final = b"secagg whole client 2\n"
 _MEMORY: Final = Struct.of(ClientMemory)
 
 
@@ -152,6 +175,8 @@ def restore(data: bytes, me: ClientId, fingerprint: bytes) -> ClientMemory:
         memory: ClientMemory = codec.from_bytes(_MEMORY, memoryview(data)[len(_SAVED) :])
     except SecAggError as damaged:
         raise UsageError(f"this saved client is damaged: {damaged}") from None
+    if max(memory.rho, memory.eta) > MOST_UNITS:
+        raise UsageError("this saved client is damaged: its charges are too large")
     if memory.fingerprint != fingerprint:  # audit: saved-client-of-this-agreement
         raise UsageError("this saved client belongs to another agreement")
     if memory.me != me:

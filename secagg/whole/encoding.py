@@ -13,7 +13,7 @@ from secagg.types import ClientId, Group, Ring32
 
 
 def encode(terms: Terms, client: ClientId, update: Any) -> tuple[Ring32, Losses]:
-    """The code of a member's weighted update, and what it lost."""
+    """The code of a member's weighted update, before noise, and what it lost."""
     return terms.encoding.encode(update, weight=terms.relative_weight(client))
 
 

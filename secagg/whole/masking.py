@@ -20,15 +20,16 @@ def mask_keys(
     me: Advert,
     mates: Sequence[tuple[int, Advert]],
     agreed: Mapping[ClientId, bytes],
+    present: bytes = b"",
 ) -> Bytes:
-    """One mask key per (grouping, mate). Both ends of a pair get the same one."""
+    """One mask key per (grouping, mate). Both ends of a pair get the same one. `present` is the hash of a roll call."""
     if not mates:
         return np.empty((0, MASK_KEY_BYTES), np.uint8)
     pairs = []
     for grouping, mate in mates:
         low, high = (me, mate) if me.sender < mate.sender else (mate, me)
         pairs.append((grouping, low.sender, low.key, high.sender, high.key))
-    infos = transcript.mask_infos(fingerprint, round, context, pairs)
+    infos = transcript.mask_infos(fingerprint, round, context, pairs, present)
     secrets = np.frombuffer(b"".join(agreed[mate.sender] for _, mate in mates), np.uint8).reshape(-1, KEY_BYTES)
     return hkdf_each(secrets, infos)[:, :MASK_KEY_BYTES]
 

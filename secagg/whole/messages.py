@@ -14,18 +14,15 @@ from typing import Annotated, Final
 import numpy as np
 
 from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS
-from secagg.codec import U32, U64, AscendingGroups, Blob, Buffer, Fixed, Many, Matrix, Struct, Wire
-from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES
-from secagg.types import ClientId, GroupId, Ring32
+from secagg.codec import U64, AscendingGroups, Blob, Buffer, Fixed, Many, Matrix, Struct, Wire
+from secagg.crypto.keys import HASH_BYTES
+from secagg.protocol.messages import Hash, Id, Key, Signature
+from secagg.types import GroupId, Ring32
 
 AHEAD: Final = 3  # how many rounds ahead a client advertises keys
 MOST_DATA: Final = 2**30
 
-Id = Annotated[ClientId, U32]
 RoundNumber = Annotated[int, U64]
-Hash = Annotated[bytes, Fixed(HASH_BYTES)]
-Key = Annotated[bytes, Fixed(KEY_BYTES)]
-Signature = Annotated[bytes, Fixed(SIGNATURE_BYTES)]
 Groups = Annotated[tuple[GroupId, ...], AscendingGroups(MOST_GROUPINGS)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -16,9 +16,10 @@ from secagg.types import ClientId, GroupId
 from secagg.whole import encoding
 
 NO_ADVERT: Final = "it sent no advert"
+NOT_CALLED: Final = "it was left out of the roll call"
 RELEASED: Final = "it released the round"
 NOT_ASKED: Final = "nothing was sent, because too few groups were complete"
-__all__ = ["NOT_ASKED", "NO_ADVERT", "NO_ANSWER", "RELEASED", "TOO_LARGE", "GroupSum", "WholeResult"]
+__all__ = ["NOT_ASKED", "NOT_CALLED", "NO_ADVERT", "NO_ANSWER", "RELEASED", "TOO_LARGE", "GroupSum", "WholeResult"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -29,7 +30,7 @@ class WholeResult:
     client's answer, `dropouts` why a client has none, `blamed` the clients that their own signatures convict.
     `inconsistent` names sets of opened groups whose sums contradict each other: some member of them sent different
     vectors to different groups. If `skipped` is not empty, fewer groups were complete than the agreement asks for, and
-    it says so; then no sum is opened.
+    it says so; then no sum is opened. `record` is what the round leaves behind for the evidence of the training.
 
     >>> from secagg.simulation import make_agreement, run_whole
     >>> agreement, identities = make_agreement(members=6, size=3, length=2, bound=9)
@@ -48,6 +49,7 @@ class WholeResult:
     blamed: Mapping[ClientId, str]
     inconsistent: tuple[tuple[GroupId, ...], ...] = ()
     skipped: str = ""
+    record: bytes = field(default=b"", repr=False)
 
     @property
     def answered(self) -> tuple[ClientId, ...]:

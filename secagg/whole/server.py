@@ -9,24 +9,29 @@ machine.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 
 from secagg.agreement.agreement import Agreement
 from secagg.agreement.terms import WHOLE
-from secagg.arguments import ids, instance, raw, whole
+from secagg.arguments import each, ids, instance, raw, whole
 from secagg.codec import BUFFERS, Buffer
 from secagg.crypto.keys import check_public_key, verify
 from secagg.errors import PeerError, UsageError
+from secagg.evidence.record import assemble
 from secagg.kernels.threads import thread_count
 from secagg.types import ClientId, Group, GroupId
-from secagg.whole import flat, relations, server_state, transcript
+from secagg.whole import flat, records, relations, server_state, transcript
 from secagg.whole.layout import RoundLayout, layout
 from secagg.whole.messages import AHEAD, MOST_DATA, TYPES, Advert, Answer, Hello, Release, Round, ToServer, decode
-from secagg.whole.result import NO_ADVERT, NO_ANSWER, NOT_ASKED, RELEASED, GroupSum, WholeResult
+from secagg.whole.result import NO_ADVERT, NO_ANSWER, NOT_ASKED, NOT_CALLED, RELEASED, GroupSum, WholeResult
 from secagg.whole.server_state import MOST_REASON, ServerMemory, Stage
+
+Hashes = tuple[bytes, bytes]  # of an answer, and of its vectors one after the other
+NO_HASHES: Final[Hashes] = (b"", b"")
 
 
 class Server:
@@ -34,7 +39,8 @@ class Server:
 
     `receive(sender, message)` takes one message; the application's channel has authenticated `sender`. It returns None,
     or why the message does not count. `hello(round)` asks for missing adverts, `begin(round)` gives the messages of a
-    round by client, `close()` its result. `threads` limits the cores that hashing uses.
+    round by client, `close()` its result. `present(round)` are the members that have answered `hello`, for a roll call.
+    `threads` limits the cores that hashing uses.
 
     >>> from secagg.simulation import make_agreement
     >>> from secagg.whole import Server
@@ -57,6 +63,7 @@ class Server:
             raise UsageError("this agreement has groups = 'survivors': use secagg.protocol.Server")
         self._agreement, self._memory, self._threads = agreement, memory, threads
         self._lock = threading.RLock()
+        self._records: list[bytes] = []  # of the rounds that this object has closed
         self._hashes: dict[GroupId, bytes] = {}  # of the adverts of this round's groups, once they are needed
 
     def __repr__(self) -> str:
@@ -85,6 +92,12 @@ class Server:
         """The clients that their own signatures convict, in this round or before."""
         return dict(sorted(self._memory.blamed.items()))
 
+    def present(self, round: int) -> tuple[ClientId, ...]:
+        """The members whose adverts of a round that has not begun are there: who has answered `hello`."""
+        with self._lock:
+            self._next(whole("round", round))
+            return tuple(sorted(self._memory.adverts.get(round, {})))
+
     # --- messages ------------------------------------------------------------------------------------
 
     def receive(self, sender: ClientId, message: ToServer | Buffer) -> str | None:
@@ -99,9 +112,9 @@ class Server:
                 raise PeerError(f"{type(message).__name__} is not a message to the server")
             if message.sender != sender:  # audit: whole-sender-matches-channel
                 raise PeerError(f"its message names client {message.sender}")
-            hash = self._checked_hash(message) if isinstance(message, Answer) else b""
+            hashes = self._checked_hashes(message) if isinstance(message, Answer) else NO_HASHES
             with self._lock:  # audit: whole-server-lock
-                STEPS[self.stage, type(message)](self, message, hash)
+                STEPS[self.stage, type(message)](self, message, hashes)
         except PeerError as bad:
             return self._drop(sender, str(bad))
         return None
@@ -113,7 +126,7 @@ class Server:
                 self._memory.dropouts.setdefault(client, reason[:MOST_REASON])
         return reason
 
-    def _take_advert(self, advert: Advert, _: bytes = b"") -> None:
+    def _take_advert(self, advert: Advert, _: Hashes = NO_HASHES) -> None:
         """Keep a signed advert of this round or one ahead. After a round has begun, its adverts are fixed."""
         if self.round is not None and advert.round <= self.round:
             return  # late
@@ -131,51 +144,54 @@ class Server:
         # audit: whole-server-checks-adverts
         verify(terms.identities[advert.sender], advert.signature, statement, signer=advert.sender)
 
-    def _take_release(self, release: Release, _: bytes) -> None:
+    def _take_release(self, release: Release, _: Hashes) -> None:
         """Keep a signed release. With an answer of the same round, it convicts its sender."""
         terms, memory, sender = self._agreement.terms, self._memory, release.sender
         if release.round not in terms.rounds:
             raise PeerError(f"round {release.round} is not in the agreement")
         if release.round > memory.next + AHEAD:  # audit: releases-not-far-ahead
             raise PeerError(f"its release is for round {release.round}, more than {AHEAD} rounds ahead")
-        if flat.releases_refused(self._agreement, release.round):  # audit: server-release-allowed
-            raise PeerError(flat.NO_RELEASES)
+        if refused := flat.releases_refused(self._agreement, release.round):  # audit: server-release-allowed
+            raise PeerError(refused)
         statement = transcript.release_statement(memory.fingerprint, release)
         verify(terms.identities[sender], release.signature, statement, signer=sender)  # audit: release-signed
         if self.round is None or release.round > self.round:
             memory.releases.setdefault(release.round, {})[sender] = release
         elif release.round == self.round and sender in memory.answers:
             memory.blamed[sender] = f"it signed an answer and a release of round {release.round}"
+            memory.after[sender] = records.release_record(release)
 
-    def _checked_hash(self, answer: Answer) -> bytes:
-        """The hash of an answer to this round, after every check. Empty if no round is open.
+    def _checked_hashes(self, answer: Answer) -> Hashes:
+        """The hashes of an answer to this round and of its vectors, after every check. Empty if no round is open.
 
         Hashing is done without the lock, so that answers of several clients are hashed at once.
         """
         with self._lock:
             if self.stage is not Stage.OPEN:
-                return b""
+                return NO_HASHES
             self._check_answer(answer)
         rows = transcript.row_hashes(answer.vectors, self._threads)
         hash = transcript.answer_hash(self._memory.fingerprint, answer, rows)
         identity = self._agreement.terms.identities[answer.sender]
         # audit: answer-signed
         verify(identity, answer.signature, transcript.answer_statement(hash), signer=answer.sender)
-        return hash
+        return hash, rows
 
-    def _take_answer(self, answer: Answer, hash: bytes) -> None:
+    def _take_answer(self, answer: Answer, hashes: Hashes) -> None:
         """Add each vector to the sum of its group."""
-        memory, sender = self._memory, answer.sender
+        memory, sender, (hash, rows) = self._memory, answer.sender, hashes
         if not hash:  # audit: answer-checked-in-round
             raise PeerError("its answer came before the round began")
         groups = self._check_answer(answer)  # again: another round may have begun since the hash was computed
         self._take_next(answer)
         if sender in memory.releases.get(answer.round, {}):  # audit: released-client-not-added
             memory.blamed[sender] = f"it signed an answer and a release of round {answer.round}"
+            memory.second.setdefault(sender, records.answer_record(answer, rows))
             raise PeerError("it answered a round that it had released")
         if sender in memory.answers:
             if memory.answers[sender][0] != hash:
                 memory.blamed[sender] = f"it signed two different answers for round {answer.round}"
+                memory.second.setdefault(sender, records.answer_record(answer, rows))
             return
         try:
             for group, vector in zip(groups, answer.vectors, strict=True):
@@ -189,6 +205,7 @@ class Server:
                 memory.sums.pop(group, None)
             raise
         memory.answers[sender] = (hash, answer.signature)
+        memory.kept[sender] = records.answer_record(answer, rows)
         memory.dropouts.pop(sender, None)
 
     def _check_answer(self, answer: Answer) -> tuple[GroupId, ...]:
@@ -200,6 +217,8 @@ class Server:
             raise PeerError("it answered with another context: it computed its update from other data")
         complete, mine = frozenset(memory.complete), self._layout.seats.get(sender, ())
         groups = tuple(group for group in mine if group in complete)
+        if self._agreement.terms.roll_call and sender not in memory.present:  # audit: answer-of-the-present
+            raise PeerError("it was not present when the round began")
         if not groups:
             raise PeerError(f"it has no complete group in round {round}")
         if answer.groups != groups:  # audit: answer-omits-no-group
@@ -220,7 +239,7 @@ class Server:
             self._hashes[group] = found
         return found
 
-    def _take_next(self, answer: Answer, _: bytes = b"") -> None:
+    def _take_next(self, answer: Answer, _: Hashes = NO_HASHES) -> None:
         """An answer brings adverts of later rounds; each is signed and checked by itself."""
         for advert in answer.adverts:
             if advert.sender != answer.sender:
@@ -240,11 +259,16 @@ class Server:
             message = Hello(self._memory.fingerprint, round)
             return {v: message for v in missing if v not in released}
 
-    def begin(self, round: int, *, data: bytes = b"", context: bytes = b"") -> Mapping[ClientId, Round]:
+    def begin(
+        self, round: int, *, data: bytes = b"", context: bytes = b"", present: Collection[ClientId] | None = None
+    ) -> Mapping[ClientId, Round]:
         """Begin a round with the adverts that are there, and return the message of each client with a complete group.
 
         `data` is the application's, for every client. `context` is what else the updates are computed from; clients
         must give the same. If fewer groups are complete than the agreement's least, nothing is sent.
+
+        After a roll call, `present` are the members that are summed (None: all whose adverts are there); the others
+        are left out. If they are too few for the policy, nothing is sent.
         """
         round, data, context = whole("round", round), raw("data", data), raw("context", context)
         with self._lock:
@@ -253,21 +277,41 @@ class Server:
             if len(data) > MOST_DATA:
                 raise UsageError(f"data has {len(data)} bytes, at most {MOST_DATA} are allowed")
             places, memory = self._next(round), self._memory
-            have = memory.adverts.setdefault(round, {})
+            have = memory.adverts.get(round, {})
+            called = self._called(present, have)
+            memory.adverts[round] = have
             for kept in (memory.adverts, memory.releases):
                 for old in [t for t in kept if t < round]:
                     del kept[old]
             memory.stage, memory.rounds, memory.data = Stage.OPEN, (round,), bytes(data)
             memory.next = round + 1
             memory.context = transcript.context_hash(data, context)
-            memory.answers, memory.sums, memory.spoiled, memory.dropouts = {}, {}, {}, {}
+            memory.answers, memory.sums, memory.spoiled = {}, {}, {}
+            memory.kept, memory.second, memory.after = {}, {}, {}
             self._hashes = {}
+            memory.present = called
             memory.complete = tuple(
                 group for group in sorted(places.groups) if all(v in have for v in self._members(group))
             )
+            if self._too_few:  # audit: server-present-keep-policy
+                memory.complete = ()
             released = memory.releases.get(round, {})
             memory.dropouts = {v: NO_ADVERT for v in sorted(places.seats) if v not in have and v not in released}
+            if self._agreement.terms.roll_call:
+                memory.dropouts |= {v: NOT_CALLED for v in sorted(have) if v not in called}
             return self.outbox()
+
+    def _called(self, present: Collection[ClientId] | None, have: Mapping[ClientId, Advert]) -> Group:
+        """The members that are summed after a roll call; () without one."""
+        if not self._agreement.terms.roll_call:
+            if present is not None:
+                raise UsageError("present: only for an agreement with roll_call; otherwise a group is summed whole")
+            return ()
+        chosen = ids("present", have if present is None else present)
+        absent = [client for client in chosen if client not in have]
+        if absent:
+            raise UsageError(f"present: client {min(absent)} has sent no advert of this round")
+        return tuple(sorted(set(chosen)))
 
     def _next(self, round: int) -> RoundLayout:
         if round not in self._agreement.terms.rounds:
@@ -322,13 +366,28 @@ class Server:
                 inconsistent=opening.inconsistent,
                 skipped=opening.skipped,
             )
-            memory.stage, memory.sums, memory.data, memory.complete = Stage.IDLE, {}, b"", ()
-            return result
+            asked = {group: self._members(group) for group in memory.complete}
+            record = records.round_record(memory, result, asked).to_bytes()
+            self._records.append(record)
+            memory.stage, memory.sums, memory.data, memory.complete, memory.present = Stage.IDLE, {}, b"", (), ()
+            return replace(result, record=record)
+
+    def evidence(self, signatures: Mapping[ClientId, bytes], *, earlier: Sequence[bytes] = ()) -> bytes:
+        """What an auditor can check without believing anybody (docs/evidence.md), of all rounds that are closed.
+
+        `signatures` are those of all members on the agreement. This object has the records of the rounds that it
+        closed itself; after `restore`, `earlier` are the records of the rounds before (`WholeResult.record`).
+        """
+        earlier = each("earlier", earlier, bytes)
+        with self._lock:
+            return assemble(self._agreement, signatures, [*earlier, *self._records])
 
     def _why_lost(self, group: GroupId) -> str:
         memory = self._memory
         if group in memory.spoiled:
             return memory.spoiled[group]
+        if self._too_few:
+            return f"too few members were present: {self._too_few}"
         missing = [v for v in self._members(group) if v not in memory.answers]
         reasons = dict.fromkeys(memory.releases.get(self._current, {}), RELEASED) | memory.dropouts
         told = "; ".join(f"client {v}: {reasons[v]}" for v in missing if v in reasons)
@@ -348,10 +407,16 @@ class Server:
     def _flat(self) -> bool:
         return flat.is_flat(self._layout)
 
+    @property
+    def _too_few(self) -> str:
+        """Why those present are too few, if there was a roll call and they are."""
+        terms = self._agreement.terms
+        return flat.objection(terms, self._memory.present) if terms.roll_call else ""
+
     def _members(self, group: GroupId) -> Group:
-        """The members that are summed: all of the group, or those of a flat sum that are not released."""
+        """The members that are summed: all of the group, or those of a flat sum that are present or not released."""
         released = self._memory.releases.get(self._current, {})
-        return flat.remaining(self._agreement, self._layout, group, released)
+        return flat.summed(self._agreement, self._layout, group, released, self._memory.present)
 
     # --- state in bytes ------------------------------------------------------------------------------
 
@@ -370,7 +435,7 @@ class Server:
         return server
 
 
-STEPS: Final[Mapping[tuple[Stage, type], Callable[[Server, Any, bytes], None]]] = {
+STEPS: Final[Mapping[tuple[Stage, type], Callable[[Server, Any, Hashes], None]]] = {
     # (stage, message) -> handler; begin() and close() change the stage
     (Stage.IDLE, Advert): Server._take_advert,
     (Stage.OPEN, Advert): Server._take_advert,

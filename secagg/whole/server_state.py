@@ -14,6 +14,7 @@ from secagg.agreement.agreement import Agreement
 from secagg.codec import U8, U32, U64, AscendingGroups, Blob, Fixed, Many, Matrix, Struct
 from secagg.crypto.keys import HASH_BYTES, SIGNATURE_BYTES
 from secagg.errors import SecAggError, UsageError
+from secagg.evidence.record import AnswerRecord, SignedRelease
 from secagg.types import ClientId, GroupId, Ring32
 from secagg.whole import flat
 from secagg.whole.layout import layout
@@ -36,9 +37,10 @@ class ServerMemory:
     """Everything that a server must remember between two messages.
 
     `rounds` has the round that was begun last, if any; `next` is the one that is prepared. `adverts` are by round and
-    client, of this round and later ones. `complete` are the groups of this round that were sent. `answers` are hash and
-    signature of each accepted answer; `sums` the masked sums so far; `spoiled` why groups are lost beside missing
-    answers.
+    client, of this round and later ones. `present` are the members that a roll call found. `complete` are the groups of
+    this round that were sent. `answers` are hash and signature of each accepted answer; `sums` the masked sums so far;
+    `spoiled` why groups are lost beside missing answers. For the evidence, `kept` has each accepted answer without its
+    vectors, `second` and `after` the answers and releases that convict their sender.
     """
 
     fingerprint: bytes
@@ -49,12 +51,16 @@ class ServerMemory:
     context: bytes = bytes(HASH_BYTES)
     adverts: dict[int, dict[ClientId, Advert]] = field(default_factory=dict)
     releases: dict[int, dict[ClientId, Release]] = field(default_factory=dict)
+    present: tuple[ClientId, ...] = ()
     complete: tuple[GroupId, ...] = ()
     answers: dict[ClientId, tuple[bytes, bytes]] = field(default_factory=dict)
     sums: dict[GroupId, Ring32] = field(default_factory=dict, repr=False)
     spoiled: dict[GroupId, str] = field(default_factory=dict)
     dropouts: dict[ClientId, str] = field(default_factory=dict)
     blamed: dict[ClientId, str] = field(default_factory=dict)
+    kept: dict[ClientId, AnswerRecord] = field(default_factory=dict)
+    second: dict[ClientId, AnswerRecord] = field(default_factory=dict)
+    after: dict[ClientId, SignedRelease] = field(default_factory=dict)
 
 
 _SAVED: Final = b"secagg whole server 1\n"
@@ -74,6 +80,7 @@ _MEMORY: Final = Struct(
         ("context", Fixed(HASH_BYTES)),
         ("adverts", Many(ADVERT, 2**20)),
         ("releases", Many(RELEASE, 2**20)),
+        ("present", Many(U32)),
         ("complete", _GROUPS),
         ("answers", Many(_ANSWER)),
         ("sum_ids", _GROUPS),
@@ -82,6 +89,9 @@ _MEMORY: Final = Struct(
         ("spoiled", Many(_TEXT, 2**20)),
         ("dropouts", _REASONS),
         ("blamed", _REASONS),
+        ("kept", Many(Struct.of(AnswerRecord))),
+        ("second", Many(Struct.of(AnswerRecord))),
+        ("after", Many(Struct.of(SignedRelease))),
     ),
 )
 _SAVED_FIELDS: Final = {name for name, _ in _MEMORY.fields} - {"sum_ids", "spoiled_ids"}
@@ -94,6 +104,8 @@ def save(memory: ServerMemory) -> bytes:
     values: dict[str, Any] = {name: getattr(memory, name) for name in _SAVED_FIELDS}
     for name in ("adverts", "releases"):
         values[name] = [message for messages in values[name].values() for message in messages.values()]
+    for name in ("kept", "second", "after"):
+        values[name] = list(values[name].values())
     for name in ("dropouts", "blamed"):
         values[name] = [{"id": v, "reason": reason.encode()} for v, reason in values[name].items()]
     values |= {
@@ -118,6 +130,8 @@ def restore(data: bytes, agreement: Agreement) -> ServerMemory:
             for message in values[name]:
                 kept.setdefault(message.round, {})[message.sender] = message
             values[name] = kept
+        for name in ("kept", "second", "after"):
+            values[name] = {record.sender: record for record in values[name]}
         for name in ("dropouts", "blamed"):
             values[name] = {entry["id"]: entry["reason"].decode() for entry in values[name]}
         values |= {
@@ -140,7 +154,12 @@ def restore(data: bytes, agreement: Agreement) -> ServerMemory:
 def _contradiction(memory: ServerMemory, agreement: Agreement) -> str:
     """What in the memory cannot follow from the agreement, or nothing."""
     terms = agreement.terms
-    known: list[Mapping[ClientId, object]] = [memory.answers, memory.dropouts, memory.blamed]
+    known: list[Mapping[ClientId, object]] = [
+        dict.fromkeys(memory.present),
+        memory.answers,
+        memory.dropouts,
+        memory.blamed,
+    ]
     known += [*memory.adverts.values(), *memory.releases.values()]
     if any(not terms.identities.keys() >= clients.keys() for clients in known):
         return "it names a client that is not a member"
@@ -155,12 +174,16 @@ def _contradiction(memory: ServerMemory, agreement: Agreement) -> str:
         return "it names a group that the round does not have"
     released = memory.releases.get(memory.rounds[0], {})
     for group in memory.complete:
-        members = flat.remaining(agreement, layout(agreement, memory.rounds[0]), group, released)
+        members = flat.summed(agreement, layout(agreement, memory.rounds[0]), group, released, memory.present)
         if not adverts.keys() >= set(members):
             return f"group {group} lacks an advert"
+        if terms.roll_call and (flat.objection(terms, members) or set(members) != set(memory.present)):
+            return "it has sent a roll call that breaks the policy"
         added = memory.answers.keys() & set(members)
         if bool(added) != (group in memory.sums) and group not in memory.spoiled:
             return f"group {group} has answers without a sum, or a sum without answers"
+    if memory.kept.keys() != memory.answers.keys():
+        return "it has an answer without its record, or a record without its answer"
     if any(total.shape != (terms.length,) for total in memory.sums.values()):
         return "a sum has the wrong length"
     return ""

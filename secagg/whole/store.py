@@ -11,8 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from secagg.arguments import has, instance
 from secagg.codec import Buffer
-from secagg.errors import JournalError, UsageError
+from secagg.errors import AgreementRefused, BudgetExceeded, JournalError, UsageError
+from secagg.privacy.budget import Charge
+from secagg.protocol import ledger
+from secagg.protocol.enrolment import record_agreement
 from secagg.protocol.journal import FileJournal, Journal, MemoryJournal, storage_errors, sync
 from secagg.protocol.journal import load as read_record
 from secagg.protocol.journal import store as create_record
@@ -33,14 +37,23 @@ class Store(Protocol):
         ...
 
     def keep(self, pending: Pending) -> bytes | None:
-        """Store the spool durably, then claim the slot. None, or the record that the slot already had.
+        """Pay the charge, store the spool durably, then claim the slot. None, or the record that the slot already had.
 
-        It must be atomic between processes. Raise JournalError to refuse; then nothing is sent.
+        It must be atomic between processes. Raise JournalError to refuse; then nothing is sent. `pay` raises
+        BudgetExceeded.
         """
+        ...
+
+    def spent(self) -> Charge:
+        """What all answers kept here have cost."""
         ...
 
     def load(self, name: str) -> Buffer:
         """The spool of this name; UsageError if it is not there."""
+        ...
+
+    def claim(self, slot: str, record: bytes) -> bytes | None:
+        """Claim a slot without a spool. None, or the record that the slot already had. As durable as `keep`."""
         ...
 
 
@@ -59,14 +72,21 @@ class MemoryStore:
     def look(self, slot: str) -> bytes | None:
         return read_record(self._journal, slot)
 
+    def spent(self) -> Charge:
+        return ledger.spent(self._journal)
+
+    def claim(self, slot: str, record: bytes) -> bytes | None:
+        return create_record(self._journal, slot, record)
+
     def keep(self, pending: Pending) -> bytes | None:
+        _pay(self._journal, instance("pending", pending, Pending))
         self._spools[pending.name] = b"".join(pending.parts)
         found = create_record(self._journal, pending.slot, pending.record)
         self._spools.pop(pending.obsolete if found is None else "", None)
         return found
 
     def load(self, name: str) -> Buffer:
-        if name not in self._spools:
+        if instance("name", name, str) not in self._spools:
             raise UsageError(f"no spool {name} is stored here")
         return self._spools[name]
 
@@ -80,6 +100,7 @@ class SlotStore(MemoryStore):
     """
 
     def keep(self, pending: Pending) -> bytes | None:
+        _pay(self._journal, pending)
         return create_record(self._journal, pending.slot, pending.record)
 
 
@@ -101,7 +122,14 @@ class FileStore:
     def look(self, slot: str) -> bytes | None:
         return read_record(self._journal, slot)
 
+    def spent(self) -> Charge:
+        return ledger.spent(self._journal)
+
+    def claim(self, slot: str, record: bytes) -> bytes | None:
+        return create_record(self._journal, slot, record)
+
     def keep(self, pending: Pending) -> bytes | None:
+        _pay(self._journal, pending)
         with storage_errors("store", f"store the spool {pending.name}"):
             self._write(self._path(pending.name), pending.parts)
         found = create_record(self._journal, pending.slot, pending.record)
@@ -139,13 +167,47 @@ class FileStore:
         return self._folder / f"{name}.spool"
 
 
+def _pay(journal: Journal, pending: Pending) -> None:
+    """Charge an answer with noise before it is stored. A slot that is filled was paid for when it was filled.
+
+    The charge depends on the members that the server called. If an earlier answer for this slot was paid for and never
+    stored, this one is paid for all the same, unless it costs exactly as much.
+    """
+    if pending.charge is not None and read_record(journal, pending.slot) is None:
+        ledger.pay(journal, pending.slot.encode(), pending.charge, pending.budget)  # audit: answer-paid-first
+
+
+def enrol(client: Client, store: Store) -> None:
+    """Record that a client answers under its agreement. AgreementRefused, and nothing recorded, if it must not.
+
+    A store is for one kind of data. If its client has answered under other agreements, this one must name them as its
+    predecessors: then the client was made with them, and what all of them open together keeps the policy. `respond`
+    calls this.
+
+    >>> from secagg.simulation import make_agreement
+    >>> from secagg.whole import Client, MemoryStore, enrol
+    >>> agreement, identities = make_agreement(members=3, size=3, length=3, bound=9)
+    >>> signatures = {v: agreement.sign(v, identity) for v, identity in identities.items()}
+    >>> enrol(Client(agreement, signatures, 0, identities[0]), MemoryStore())
+    """
+    instance("client", client, Client)
+    has("store", store, "a Store", "look", "claim", "keep", "load")
+    mine, terms = client.agreement.fingerprint, client.agreement.terms
+
+    def claim(slot: str, record: bytes) -> bytes | None:
+        return store.look(slot) or store.claim(slot, record)
+
+    record_agreement(mine, terms, terms.identities[client.me], claim, all_named=True)
+
+
 def respond(
     client: Client, store: Store, task: Task, update: Any, *, context: bytes = b"", out: Ring32 | None = None
 ) -> list[Buffer]:
     """Answer a task that `Client.receive` gave: mask, store, and give the bytes to send, in pieces.
 
     If the slot of the round is filled, the spool of that answer is sent again and the update is not used. After a
-    JournalError nothing was sent: repair the storage and call it again; the update is not masked a second time.
+    JournalError nothing was sent: repair the storage and call it again; the update is not masked a second time. After a
+    BudgetExceeded nothing was sent, and the masked update is forgotten.
 
     >>> from secagg.simulation import make_agreement
     >>> from secagg.whole import Client, Hello, MemoryStore, Server, respond
@@ -161,6 +223,8 @@ def respond(
     >>> server.close().sum((0, 0))
     array([3, 3, 6])
     """
+    instance("client", client, Client)
+    has("store", store, "a Store", "look", "claim", "keep", "load")
     if client.pending is None:
         waiting = client.task
         found = waiting and store.look(waiting.slot)
@@ -169,5 +233,11 @@ def respond(
         client.answer(task, update, context=context, out=out)
     pending = client.pending
     assert pending is not None
-    name = client.stored(store.keep(pending))
+    try:
+        enrol(client, store)
+        found = store.keep(pending)
+    except (AgreementRefused, BudgetExceeded):
+        client.abandon()
+        raise
+    name = client.stored(found)
     return pending.parts if name == pending.name else [store.load(name)]

@@ -46,6 +46,11 @@ def adverts_hash(fingerprint: bytes, round: int, group: GroupId, members: Iterab
     return digest(labels.GROUP_ADVERTS, fingerprint, u64(round), u32(group[0]), u32(group[1]), keys)
 
 
+def present_hash(fingerprint: bytes, round: int, members: Iterable[ClientId]) -> bytes:
+    """The hash of the members that a roll call found: label, fingerprint, round, then their ids, ascending."""
+    return digest(labels.PRESENT, fingerprint, u64(round), b"".join(map(u32, members)))
+
+
 def row_hashes(vectors: Ring32, threads: int | None = None) -> bytes:
     """SHA-256 of each row's bytes, one after the other. Long rows are hashed in parallel."""
     hashes = [b""] * len(vectors)
@@ -90,11 +95,15 @@ def slot_name(identity: bytes, fingerprint: bytes, round: int) -> str:
 
 
 def mask_infos(
-    fingerprint: bytes, round: int, context: bytes, pairs: Iterable[tuple[int, ClientId, bytes, ClientId, bytes]]
+    fingerprint: bytes,
+    round: int,
+    context: bytes,
+    pairs: Iterable[tuple[int, ClientId, bytes, ClientId, bytes]],
+    present: bytes = b"",
 ) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    """One HKDF info per (grouping, low id, low key, high id, high key)."""
-    # audit: mask-binds-agreement mask-binds-round mask-binds-context
-    opening = labels.GROUP_MASK + fingerprint + u64(round) + context
+    """One HKDF info per (grouping, low id, low key, high id, high key). `present` is the hash of a roll call."""
+    # audit: mask-binds-agreement mask-binds-round mask-binds-context mask-binds-present
+    opening = labels.GROUP_MASK + fingerprint + u64(round) + context + present
     infos = [
         # audit: mask-binds-grouping mask-binds-keys
         opening + u32(grouping) + u32(low) + low_key + u32(high) + high_key
