@@ -11,6 +11,7 @@ from secagg.protocol.client import Client
 from secagg.protocol.client_state import State
 from secagg.protocol.dealing import check_advert
 from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
+from secagg.protocol.ledger import pay, spent
 from secagg.protocol.messages import (
     Bundle,
     Consistency,
@@ -69,5 +70,7 @@ __all__ = [
     "default_colluders",
     "default_threshold",
     "encode",
+    "pay",
+    "spent",
     "unmasking_statement",
 ]

@@ -7,6 +7,8 @@ them one cache, so that each answer is computed once instead of once per client.
 from typing import Protocol
 
 from secagg.agreement.plan import Plan
+from secagg.agreement.terms import Terms
+from secagg.arguments import has, instance
 from secagg.exposure.audit import Verdict
 from secagg.types import ClientId
 
@@ -24,6 +26,8 @@ class Agreed(Protocol):
 
     @property
     def fingerprint(self) -> bytes: ...
+    @property
+    def terms(self) -> Terms: ...
     @property
     def sparse_risk(self) -> float: ...
     def cell_of(self, client: ClientId, round: int) -> int: ...
@@ -52,7 +56,8 @@ class NoCache:
     """
 
     def plan(self, agreed: Agreed, round: int, cell: int, context: bytes) -> Plan:
+        has("agreed", agreed, "an Agreement", "plan", "cell_of", "fingerprint")
         return agreed.plan(round, cell, context)
 
     def verdict(self, plan: Plan, survivors: tuple[ClientId, ...]) -> Verdict:
-        return plan.audit(survivors)
+        return instance("plan", plan, Plan).audit(survivors)

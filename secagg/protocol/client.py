@@ -12,13 +12,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from threading import RLock
 from typing import Final
 
-import numpy as np
-
-from secagg import codec, labels
+from secagg import labels
 from secagg.agreement.plan import Plan
 from secagg.arguments import MOST_ID, MOST_ROUND, drawn, raw, whole
 from secagg.codec import BUFFERS, Buffer
@@ -27,14 +25,16 @@ from secagg.crypto.keys import KEY_BYTES, AgreementKey, Identity, digest
 from secagg.crypto.segments import Update
 from secagg.errors import AlreadyUsed, JournalError, PeerError, PlanRefused, SecAggError, UsageError
 from secagg.kernels.threads import thread_count
-from secagg.protocol import client_checks, client_state, messages, transcript, wire
+from secagg.privacy.budget import Budget, Charge
+from secagg.protocol import charging, client_checks, client_state, enrolment, ledger, messages, transcript, wire
 from secagg.protocol.cache import Agreed, Cache, NoCache
-from secagg.protocol.client_state import OPENING, ClientMemory, FromApplication, Opening, State
+from secagg.protocol.client_state import ClientMemory, FromApplication, Opening, State
 from secagg.protocol.dealing import deal, open_boxes
 from secagg.protocol.giving import own_seeds_and_shares
-from secagg.protocol.journal import Journal, load, record_name, store
-from secagg.protocol.masking import masked_vectors
-from secagg.protocol.rounds import claim_round
+from secagg.protocol.journal import Journal, record_name, store
+from secagg.protocol.masking import encoded_update, masked_vectors
+from secagg.protocol.noise import NoiseSource
+from secagg.protocol.rounds import record_opening
 from secagg.protocol.wire import decode
 from secagg.types import ClientId, Entropy, Ring32, u32
 
@@ -43,8 +43,9 @@ class Client:
     """A client of one run. Call `hello()` first, then `receive()` for each message from the server.
 
     The plan follows from `agreement` and the round; the server cannot change it. `journal` stores the exclusive
-    records (`journal.py`); nothing is sent before a record is stored. `entropy` is for tests, `cache` for processes
-    that simulate many clients; `threads` limits the cores that masking uses.
+    records (`journal.py`); nothing is sent before a record is stored. `budget` bounds what all runs that share the
+    journal may cost, for agreements with noise. `entropy` is for tests, `cache` for processes that simulate many
+    clients; `threads` limits the cores that masking uses.
 
     >>> from secagg import Client, MemoryJournal
     >>> from secagg.simulation import make_agreement
@@ -62,16 +63,17 @@ class Client:
         round: int,
         journal: Journal,
         *,
+        budget: Budget | None = None,
         entropy: Entropy = os.urandom,
         cache: Cache | None = None,
         threads: int | None = None,
     ) -> None:
-        client_checks.check_application(identity, agreement, journal, entropy, cache)
+        client_checks.check_application(identity, agreement, journal, entropy, cache, budget)
         me, round, _ = whole("me", me, 0, MOST_ID), whole("round", round, 0, MOST_ROUND), thread_count(threads)
         instance, channel, mask = (drawn(entropy, size) for size in (16, KEY_BYTES, KEY_BYTES))
         mine = agreement.fingerprint
         memory = ClientMemory(me=me, round=round, agreement=mine, instance=instance, channel=channel, mask=mask)
-        self._bind(memory, identity, agreement, journal, entropy, cache, threads)
+        self._bind(memory, identity, agreement, journal, entropy, cache, threads, budget)
 
     def _bind(
         self,
@@ -82,9 +84,11 @@ class Client:
         entropy: Entropy,
         cache: Cache | None,
         threads: int | None,
+        budget: Budget | None,
     ) -> None:
         self._memory, self._identity, self._agreement, self._journal = memory, identity, agreement, journal
         self._entropy, self._cache, self._threads = entropy, cache or NoCache(), threads
+        self._budget, self._noise = budget, NoiseSource(entropy, threads)
         self._lock = RLock()
         self._plan: Plan | None = None
         derived = self._derive(b"")
@@ -121,6 +125,16 @@ class Client:
     def clipped(self) -> int:
         """How many coordinates of the update were clipped. Do not send it: it reveals the update's size."""
         return self._memory.clipped
+
+    @property
+    def spent(self) -> Charge:
+        """What all trainings that share the journal have cost, for nobody else's eyes."""
+        return ledger.spent(self._journal)
+
+    def prepare(self) -> None:
+        """Draw the noise of the update now, while nobody waits for it: its time depends on the noise."""
+        with self._lock:
+            self._noise.prepare(self._agreement.terms.encoding)
 
     def _derive(self, context: bytes) -> Plan:
         """The plan that follows from the agreement, this round and this context: nobody else has a say in it."""
@@ -167,6 +181,7 @@ class Client:
         """
         if not isinstance(message, (*_FROM_SERVER, *BUFFERS)):
             raise UsageError(f"expected bytes or a message class, got {type(message).__name__}")
+        context = raw("context", context)
         data = bytes(message) if isinstance(message, BUFFERS) else wire.encode(message)
         mark = digest(labels.ANSWERED, data)
         with self._lock:  # audit: client-one-thread-at-a-time
@@ -210,7 +225,7 @@ class Client:
         encoded = None
         if (before, type(message)) == (State.DEALT, messages.Bundle):
             self._memory.state = before  # a mistake of the application does not end the run
-            encoded = self._encode(update, out)
+            encoded = encoded_update(self.plan, self.me, update, out, self._noise)
             self._memory.state = State.FAILED
         given = FromApplication(context, encoded, out)
         step = STEPS.get((before, type(message)))
@@ -225,15 +240,6 @@ class Client:
             raise
         self._memory.state = after
         return reply
-
-    def _encode(self, update: Update | None, out: Ring32 | None) -> tuple[Ring32, int]:
-        if update is None:
-            raise UsageError("pass the update with the Bundle: receive(bundle, update=...)")
-        shape = (len(self.plan.groupings), self.plan.length)
-        if out is not None and (out.shape != shape or out.dtype != np.uint32 or not out.flags.carray):
-            raise UsageError(f"out must be writable, contiguous uint32 of shape {shape}")
-        encoded, losses = self.plan.encoding.encode(update, weight=self.plan.relative_weight(self.me))
-        return encoded, losses.clipped
 
     def _take_step(self) -> None:
         """Record this transition, so that a copy of this client cannot take it as well."""
@@ -277,11 +283,11 @@ class Client:
             raise PlanRefused(f"plan refused: the server's {what} differs from mine; compare the fingerprints")
         if plan.semi_honest_only and plan.sparse_risk(0) > self._agreement.sparse_risk:  # audit: sparse-risk
             raise PlanRefused("plan refused: its neighbourhoods are too small for the colluders that it assumes")
+        enrolment.enrol_survivors(self._journal, self._agreement, self._identity.public)  # audit: survivors-enrol
         earlier = store(self._journal, self._record_name(labels.UPDATE_RECORD), plan.hash)
         if earlier not in (None, plan.hash):  # audit: one-plan-per-update
             raise AlreadyUsed("another plan was accepted for this update; repeat the round with that plan, or lose it")
-        self._plan, self._memory.plan = plan, (plan.hash,)
-        self._memory.context = plan.context
+        self._plan, self._memory.plan, self._memory.context = plan, (plan.hash,), plan.context
         return plan
 
     def _box_keys(self, peers: Sequence[messages.KeyAdvert], ends: Sequence[tuple[ClientId, ClientId]]) -> list[bytes]:
@@ -319,6 +325,7 @@ class Client:
         own = [held for held in memory.held if held.dealer == self.me]
         memory.held = tuple(sorted((*own, *opened), key=lambda held: held.dealer))
         vectors = masked_vectors(plan, memory, members, encoded, out=given.out, threads=self._threads)
+        charging.reserve(self._agreement, self._journal, self._record_name(labels.UPDATE_RECORD), self.me, self._budget)
         statement = transcript.view_statement(plan.hash, memory.me, self._view, disputes)
         return messages.MaskedInput(memory.me, disputes, self._identity.sign(statement), vectors)
 
@@ -350,18 +357,8 @@ class Client:
         return messages.Consistency(memory.me, self._identity.sign(self._statement()))
 
     def _record(self, wanted: Opening) -> None:
-        """Store what this client agrees to open, once per update, and no earlier round than the last one."""
-        name = self._record_name(labels.OPENING_RECORD)
-        stored = load(self._journal, name)
-        if stored is None:
-            claim_round(self._journal, lambda k: self._record_name(labels.ROUND_RECORD, k), self._memory.round)
-            stored = store(self._journal, name, codec.to_bytes(OPENING, wanted))
-        if stored is None:
-            return
-        earlier: Opening = codec.from_bytes(OPENING, stored)
-        # audit: one-opening-per-update opening-never-grows
-        if replace(earlier, groups=wanted.groups) != wanted or not set(wanted.groups) <= set(earlier.groups):
-            raise AlreadyUsed("this update was opened before, in another run or for other survivors or groups")
+        rounds = partial(self._record_name, labels.ROUND_RECORD)
+        record_opening(self._journal, self._record_name(labels.OPENING_RECORD), rounds, self._memory.round, wanted)
 
     def _statement(self) -> bytes:
         return transcript.opening(self.plan, self._view, self._memory.survivors, self._memory.groups)
@@ -378,6 +375,8 @@ class Client:
         """
         plan, memory = self.plan, self._memory
         client_checks.check_endorsements(plan, self.me, memory.survivors, self._statement(), message)
+        # audit: settled-when-signed
+        charging.settle_opened(self._agreement, self._journal, self._record_name(labels.UPDATE_RECORD), plan, memory)
         unsigned = own_seeds_and_shares(plan, memory)
         signature = self._identity.sign(transcript.unmasking_statement(plan.hash, unsigned))
         return replace(unsigned, signature=signature)
@@ -416,17 +415,18 @@ class Client:
         agreement: Agreed,
         journal: Journal,
         *,
+        budget: Budget | None = None,
         entropy: Entropy = os.urandom,
         cache: Cache | None = None,
         threads: int | None = None,
     ) -> Client:
         """The client that `save` wrote, with the same identity, agreement and journal."""
-        client_checks.check_application(identity, agreement, journal, entropy, cache)
+        client_checks.check_application(identity, agreement, journal, entropy, cache, budget)
         thread_count(threads)
         client, memory = cls.__new__(cls), client_state.restore(raw("data", data))
         if memory.agreement != agreement.fingerprint:  # audit: saved-client-bound-to-agreement
             raise UsageError("this saved client belongs to another agreement")
-        client._bind(memory, identity, agreement, journal, entropy, cache, threads)
+        client._bind(memory, identity, agreement, journal, entropy, cache, threads, budget)
         if memory.plan:
             client._plan = client._derive(memory.context)
             if (client._plan.hash,) != memory.plan:  # audit: restore-checks-plan

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+from secagg.agreement.cost import check_budget
 from secagg.agreement.plan import Plan
 from secagg.arguments import function, instance
 from secagg.crypto.keys import Identity, verify
 from secagg.errors import PeerError, TooFewSurvivors, UsageError
+from secagg.privacy.budget import Budget
 from secagg.protocol import transcript
 from secagg.protocol.cache import Agreed, Cache
 from secagg.protocol.dealing import check_advert
@@ -101,13 +103,20 @@ def check_endorsements(
 
 
 def check_application(
-    identity: Identity, agreement: Agreed, journal: Journal, entropy: Entropy, cache: Cache | None
+    identity: Identity,
+    agreement: Agreed,
+    journal: Journal,
+    entropy: Entropy,
+    cache: Cache | None,
+    budget: Budget | None = None,
 ) -> None:
     """UsageError for an argument of the application that a client could only fail with later."""
     instance("identity", identity, Identity)
-    if not all(hasattr(agreement, name) for name in ("fingerprint", "cell_of", "plan")):
+    if not all(hasattr(agreement, name) for name in ("fingerprint", "terms", "cell_of", "plan")):
         raise UsageError(f"agreement: expected an Agreement, got {type(agreement).__name__}")
     check_journal(journal)
     function("entropy", entropy)
     if cache is not None and not (hasattr(cache, "plan") and hasattr(cache, "verdict")):
         raise UsageError(f"cache: expected a Cache with plan and verdict, got {type(cache).__name__}")
+    if budget is not None:
+        check_budget(agreement.terms, budget)

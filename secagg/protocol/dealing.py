@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from secagg import labels
 from secagg.agreement.plan import Plan
+from secagg.arguments import instance
 from secagg.crypto import box, hashtree, shamir
 from secagg.crypto.hashing import sha256_each
 from secagg.crypto.keys import HASH_BYTES, check_public_key, verify
@@ -22,11 +23,16 @@ def check_advert(plan: Plan, advert: KeyAdvert) -> None:
     """PeerError, naming the sender, unless a stage-0 message has good keys and its sender's signature.
 
     >>> from secagg.protocol import KeyAdvert, check_advert
-    >>> weak = KeyAdvert(7, channel=bytes(32), mask=bytes(32), signature=bytes(64))
-    >>> check_advert(..., weak)  # doctest: +ELLIPSIS
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=3, size=3, length=2, clip=1.0, groups="survivors")
+    >>> weak = KeyAdvert(2, channel=bytes(32), mask=bytes(32), signature=bytes(64))
+    >>> check_advert(agreement.plan(0, 0, b""), weak)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
-    secagg.errors.PeerError: client 7: ...
+    secagg.errors.PeerError: client 2: ...
     """
+    instance("plan", plan, Plan)
+    if instance("advert", advert, KeyAdvert).sender not in plan.identities:
+        raise PeerError(f"client {advert.sender} is not on the roster")
     try:
         check_public_key(advert.channel)  # audit: channel-key-checked
         check_public_key(advert.mask)  # audit: mask-key-checked

@@ -7,9 +7,26 @@ import numpy as np
 from secagg.agreement.plan import Plan
 from secagg.crypto.keys import KEY_BYTES, AgreementKey
 from secagg.crypto.prg import add_masks, pairwise_keys, pairwise_sign, self_key
+from secagg.crypto.segments import Update
+from secagg.errors import UsageError
 from secagg.protocol.client_state import ClientMemory
 from secagg.protocol.messages import KeyAdvert
+from secagg.protocol.noise import NoiseSource
 from secagg.types import ClientId, Ring32
+
+
+def encoded_update(
+    plan: Plan, me: ClientId, update: Update | None, out: Ring32 | None, noise: NoiseSource
+) -> tuple[Ring32, int]:
+    """The code of a client's update, with noise if the plan has it, and the number of clipped values."""
+    if update is None:
+        raise UsageError("pass the update with the Bundle: receive(bundle, update=...)")
+    shape = (len(plan.groupings), plan.length)
+    if out is not None and (out.shape != shape or out.dtype != np.uint32 or not out.flags.carray):
+        raise UsageError(f"out must be writable, contiguous uint32 of shape {shape}")
+    encoded, losses = plan.encoding.encode(update, weight=plan.relative_weight(me))
+    noise.add_to(plan.encoding, encoded)  # audit: survivors-add-noise
+    return encoded, losses.clipped
 
 
 def masked_vectors(

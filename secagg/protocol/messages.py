@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS
+from secagg.arguments import function, ids
 from secagg.codec import U32, Ascending, AscendingGroups, Blob, Fixed, Many, Matrix, Struct
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES
 from secagg.types import ClientId, GroupId, Ring32
@@ -178,8 +179,8 @@ class Outbox(Mapping[ClientId, ToClient]):
     """
 
     def __init__(self, receivers: tuple[ClientId, ...], make: Callable[[ClientId], ToClient]) -> None:
-        self._receivers = dict.fromkeys(receivers)
-        self._make = make
+        function("make", make)
+        self._receivers, self._make = dict.fromkeys(ids("receivers", receivers)), make
 
     def __getitem__(self, client: ClientId) -> ToClient:
         if client not in self._receivers:

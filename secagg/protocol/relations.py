@@ -45,11 +45,11 @@ def _projection(encoding: Segments, opened: GroupSum, weights: npt.NDArray[np.ui
     from secagg.kernels import vectors
 
     number, start = 0, 0
-    for segment, part in zip(encoding.segments, encoding.encodings, strict=True):
+    for segment, reach in zip(encoding.segments, encoding.reach(len(opened.members)), strict=True):
         stop = start + segment.length
         chunks = np.empty(-(-segment.length // _CHUNK), np.int64)
         lowest, highest = vectors.survey(opened.total[start:stop], weights[start:stop], _CHUNK, chunks)
-        if max(-int(lowest), int(highest)) > len(opened.members) * part.largest:
+        if max(-int(lowest), int(highest)) > reach:
             return None
         number, start = number + sum(map(int, chunks)), stop
     return number % PRIME

@@ -69,12 +69,9 @@ class Result:
     names only clients that evidence convicts: their own signature, their own shares, or the word of more peers than may
     collude. `disputes` are pairs (dealer, peer without a good share from it): one of the two cheats (`Suspects`).
 
-    >>> from secagg import Plan, Schedule
-    >>> from secagg.simulation import make_identities, make_roster, run
-    >>> identities = make_identities(range(4))
-    >>> plan = Plan(training_id=bytes(32), round=0, roster=make_roster(identities), length=2,
-    ...             schedule=Schedule(name="random", size=4), training_seed=bytes(32), bound=100)
-    >>> result = run(plan, {i: [i, 10 * i] for i in range(4)}, identities)
+    >>> from secagg.simulation import make_agreement, run
+    >>> agreement, identities = make_agreement(members=4, size=4, length=2, bound=100, groups="survivors")
+    >>> result = run(agreement, {i: [i, 10 * i] for i in range(4)}, identities)
     >>> result.sum(), result.mean(), result.survivors
     (array([ 6, 60]), array([ 1.5, 15. ]), (0, 1, 2, 3))
     """

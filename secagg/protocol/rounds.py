@@ -5,14 +5,31 @@ is found by doubling and halving. Two processes that sign at the same time ask f
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from secagg import codec
 from secagg.errors import AlreadyUsed
+from secagg.protocol.client_state import OPENING, Opening
 from secagg.protocol.journal import Journal, load, store
+
+
+def record_opening(journal: Journal, name: str, rounds: Callable[[int], str], round: int, wanted: Opening) -> None:
+    """Store what a client agrees to open, once per update, and no earlier round than the last one."""
+    stored = load(journal, name)
+    if stored is None:
+        claim_round(journal, rounds, round)
+        stored = store(journal, name, codec.to_bytes(OPENING, wanted))
+    if stored is None:
+        return
+    earlier: Opening = codec.from_bytes(OPENING, stored)
+    # audit: one-opening-per-update opening-never-grows
+    if replace(earlier, groups=wanted.groups) != wanted or not set(wanted.groups) <= set(earlier.groups):
+        raise AlreadyUsed("this update was opened before, in another run or for other survivors or groups")
 
 
 def claim_round(journal: Journal, name: Callable[[int], str], round: int) -> None:
     """Record that this round is opened. AlreadyUsed if a later one was; `name` gives the name of each record."""
-    count = _count(journal, name)
+    count = count_records(journal, name)
     last = load(journal, name(count - 1)) if count else None
     while last is None or round != _number(last):
         if last is not None and round < _number(last):  # audit: rounds-go-forward
@@ -22,7 +39,7 @@ def claim_round(journal: Journal, name: Callable[[int], str], round: int) -> Non
             return
 
 
-def _count(journal: Journal, name: Callable[[int], str]) -> int:
+def count_records(journal: Journal, name: Callable[[int], str]) -> int:
     """The number of records: the least k for which record k does not exist."""
     high = 1
     while load(journal, name(high - 1)) is not None:

@@ -45,10 +45,10 @@ class Server:
     clients out from the start: those that dealt bad shares in an earlier run of the same plan (`doomed_groups`).
     `threads` limits how many cores the last stage uses.
 
-    >>> from secagg import Identity, Member, Plan, Schedule, Server
-    >>> roster = tuple(Member(i, Identity.generate().public) for i in range(3))
-    >>> server = Server(Plan(training_id=bytes(32), round=0, roster=roster, length=2, clip=1.0,
-    ...                      schedule=Schedule(name="random", size=3), training_seed=bytes(32)))
+    >>> from secagg import Server
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=3, size=3, length=2, clip=1.0, groups="survivors")
+    >>> server = Server(agreement.plan(0, 0, b"model"))
     >>> server.stage.name, server.waiting_for()
     ('KEYS', (0, 1, 2))
     >>> server.receive(0, b"not a message").reason
@@ -101,8 +101,7 @@ class Server:
 
         A second message for the same stage, or one for a stage that is over, changes nothing.
         """
-        if sender not in self.plan.identities:
-            raise UsageError(f"client {sender} is not on the roster")
+        (sender,) = ids("sender", [sender], self.plan.identities)
         if not isinstance(message, (*TYPES, *BUFFERS)):
             raise UsageError(f"expected bytes or a message class, got {type(message).__name__}")
         with self._lock:  # audit: server-one-thread-at-a-time
@@ -135,8 +134,7 @@ class Server:
 
         Once its input is in the sums (stage 3 and later) it stays, and nothing happens.
         """
-        if client not in self.plan.identities:
-            raise UsageError(f"client {client} is not on the roster")
+        (client,), reason = ids("client", [client], self.plan.identities), instance("reason", reason, str)
         with self._lock:
             if self.stage > Stage.INPUTS or client in self._memory.survivors:
                 return self._memory.dropouts.get(client)

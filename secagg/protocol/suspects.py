@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from secagg.errors import UsageError
+from secagg.arguments import each, ids, instance, settle, whole
 from secagg.protocol.result import Result
 from secagg.types import ClientId
 
@@ -35,18 +35,17 @@ class Suspects:
     times: dict[ClientId, int] = field(default_factory=dict)  # how often a client was suspended
 
     def __post_init__(self) -> None:
-        if self.most < 0:
-            raise UsageError(f"most: expected the number of clients that may be suspended at a time, got {self.most}")
+        settle(self, whole, "most", least=0)
 
     def learn(self, result: Result) -> None:
         """Take what one run showed."""
-        self.blamed.update(result.blamed)
+        self.blamed.update(instance("result", result, Result).blamed)
         self.suspend(result.plan.round, result.disputes)
 
     def suspend(self, round: int, disputes: Iterable[tuple[ClientId, ClientId]]) -> None:
         """Suspend both ends of each pair of a maximal matching. A dispute with a blamed client is explained."""
-        taken = set(self.blamed)
-        for pair in sorted(set(disputes)):
+        round, taken = whole("round", round, 0), set(self.blamed)
+        for pair in sorted({ids("disputes", pair) for pair in each("disputes", disputes, tuple)}):
             if taken.intersection(pair):
                 continue
             taken.update(pair)  # audit: disputes-are-matched
@@ -59,4 +58,5 @@ class Suspects:
 
     def excluded(self, round: int) -> tuple[ClientId, ...]:
         """The clients to leave out of this round: `Server(plan, exclude=...)`."""
+        round = whole("round", round, 0)
         return tuple(sorted({*self.blamed, *(v for v, last in self.until.items() if last >= round)}))

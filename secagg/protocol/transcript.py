@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from secagg import labels
 from secagg.agreement.plan import Plan
+from secagg.arguments import instance, raw
 from secagg.codec import to_bytes
 from secagg.crypto.hashing import sha256_each
 from secagg.crypto.keys import digest
@@ -104,6 +105,8 @@ def unmasking_statement(plan_hash: bytes, message: Unmasking) -> bytes:
     >>> len(unmasking_statement(bytes(32), unsigned))
     93
     """
+    raw("plan_hash", plan_hash)
+    instance("message", message, Unmasking)
     content = digest(
         labels.UNMASKING,
         u32(len(message.own)),

@@ -10,7 +10,7 @@ from secagg.agreement.agreement import Agreement
 from secagg.agreement.origin import Ceremony, commit, commitments_hash, sign_reveal
 from secagg.agreement.plan import MOST_CLIENTS, Member
 from secagg.agreement.terms import Terms
-from secagg.arguments import MOST_ROUND, drawn, instance, keyed, whole
+from secagg.arguments import MOST_ROUND, drawn, each, instance, keyed, whole
 from secagg.crypto.keys import Identity
 from secagg.crypto.segments import Segment
 from secagg.errors import UsageError
@@ -42,7 +42,7 @@ def make_agreement(
     *,
     members: int,
     size: int,
-    length: int,
+    length: int = 0,
     clip: float | None = None,
     bound: int | None = None,
     rounds: int = 1,
@@ -53,18 +53,23 @@ def make_agreement(
     entropy: Entropy = os.urandom,
     **more: Any,
 ) -> tuple[Agreement, dict[ClientId, Identity]]:
-    """An agreement of `members` new members with one segment, for simulations and examples, and their identities.
+    """An agreement of `members` new members, for simulations and examples, and their identities.
+
+    The vector has one segment of this length, or what `statistics` declares.
 
     >>> agreement, identities = make_agreement(members=6, size=3, length=4, clip=1.0)
     >>> agreement.terms.rounds, sorted(identities)
     (range(0, 1), [0, 1, 2, 3, 4, 5])
     """
     members, rounds = whole("members", members, 2, MOST_CLIENTS), whole("rounds", rounds, 1, MOST_ROUND)
+    weights = [whole("weights, each", one) for one in each("weights", weights, object)] or [1] * members
+    if len(weights) != members:
+        raise UsageError(f"weights: expected one of each of {members} members, or none, got {len(weights)}")
     identities = make_identities(range(members), entropy)
     terms = Terms(
         name=more.pop("name", "simulation"),
-        members=tuple(Member(v, identities[v].public, weight=weights[v] if weights else 1) for v in range(members)),
-        segments=(Segment(shape=(length,), clip=clip, bound=bound),),
+        members=tuple(Member(v, identities[v].public, weight=weights[v]) for v in range(members)),
+        segments=() if more.get("statistics") else (Segment(shape=(length,), clip=clip, bound=bound),),
         schedule=Schedule(name=schedule, size=size, groupings=groupings, atom=atom),
         last_round=rounds - 1,
         **more,

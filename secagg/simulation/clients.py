@@ -189,14 +189,24 @@ _ANSWER = struct.Struct("<BIBId")  # kind, client, slot, vectors in the slot, se
 _NO_REPLY, _RAW, _MESSAGE, _USAGE_ERROR, _FAILURE = range(5)
 
 
+class SharedVectors:
+    """Memory for a few clients' vectors of this shape that a process shares with those that it forks."""
+
+    def __init__(self, shape: tuple[int, int], slots: int) -> None:
+        self._shape, self._size = shape, shape[0] * shape[1]
+        self._memory = mmap.mmap(-1, slots * 4 * self._size)
+
+    def __call__(self, slot: int) -> Ring32:
+        return np.frombuffer(self._memory, np.uint32, self._size, slot * 4 * self._size).reshape(self._shape)
+
+
 class _Worker:
     """One forked process and the parent's end of its pipe."""
 
     _SLOTS = 2  # one being filled, one being read
 
     def __init__(self, scenario: Scenario, older: Sequence[_Worker]) -> None:
-        self._shape = (len(scenario.plan.groupings), scenario.plan.length)
-        self._memory = mmap.mmap(-1, self._SLOTS * 4 * self._shape[0] * self._shape[1])
+        self._vectors = SharedVectors((len(scenario.plan.groupings), scenario.plan.length), self._SLOTS)
         self._slot = 0
         self._last: ToClient | None = None
         self._size = 0  # of the last message
@@ -210,10 +220,6 @@ class _Worker:
             finally:
                 os._exit(0)  # skip the parent's clean-up in the child
         theirs.close()
-
-    def _vectors(self, slot: int) -> Ring32:
-        size = self._shape[0] * self._shape[1]
-        return np.frombuffer(self._memory, np.uint32, size, slot * 4 * size).reshape(self._shape)
 
     def ask(self, stage: Stage, client: ClientId, message: ToClient | None) -> None:
         """Request a client's answer to a message. Take the answer before the next request."""

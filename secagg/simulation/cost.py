@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from secagg.arguments import instance, real
+from secagg.errors import UsageError
 from secagg.protocol.result import Stage
 
 _BY_STAGE = ("client_seconds", "client_clock", "server_seconds", "bytes_up", "bytes_down")
@@ -36,7 +38,11 @@ class Cost:
 
     def count(self, what: str, stage: Stage, amount: float) -> None:
         """Add an amount to one of the fields that are kept by stage."""
+        if not isinstance(what, str) or what not in _BY_STAGE:
+            raise UsageError(f"what: expected one of {', '.join(_BY_STAGE)}, got {what!r}")
         amounts = getattr(self, what)
+        stage = instance("stage", stage, Stage)
+        real("amount", amount)
         amounts[stage] = amounts.get(stage, 0) + amount
 
     def answered(self, stage: Stage, seconds: float, *, up: int, down: int) -> None:
@@ -47,7 +53,7 @@ class Cost:
 
     def add(self, other: Cost) -> None:
         """Add the cost of another run."""
-        self.clients += other.clients
+        self.clients += instance("other", other, Cost).clients
         for what in _BY_STAGE:
             for stage, amount in list(getattr(other, what).items()):
                 self.count(what, stage, amount)

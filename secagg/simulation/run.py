@@ -1,4 +1,4 @@
-"""One whole run on this machine, with the same `Client` and `Server` that a distributed application uses.
+"""One run of an agreement on this machine, with the same `Client` and `Server` that a distributed application uses.
 
 `run` handles one client after the other, so only one client's masked vectors are in memory at a time. Memory grows with
 the group sums (R * c * d), not with R * n * d. `clear` gives the same result without cryptography, bit for bit.
@@ -9,19 +9,20 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
+from secagg.agreement.agreement import Agreement
 from secagg.agreement.plan import Member, Plan
-from secagg.arguments import ids, instance, keyed, whole
+from secagg.arguments import function, ids, instance, keyed, whole
 from secagg.crypto.keys import Identity
 from secagg.errors import TooFewSurvivors, UsageError
 from secagg.protocol.client import Client
 from secagg.protocol.journal import Journal, MemoryJournal, check_journal
 from secagg.protocol.messages import ToClient
+from secagg.protocol.noise import NoiseOf, NoiseSource
 from secagg.protocol.result import BROKEN_ATOM, Dropout, GroupSum, Result, Stage
 from secagg.protocol.server import Server
 from secagg.simulation.clients import Clients, Inputs, Requests, Scenario, SharedCache, Tamper, start_clients
 from secagg.simulation.cost import Cost
 from secagg.simulation.misbehaviour import Misbehaviour
-from secagg.simulation.one_plan import OnePlan
 from secagg.types import ClientId, Entropy, GroupId, Ring32
 
 Outbox = Mapping[ClientId, ToClient | None]
@@ -51,26 +52,37 @@ def _identities(identities: Mapping[ClientId, Identity], clients: Collection[Cli
     known = keyed("identities", identities, Identity)
     missing = [client for client in clients if client not in known]
     if missing:
-        raise UsageError(f"identities: expected one of every client, got none of client {missing[0]}")
+        raise UsageError(f"identities: expected one of every member, got none of member {missing[0]}")
     return known
 
 
-def _check_inputs(plan: Plan, inputs: Inputs, drop: Drop | None) -> None:
+def _plan(agreement: Agreement, round: int | None, cell: int, context: bytes) -> Plan:
+    """The plan of a simulated run; by default of the agreement's first round."""
+    first = instance("agreement", agreement, Agreement).terms.first_round
+    return agreement.plan(first if round is None else round, cell, context)
+
+
+def _check_inputs(plan: Plan, inputs: Inputs, drop: Drop | None, left_out: Collection[ClientId]) -> None:
     if not isinstance(inputs, Mapping):
         raise UsageError(f"inputs: expected a dict of updates by client, got {type(inputs).__name__}")
-    stops = keyed("drop", drop or {}, Stage, plan.identities)
-    missing = [v for v in plan.ids if v not in inputs and stops.get(v, Stage.DONE) > Stage.INPUTS]
+    stops = keyed("drop", {} if drop is None else drop, Stage, plan.identities)
+    asked = [v for v in plan.ids if v not in left_out and stops.get(v, Stage.DONE) > Stage.INPUTS]
+    missing = [v for v in asked if v not in inputs]
     if missing:
         raise UsageError(f"inputs: expected an update of every client, got none of client {missing[0]}")
 
 
 def run(
-    plan: Plan,
+    agreement: Agreement,
     inputs: Inputs,
     identities: Mapping[ClientId, Identity],
     *,
+    round: int | None = None,
+    cell: int = 0,
+    context: bytes = b"",
     drop: Drop | None = None,
     misbehave: Mapping[ClientId, Misbehaviour] | None = None,
+    exclude: Collection[ClientId] = (),
     tamper: Mapping[ClientId, Tamper] | None = None,
     processes: int = 1,
     journal: Journal | None = None,
@@ -78,49 +90,69 @@ def run(
     on_stage: Callable[[Stage], None] | None = None,
     on_answer: Callable[[Stage, ClientId], None] | None = None,
     entropy: Callable[[ClientId], Entropy] | None = None,
+    noise: NoiseOf | None = None,
 ) -> Result:
-    """Run a plan with every client of its roster on this machine and return the server's result.
+    """Run one cell of a round with every client on this machine and return the server's result.
 
-    `inputs` maps a client to its update. A client in `drop` stops answering at that stage; one in
-    `misbehave` breaks the protocol in that way. With `processes` > 1 the clients live in forked processes; a
-    `journal` of your own must then work between processes, as FileJournal does. `cost` adds up what the run
-    costs. `on_stage` and `on_answer` report progress, in this process. If a client has dealt unusable shares and does
-    not send its vector, the run is repeated without it, before anybody signs what is opened.
+    The agreement has groups = "survivors"; clients and server derive the plan from it, the round (by default its
+    first), the cell and the context. `inputs` maps a client to its update. A client in `drop` stops answering at that
+    stage; one in `misbehave` breaks the protocol in that way; those in `exclude` are not asked (`Suspects`). With
+    `processes` > 1 the clients live in forked processes; a `journal` of your own must then work between processes, as
+    FileJournal does. `cost` adds up what the run costs. `on_stage` and `on_answer` report progress, in this process. If
+    a client has dealt unusable shares and does not send its vector, the run is repeated without it, before anybody
+    signs what is opened.
 
+    `noise` gives the source of each client's noise in a round, for simulations that are repeated (default: fresh).
     `tamper` and `entropy` are for tests: functions that replace a client's honest message and its random
     bytes. They run in the process that holds the client. Raises TooFewSurvivors if the run cannot finish.
 
-    >>> from secagg import Schedule
-    >>> identities = make_identities(range(4))
-    >>> plan = Plan(training_id=bytes(32), training_seed=bytes(32), round=0, roster=make_roster(identities),
-    ...             length=2, schedule=Schedule(name="random", size=4), bound=9)
-    >>> run(plan, {v: [v, 1] for v in range(4)}, identities, drop={3: Stage.INPUTS}).sum()
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, identities = make_agreement(members=4, size=4, length=2, bound=9, groups="survivors")
+    >>> run(agreement, {v: [v, 1] for v in range(4)}, identities, drop={3: Stage.INPUTS}).sum()
     array([3, 3])
     """
-    identities = _identities(identities, instance("plan", plan, Plan).ids)
-    _check_inputs(plan, inputs, drop)
-    misbehave = keyed("misbehave", misbehave or {}, Misbehaviour, plan.identities)
-    ids("tamper", tamper or {}, plan.identities)
-    processes = whole("processes", processes, 1)
+    plan = _plan(agreement, round, cell, context)
+    identities = _identities(identities, plan.ids)
+    left_out = frozenset(ids("exclude", exclude, plan.identities))
+    _check_inputs(plan, inputs, drop, left_out)
+    misbehave = keyed("misbehave", {} if misbehave is None else misbehave, Misbehaviour, plan.identities)
+    _check_functions(plan, tamper, on_stage, on_answer, entropy, noise)
+    processes, cost = whole("processes", processes, 1), instance("cost", Cost() if cost is None else cost, Cost)
     if journal is not None:
         check_journal(journal)
     drop = _earlier(drop, {v: Stage.INPUTS for v, kind in misbehave.items() if kind is Misbehaviour.SILENCE})
     replies = {v: partial(kind.reply, plan=plan, identity=identities[v]) for v, kind in misbehave.items()}
     if processes > 1 and isinstance(journal, MemoryJournal):
         raise UsageError("a MemoryJournal cannot be shared between processes; use a FileJournal")
-    cost = cost if cost is not None else Cost()
     cost.clients += len(plan.roster)
-    cache, agreed, records = SharedCache(), OnePlan(plan), journal or MemoryJournal()
+    cache, records = SharedCache(), journal or MemoryJournal()
     threads = 1 if processes > 1 else None
 
     def make(v: ClientId) -> Client:
         draw = entropy(v) if entropy else os.urandom
-        return Client(v, identities[v], agreed, plan.round, records, entropy=draw, cache=cache, threads=threads)
+        made = Client(v, identities[v], agreement, plan.round, records, entropy=draw, cache=cache, threads=threads)
+        if noise is not None:
+            made._noise = NoiseSource(noise(v, plan.round), threads)
+        return made
 
-    scenario, exclude = Scenario(plan, make, inputs, {**replies, **(tamper or {})}), frozenset[ClientId]()
+    scenario = Scenario(plan, make, inputs, {**replies, **(tamper or {})})
+    return _run_until_done(scenario, processes, left_out, drop, cost, on_stage, on_answer)
+
+
+def _run_until_done(
+    scenario: Scenario,
+    processes: int,
+    left_out: frozenset[ClientId],
+    drop: Drop,
+    cost: Cost,
+    on_stage: Callable[[Stage], None] | None,
+    on_answer: Callable[[Stage, ClientId], None] | None,
+) -> Result:
+    """Run all stages, and again without the dealers of unusable shares that vanished."""
+    plan = scenario.plan
     while True:
-        clients, server = start_clients(scenario, processes), Server(plan, exclude=exclude)
-        outbox: Outbox = dict.fromkeys(v for v in plan.ids if v not in exclude)
+        clients, server = start_clients(scenario, processes), Server(plan, exclude=left_out)
+        outbox: Outbox = dict.fromkeys(v for v in plan.ids if v not in left_out)
         try:
             while server.stage < Stage.DONE:
                 if on_stage is not None:
@@ -135,7 +167,15 @@ def run(
             clients.close()
         if server.stage is Stage.DONE:
             return server.result()
-        exclude = exclude.union(*doomed.values())  # repeat without the dealers of unusable shares that vanished
+        left_out = left_out.union(*doomed.values())
+
+
+def _check_functions(plan: Plan, tamper: Mapping[ClientId, Tamper] | None, *others: object) -> None:
+    for client, change in keyed("tamper", {} if tamper is None else tamper, object, plan.identities).items():
+        function(f"tamper[{client}]", change)
+    for name, other in zip(("on_stage", "on_answer", "entropy", "noise"), others, strict=True):
+        if other is not None:
+            function(name, other)
 
 
 def _run_stage(
@@ -167,27 +207,42 @@ def _run_stage(
 
 
 def clear(
-    plan: Plan, inputs: Inputs, *, drop: Drop | None = None, misbehave: Mapping[ClientId, Misbehaviour] | None = None
+    agreement: Agreement,
+    inputs: Inputs,
+    *,
+    round: int | None = None,
+    cell: int = 0,
+    context: bytes = b"",
+    drop: Drop | None = None,
+    misbehave: Mapping[ClientId, Misbehaviour] | None = None,
+    exclude: Collection[ClientId] = (),
+    noise: NoiseOf | None = None,
 ) -> Result:
-    """The sums that `run` would give, bit for bit, with the same encoding and audit but no cryptography.
+    """The sums that `run` would give with the same noise, bit for bit: the same encoding and audit, no cryptography.
 
-    A client that misbehaves counts as a dropout here, where `run` may blame it instead.
+    The same clients are blamed and in dispute, so that whoever leaves them out later gets the same sums again.
 
-    >>> from secagg import Schedule
-    >>> plan = Plan(training_id=bytes(32), training_seed=bytes(32), round=0,
-    ...             roster=make_roster(make_identities(range(4))), length=2,
-    ...             schedule=Schedule(name="random", size=4), bound=9)
-    >>> clear(plan, {v: [v, 1] for v in range(4)}, drop={3: Stage.INPUTS}).sum()
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=4, size=4, length=2, bound=9, groups="survivors")
+    >>> clear(agreement, {v: [v, 1] for v in range(4)}, drop={3: Stage.INPUTS}).sum()
     array([3, 3])
     """
-    _check_inputs(instance("plan", plan, Plan), inputs, drop)
-    misbehave = keyed("misbehave", misbehave or {}, Misbehaviour, plan.identities)
-    drop = _earlier(drop, {v: kind.unusable_from for v, kind in misbehave.items()})
+    plan = _plan(agreement, round, cell, context)
+    _check_functions(plan, None, None, None, None, noise)
+    left_out = frozenset(ids("exclude", exclude, plan.identities))
+    _check_inputs(plan, inputs, drop, left_out)
+    misbehave = keyed("misbehave", {} if misbehave is None else misbehave, Misbehaviour, plan.identities)
+    misbehave = {v: kind for v, kind in misbehave.items() if v not in left_out}
+    stops = _earlier(drop, dict.fromkeys(left_out, Stage.KEYS))
+    quiet = {v: kind for v, kind in misbehave.items() if kind.unusable_from <= Stage.INPUTS}
+    drop = _earlier(stops, {v: kind.unusable_from for v, kind in quiet.items()})
     alive, dropouts = _clear_survivors(plan, drop)
+    dropouts |= {v: Dropout(Stage.KEYS, "left out by the application") for v in left_out}
     verdict = plan.audit(alive)
     totals: dict[GroupId, Ring32] = {}
     for client in alive:
         encoded, _ = plan.encoding.encode(inputs[client], weight=plan.relative_weight(client))
+        NoiseSource(noise(client, plan.round) if noise else os.urandom, None).add_to(plan.encoding, encoded)
         for group in plan.groups_of[client]:
             if group in totals:
                 totals[group] += encoded
@@ -195,10 +250,11 @@ def clear(
                 totals[group] = encoded.copy()
     dealers = {v for v, kind in misbehave.items() if kind is Misbehaviour.BROKEN_BOXES}
     broken = {v for v in dealers if drop.get(v, Stage.DONE) in (Stage.CONSISTENCY, Stage.UNMASKING)}
-    opened = sorted(verdict.opened)
+    present, opened = frozenset(alive), sorted(verdict.opened)
+    broken |= _without_shares(plan, misbehave, drop) - dealers
     lost = {g: "a client in it vanished, its shares are useless" for g in opened if broken.intersection(plan.group(g))}
-    present = frozenset(alive)
     members = {g: tuple(v for v in plan.group(g) if v in present) for g in opened}
+    blamed, disputes = _clear_blame(plan, misbehave, stops)
     return Result(
         plan=plan,
         survivors=tuple(alive),
@@ -206,9 +262,36 @@ def clear(
         closed=verdict.closed,
         lost=lost,
         dropouts=dropouts,
-        blamed={},
+        blamed=blamed,
+        disputes=disputes,
         verdict=verdict,
     )
+
+
+def _without_shares(plan: Plan, misbehave: Mapping[ClientId, Misbehaviour], drop: Drop) -> set[ClientId]:
+    """The clients that vanished after they dealt shares, if fewer than t clients give good ones."""
+    liars = {v for v, kind in misbehave.items() if kind is Misbehaviour.WRONG_SHARES}
+    good = {v for v in plan.ids if drop.get(v, Stage.DONE) > Stage.UNMASKING} - liars
+    vanished = {v for v, stage in drop.items() if stage in (Stage.INPUTS, Stage.CONSISTENCY, Stage.UNMASKING)}
+    return {v for v in vanished if len(good.intersection(plan.peers(v))) < plan.t}
+
+
+def _clear_blame(
+    plan: Plan, misbehave: Mapping[ClientId, Misbehaviour], stops: Drop
+) -> tuple[dict[ClientId, str], tuple[tuple[ClientId, ClientId], ...]]:
+    """Who would be blamed, and who would be in dispute with whom."""
+    signed = {v for v in plan.ids if stops.get(v, Stage.DONE) > Stage.INPUTS}
+    signed -= {v for v, kind in misbehave.items() if kind.unusable_from <= Stage.INPUTS}
+    may_cheat, blamed, disputes = max(plan.assumed_colluders, plan.holders - plan.t), dict[ClientId, str](), []
+    for client, kind in sorted(misbehave.items()):
+        if client in signed and kind is Misbehaviour.BROKEN_BOXES:
+            peers = signed.intersection(plan.peers(client)) - {client}
+            disputes += [(client, peer) for peer in peers]
+            if len(peers) > may_cheat:
+                blamed[client] = f"{len(peers)} peers hold no good share from it"
+        if kind is Misbehaviour.WRONG_SHARES and stops.get(client, Stage.DONE) > Stage.UNMASKING:
+            blamed[client] = f"client {client} gave wrong shares"
+    return blamed, tuple(sorted(disputes))
 
 
 def _clear_survivors(plan: Plan, drop: Drop) -> tuple[list[ClientId], dict[ClientId, Dropout]]:

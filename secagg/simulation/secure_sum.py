@@ -1,14 +1,13 @@
 """The sum or mean of a list of vectors, with real secure aggregation, in one call."""
 
 import math
-import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from secagg.agreement.plan import Plan
+from secagg.agreement.terms import Terms
 from secagg.arguments import ids, whole
 from secagg.crypto.arrays import Array, labels_of, plain_array
 from secagg.crypto.fixedpoint import LEAST_CLIP
@@ -16,6 +15,7 @@ from secagg.crypto.segments import Segment
 from secagg.errors import TooFewSurvivors, UsageError
 from secagg.exposure import Policy, Schedule
 from secagg.protocol.result import Result, Stage
+from secagg.simulation.agree import agree_on
 from secagg.simulation.run import make_identities, make_roster, run
 
 Value = npt.ArrayLike | Mapping[str, npt.ArrayLike]
@@ -68,7 +68,7 @@ def _aggregate(
     anonymity: int,
     drop: Collection[int] | Mapping[int, Stage],
     clip: float | None,
-    **limits: int | None,
+    **limits: Any,
 ) -> Any:
     if isinstance(vectors, (str, bytes, Mapping)) or not isinstance(vectors, Iterable):
         raise UsageError(f"vectors: expected a sequence with one vector per client, got {type(vectors).__name__}")
@@ -79,21 +79,20 @@ def _aggregate(
     entries = _entries(vectors)
     segments = tuple(_segment(name, [vector[name] for vector in entries], clip) for name in entries[0])
     identities = make_identities(range(len(vectors)))
-    plan = Plan(
-        training_id=os.urandom(32),
-        round=0,
-        roster=make_roster(identities),
-        length=sum(segment.length for segment in segments),
-        schedule=Schedule(name="random", size=len(vectors)),
-        training_seed=os.urandom(32),
-        policy=Policy(anonymity=anonymity),
+    terms = Terms(
+        name="secure sum",
+        members=make_roster(identities),
         segments=segments,
+        schedule=Schedule(name="fixed", size=len(vectors)),
+        last_round=0,
+        groups="survivors",
+        policy=Policy(anonymity=anonymity),
         threshold=limits["threshold"],
         colluders=limits["colluders"],
     )
-    inputs = {place: vector if plan.encoding.named else vector[""] for place, vector in enumerate(entries)}
+    inputs = {place: vector if terms.encoding.named else vector[""] for place, vector in enumerate(entries)}
     stages = drop if isinstance(drop, Mapping) else dict.fromkeys(dropouts, Stage.INPUTS)
-    result = run(plan, inputs, identities, drop=stages)
+    result = run(agree_on(terms, identities), inputs, identities, drop=stages)
     if not result.groups:
         raise TooFewSurvivors(f"the sum stays hidden: {next(iter(result.closed.values()))}")
     return outcome(result)

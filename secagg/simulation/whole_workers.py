@@ -6,7 +6,6 @@ on with it in the next round. Messages cross as bytes, vectors through shared me
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 import time
@@ -20,7 +19,7 @@ import numpy as np
 
 from secagg.crypto import hashing, prg
 from secagg.errors import UsageError
-from secagg.simulation.clients import fork
+from secagg.simulation.clients import SharedVectors, fork
 from secagg.types import ClientId, Ring32
 from secagg.whole.messages import NO_VECTORS, Answer, Round, decode, encode
 
@@ -79,8 +78,7 @@ class _Worker:
     def __init__(
         self, requests: Requests, respond: Respond, save: Save, shape: tuple[int, int], older: Sequence[_Worker]
     ) -> None:
-        self._shape, self._messages = shape, dict(requests)
-        self._memory = mmap.mmap(-1, _SLOTS * 4 * shape[0] * shape[1])
+        self._vectors, self._messages = SharedVectors(shape, _SLOTS), dict(requests)
         self.left = len(requests)
         self.pipe, theirs = Pipe()
         self._child = fork()
@@ -92,10 +90,6 @@ class _Worker:
             finally:
                 os._exit(0)  # skip the parent's clean-up in the child
         theirs.close()
-
-    def _vectors(self, slot: int) -> Ring32:
-        size = self._shape[0] * self._shape[1]
-        return np.frombuffer(self._memory, np.uint32, size, slot * 4 * size).reshape(self._shape)
 
     def take(self) -> Answered:
         """The next answer. Its vectors stay as they are until `free` is called."""
