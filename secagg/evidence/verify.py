@@ -1,0 +1,222 @@
+"""Check evidence without believing anybody: who signed what, what could be opened, and what was.
+
+Nothing here uses the code of the server or the clients. What the agreement permits is drawn and judged again; every
+signature is verified over bytes that this module builds itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from secagg.agreement.agreement import Agreement
+from secagg.agreement.audit import audit_round, audit_training
+from secagg.agreement.terms import WHOLE
+from secagg.codec import Buffer
+from secagg.crypto.keys import verify as verify_signature
+from secagg.errors import PeerError, SecAggError, WireError
+from secagg.evidence import journals
+from secagg.evidence.record import Evidence
+from secagg.evidence.rounds import CheckedRound, check_round
+from secagg.kernels.threads import spread, thread_count
+from secagg.types import ClientId
+
+FIRST: Final = bytes(32)  # stands for the answer before the first one
+CLAIMS_NO_END: Final = (
+    "nothing shows that the evidence goes on to the end of the training: a hub can leave out its last rounds; a "
+    "client's journal shows it (--journal)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """The verdict on evidence: `problems` (none if it holds), and `notes` on what it does not show.
+
+    >>> from secagg.simulation import WholeRun, make_agreement
+    >>> agreement, identities = make_agreement(members=6, size=3, length=2, bound=9)
+    >>> run = WholeRun(agreement, identities)
+    >>> result = run.round(0, {v: [v, 1] for v in range(6)})
+    >>> report = verify(run.evidence())
+    >>> report.holds, report.rounds, report.opened, report.problems
+    (True, 1, 2, ())
+    """
+
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    fingerprint: str = ""
+    name: str = ""
+    members: int = 0
+    rounds: int = 0
+    first_round: int | None = None
+    last_round: int | None = None
+    answers: int = 0
+    opened: int = 0
+    lost: int = 0
+    anonymity: str = ""
+    leverage: float | None = None
+    memory: str = ""
+    blamed: Mapping[ClientId, str] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as JSON values."""
+        names = ("name", "fingerprint", "members", "rounds", "first_round", "last_round", "answers", "opened", "lost")
+        found: dict[str, Any] = {"holds": self.holds, **{name: getattr(self, name) for name in names}}
+        found |= {"anonymity": self.anonymity, "leverage": self.leverage, "memory": self.memory}
+        found |= {"blamed": {str(v): why for v, why in self.blamed.items()}}
+        return found | {"problems": list(self.problems), "notes": list(self.notes)}
+
+
+def verify(
+    data: Buffer,
+    *,
+    journal: Path | str | None = None,
+    earlier: Collection[Agreement] = (),
+    threads: int | None = None,
+) -> Report:
+    """The verdict on evidence. `journal` is the folder of one or more clients' records, to find what was left out.
+
+    `earlier` are the agreements that this one names as predecessors. It raises nothing for wrong evidence: the report
+    has the problems.
+
+    >>> verify(b"something else").problems
+    ('these bytes are not evidence of version 1',)
+    """
+    try:
+        evidence = Evidence.from_bytes(data)
+    except SecAggError as bad:  # also a wrong origin of the seed, and a policy that the permitted groups break
+        return Report(problems=(str(bad),))
+    if evidence.agreement.terms.groups != WHOLE:
+        return Report(
+            problems=("evidence of version 1 is of whole groups, but this agreement has groups of survivors",)
+        )
+    problems: list[str] = [*_members(evidence), *_order(evidence)]
+    notes: list[str] = []
+    checked = [check_round(evidence.agreement, record) for record in evidence.rounds]
+    for one in checked:
+        problems += one.problems
+    problems += _wrong_signatures(evidence, checked, thread_count(threads))
+    problems += _chains(checked, notes)
+    problems += _earlier(evidence.agreement, tuple(earlier), notes)
+    if journal is None:
+        notes.append(CLAIMS_NO_END)
+    else:
+        problems += journals.against(evidence.agreement, checked, Path(journal), notes)
+    return _report(evidence, checked, problems, notes)
+
+
+def _report(
+    evidence: Evidence, checked: Sequence[CheckedRound], problems: Sequence[str], notes: Sequence[str]
+) -> Report:
+    agreement, records = evidence.agreement, evidence.rounds
+    judge = audit_training if agreement.terms.policy.memory == "training" else audit_round
+    found = judge(agreement) if not agreement.terms.predecessors else audit_round(agreement)
+    if not agreement.terms.policy.enforced:
+        notes = [*notes, "the policy only reports: every sum may be opened, whatever it exposes"]
+    blamed: dict[ClientId, str] = {}
+    for one in checked:
+        blamed |= one.blamed
+    return Report(
+        problems=tuple(problems),
+        notes=tuple(notes),
+        fingerprint=agreement.fingerprint.hex(),
+        name=agreement.terms.name,
+        members=len(agreement.terms.members),
+        rounds=len(records),
+        first_round=records[0].round if records else None,
+        last_round=records[-1].round if records else None,
+        answers=sum(len(record.answers) for record in records),
+        opened=sum(len(record.opened) for record in records),
+        lost=sum(len(record.lost) for record in records),
+        anonymity=str(found.anonymity),
+        leverage=found.leverage,
+        memory=agreement.terms.policy.memory,
+        blamed=dict(sorted(blamed.items())),
+    )
+
+
+def _members(evidence: Evidence) -> Iterator[str]:
+    """Every member signed the agreement, and nobody else did."""
+    agreement = evidence.agreement
+    for member in agreement.terms.members:
+        signature = evidence.signatures.get(member.id)
+        if signature is None:  # audit: evidence-all-members-signed
+            yield f"the agreement lacks the signature of member {member.id}"
+            continue
+        try:
+            # audit: evidence-member-signatures
+            verify_signature(member.identity, signature, agreement.statement(member.id), signer=member.id)
+        except PeerError:
+            yield f"the signature of member {member.id} on the agreement is wrong"
+    for stranger in sorted(set(evidence.signatures).difference(agreement.terms.ids)):
+        yield f"the agreement is signed by client {stranger}, who is not a member"
+
+
+def _order(evidence: Evidence) -> Iterator[str]:
+    """One record per round, in order, inside the agreement."""
+    last = None
+    for record in evidence.rounds:
+        if record.round not in evidence.agreement.terms.rounds:  # audit: evidence-rounds-agreed
+            yield f"round {record.round} is not in the agreement"
+        if last is not None and record.round <= last:  # audit: evidence-rounds-in-order
+            yield f"round {record.round} follows round {last}: a round is opened once, in order"
+        last = record.round
+
+
+def _wrong_signatures(evidence: Evidence, checked: Sequence[CheckedRound], threads: int) -> list[str]:
+    """Every signature of every round, on all cores. An advert that an answer brought is in two rounds, checked once."""
+    identities = evidence.agreement.terms.identities
+    claims = [(one.round, *claim) for one in checked for claim in one.signed]
+    todo = list({(signature, statement): (round, sender, signature, statement, what)
+                 for round, sender, signature, statement, what in claims}.values())  # fmt: skip
+    wrong: list[tuple[int, str]] = []
+
+    def work(start: int, stop: int) -> None:
+        for place in range(start, stop):
+            round, sender, signature, statement, what = todo[place]
+            try:
+                # audit: evidence-signatures
+                verify_signature(identities[sender], signature, statement, signer=sender)
+            except PeerError:
+                wrong.append((place, f"round {round}: the signature of client {sender} on its {what} is wrong"))
+
+    if todo:
+        spread(work, 0, len(todo), step=512, threads=threads)
+    return [text for _, text in sorted(wrong)]
+
+
+def _chains(checked: Sequence[CheckedRound], notes: list[str]) -> Iterator[str]:
+    """Each client's answers name each other. A gap is explained by a round that has no answer of this client."""
+    last: dict[ClientId, bytes] = {}
+    unanswered: set[ClientId] = set()
+    gaps = 0
+    for one in checked:
+        for sender, (hash, previous) in one.chain.items():
+            if previous != last.get(sender, FIRST):
+                if sender not in unanswered:  # audit: evidence-answers-chained
+                    yield (
+                        f"round {one.round}: the answer of client {sender} follows an answer that is not here; a round "
+                        "was left out, or its answer replaced"
+                    )
+                gaps += 1
+            last[sender] = hash
+            unanswered.discard(sender)
+        unanswered |= one.asked.difference(one.chain)
+    if gaps:
+        notes.append(f"{gaps} answers follow an answer that did not arrive in time")
+
+
+def _earlier(agreement: Agreement, earlier: tuple[Agreement, ...], notes: list[str]) -> Iterator[str]:
+    """The exposure of earlier agreements on the same data, if they are given."""
+    if agreement.terms.predecessors and not earlier:
+        notes.append("the agreement names earlier ones on the same data, which were not given: --earlier judges them")
+    elif agreement.terms.predecessors or earlier:
+        try:
+            agreement.check(earlier)
+        except (SecAggError, WireError) as bad:
+            yield f"together with the earlier agreements: {bad}"
