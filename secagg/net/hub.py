@@ -1,0 +1,198 @@
+"""The hub: it relays and adds up what sites send, and learns the opened sums."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from secagg.agreement.agreement import Agreement
+from secagg.agreement.credentials import Credentials
+from secagg.agreement.proposal import Proposal
+from secagg.agreement.terms import WHOLE
+from secagg.arguments import function, instance, raw
+from secagg.errors import UsageError
+from secagg.net import messages, tls
+from secagg.net.desk import Desk
+from secagg.net.events import Events
+from secagg.net.events import Listener as Reporter
+from secagg.net.files import FolderLock, place
+from secagg.net.hub_survivors import SurvivorRounds
+from secagg.net.hub_whole import WholeRounds
+from secagg.net.listener import Listener, start_ops
+from secagg.net.metrics import Metrics
+from secagg.net.outcome import Outcome
+from secagg.net.settings import Settings, checked_settings, host_and_port
+from secagg.net.watch import Watch
+
+
+def check_signed(proposal: Proposal) -> Agreement:
+    """The agreement in a file, if it is complete, has a transport, and all members have signed it."""
+    problem = next(iter(instance("proposal", proposal, Proposal).problems()), None)
+    if problem is not None:  # audit: net-needs-all-signatures
+        raise UsageError(f"the agreement is not complete: {problem}")
+    if proposal.terms.transport is None:
+        raise UsageError("the agreement has no section transport; `secagg agree --collect` makes one that has")
+    return proposal.agreement
+
+
+class Hub:
+    """The server of an agreement, for as long as the `async with` lasts.
+
+    `proposal` is the signed agreement, as `read_agreement` gives it. `folder` has the hub's certificate and keeps its
+    state: a hub that was killed goes on where it was. `port` is where it listens once it runs.
+
+    >>> import asyncio
+    >>> from tempfile import mkdtemp
+    >>> from secagg.net import Hub, Site, trial
+    >>> place = mkdtemp()
+    >>> proposal = trial(place, members=3, size=3, length=2, bound=9)
+    >>> async def main():
+    ...     async with Hub(proposal, f"{place}/hub") as hub:
+    ...         async def site(me):
+    ...             async with Site(proposal, f"{place}/{me}", lambda round, data: [me, 1]) as site:
+    ...                 return await site.run()
+    ...         sites = [asyncio.create_task(site(me)) for me in range(3)]
+    ...         outcome = await hub.round()
+    ...         await hub.finish()
+    ...         return outcome.sum(), await asyncio.gather(*sites)
+    >>> asyncio.run(main())
+    (array([3, 3]), ['all rounds are done', 'all rounds are done', 'all rounds are done'])
+    """
+
+    def __init__(
+        self,
+        proposal: Proposal,
+        folder: Path | str,
+        *,
+        settings: Settings | None = None,
+        on_event: Reporter | None = None,
+    ) -> None:
+        self.agreement = check_signed(proposal)
+        terms = self.agreement.terms
+        assert terms.transport is not None
+        self._transport, self._settings = terms.transport, checked_settings(settings)
+        if on_event is not None:
+            function("on_event", on_event)
+        folder = place("folder", folder)
+        self._credentials = Credentials(folder)
+        if not terms.transport.authority and self._credentials.certificate != terms.transport.hub:
+            raise UsageError(f"{self._credentials.path} is not the hub's certificate in this agreement")
+        self.folder = folder / "hub" / self.agreement.fingerprint.hex()[:32]
+        self.metrics = Metrics()
+        self._on_event = on_event
+        self._lock: FolderLock | None = None
+        self._ops: web.AppRunner | None = None
+        self.port = 0
+        self._busy = asyncio.Lock()  # one round at a time
+
+    async def __aenter__(self) -> Hub:
+        terms, settings = self.agreement.terms, self._settings
+        self._lock = FolderLock(self.folder)
+        try:
+            self._events = Events(self.folder, "hub", self._on_event)
+            self._desk = Desk(terms.ids)
+            watch = Watch(terms, self.folder, self._desk, settings.deadlines, self._events, self.metrics)
+            kind: Any = WholeRounds if terms.groups == WHOLE else SurvivorRounds
+            self._rounds: WholeRounds | SurvivorRounds = kind(self.agreement, self.folder, watch)
+            self._listener = Listener(
+                terms, self.agreement.fingerprint, self._desk, self._rounds, settings, self.metrics, self._events
+            )
+            await self._listen()
+        except BaseException:
+            self._lock.release()
+            raise
+        return self
+
+    async def _listen(self) -> None:
+        settings, first = self._settings, urlsplit(self._transport.hubs[0])
+        host, port = host_and_port("listen", settings.listen) if settings.listen else ("", first.port or 443)
+        self.metrics.set("secagg_members", len(self.agreement.terms.members))
+        context = tls.hub_context(self._credentials.path, self._transport)
+        self.port = await self._listener.start(host, port, context)
+        if settings.ops:
+            self._ops = await start_ops(*host_and_port("ops", settings.ops), self.metrics, self._health)
+        self._events.status(state="running", port=self.port, agreement=self.agreement.fingerprint.hex())
+        self._events.tell("listening", port=self.port, unfinished=self._rounds.unfinished)
+
+    def _health(self) -> dict[str, Any]:
+        return {"status": "ok", "round": self._rounds.next_round, "present": len(self._desk.present())}
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._listener.stop()
+        if self._ops is not None:
+            await self._ops.cleanup()
+        self._events.status(state="stopped")
+        self._events.tell("stopped")
+        assert self._lock is not None
+        self._lock.release()
+
+    @property
+    def next_round(self) -> int:
+        """The round that the next call of `round` runs."""
+        return self._rounds.next_round
+
+    @property
+    def unfinished(self) -> int | None:
+        """The round that was in progress when this hub's folder was left, if any; `round` finishes it first."""
+        return self._rounds.unfinished
+
+    def since_last(self) -> float | None:
+        """Seconds since the last round in this folder ended, also under an earlier process; None before the first."""
+        ended = [path.stat().st_mtime for path in self.folder.glob("results/round-*.json")]
+        return max(0.0, time.time() - max(ended)) if ended else None
+
+    def present(self) -> set[int]:
+        """The members that are connected."""
+        return self._desk.present()
+
+    async def round(self, data: bytes = b"") -> Outcome:
+        """Run one round and return its outcome, which is also stored in the folder.
+
+        `data` goes to every site, which computes its vector from it. A round that was interrupted is finished first,
+        with its own data.
+        """
+        data = raw("data", data)
+        if len(data) > self._settings.limits.data:
+            raise UsageError(f"data: expected at most {self._settings.limits.data} bytes, got {len(data)}")
+        async with self._busy:
+            self._rounds.check_left()
+            began = time.monotonic()
+            outcome = await self._rounds.round(data)
+            outcome = replace(outcome, seconds=time.monotonic() - began)
+        self.metrics.add("secagg_rounds_total", outcome="opened" if outcome.opened else "lost")
+        for why in outcome.dropouts.values():
+            self.metrics.add("secagg_dropouts_total", reason=_class_of(why))
+        self._events.tell("round over", **outcome.to_json())
+        self._events.status(stage="idle", last=outcome.to_json(), waiting_for=[])
+        return outcome
+
+    async def finish(self, text: str = "all rounds are done", seconds: float = 5.0) -> None:
+        """Tell connected sites that there are no more rounds for now, and give them a moment to hear it."""
+        end = messages.encode(messages.End(self.agreement.fingerprint, text.encode()[:1000]))
+        there = self._desk.present()
+        for member in self.agreement.terms.ids:
+            self._desk.put(member, end)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self._desk.told(there):
+            await asyncio.sleep(0.02)
+
+
+def _class_of(reason: str) -> str:
+    """A reason without what a member's message put into it, for a metric's label."""
+    known = (
+        "it sent no advert",
+        "it did not answer in time",
+        "it released the round",
+        "left out by the application",
+        "left out of the roll call",
+    )
+    return next((one for one in known if reason.startswith(one)), "other")
