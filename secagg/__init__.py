@@ -19,6 +19,7 @@ from secagg.crypto.keys import Identity
 from secagg.errors import (
     AgreementRefused,
     AlreadyUsed,
+    BudgetExceeded,
     EntryVanished,
     JournalError,
     LossWarning,
@@ -31,6 +32,7 @@ from secagg.errors import (
     WireError,
 )
 from secagg.exposure import Policy, Schedule, Verdict, audit
+from secagg.privacy.budget import Budget
 from secagg.protocol.client import Client
 from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
 from secagg.protocol.result import Dropout, Result, Stage
@@ -42,7 +44,16 @@ __version__ = "0.1.0"
 
 __all__ = ["Agreement", "Client", "FileJournal", "Floors", "Identity", "Journal", "Member", "MemoryJournal", "Plan"]
 __all__ += ["Dropout", "Policy", "Result", "Schedule", "Server", "Stage", "Terms", "Verdict", "audit", "decode"]
-__all__ += ["AgreementRefused", "AlreadyUsed", "EntryVanished", "JournalError", "LossWarning", "NoCacheWarning"]
+__all__ += [
+    "AgreementRefused",
+    "AlreadyUsed",
+    "Budget",
+    "BudgetExceeded",
+    "EntryVanished",
+    "JournalError",
+    "LossWarning",
+    "NoCacheWarning",
+]
 __all__ += ["PeerError", "PlanRefused", "SecAggError", "TooFewSurvivors", "UsageError", "WireError"]
 __all__ += ["encode", "secure_mean", "secure_sum"]
 __all__ += ["__version__", "announce_compilation", "load_compiler", "warm_up"]

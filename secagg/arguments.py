@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Real
 from operator import index
+from os import PathLike
+from pathlib import Path
 from typing import Any, TypeVar
 
 from secagg.errors import UsageError
@@ -44,6 +46,18 @@ def real(name: str, value: object) -> float:
     except OverflowError:
         pass
     raise UsageError(f"{name}: expected a finite number, got {_shown(value)}")
+
+
+def flag(name: str, value: object) -> bool:
+    """True or False; a number is neither.
+
+    >>> flag("roll_call", 1)
+    Traceback (most recent call last):
+    secagg.errors.UsageError: roll_call: expected True or False, got 1
+    """
+    if not isinstance(value, bool):
+        raise UsageError(f"{name}: expected True or False, got {_shown(value)}")
+    return value
 
 
 def raw(name: str, value: object, size: int | None = None) -> bytes:
@@ -128,6 +142,29 @@ def function(name: str, value: Any) -> None:
     """
     if not callable(value):
         raise UsageError(f"{name}: expected a function, got {type(value).__name__}")
+
+
+def has(name: str, value: Any, what: str, *attributes: str) -> None:
+    """Something with these attributes: `what` says in words what it is.
+
+    >>> has("journal", 5, "a journal", "create", "read")
+    Traceback (most recent call last):
+    secagg.errors.UsageError: journal: expected a journal, got int
+    """
+    if isinstance(value, type) or not all(hasattr(value, attribute) for attribute in attributes):
+        raise UsageError(f"{name}: expected {what}, got {type(value).__name__}")
+
+
+def path_of(name: str, value: Any) -> Path:
+    """A path, from text or another path.
+
+    >>> path_of("folder", None)
+    Traceback (most recent call last):
+    secagg.errors.UsageError: folder: expected a path, got NoneType
+    """
+    if not isinstance(value, (str, PathLike)) or not str(value):
+        raise UsageError(f"{name}: expected a path, got {_shown(value)}")
+    return Path(value)
 
 
 def drawn(entropy: Callable[[int], bytes], count: int) -> bytes:

@@ -18,7 +18,7 @@ def warm_up() -> None:
     """
     import numpy as np
 
-    from secagg.crypto import hashing, prg, shamir
+    from secagg.crypto import hashing, noise, prg, shamir
     from secagg.crypto.fixedpoint import FixedPoint
     from secagg.exposure.audit import Policy, audit
     from secagg.exposure.schedules import Schedule
@@ -32,6 +32,7 @@ def warm_up() -> None:
         jit.load()
         prg.backend()
         hashing.has_kernel()
+        noise.discrete_gaussian(1, 1)
         shamir.combine(shamir.split(bytes(32), 2, 3))
         for dtype in (np.float32, np.float64):
             secure_sum([np.zeros(8, dtype)] * 4, clip=1.0, drop=[3])

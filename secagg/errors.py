@@ -106,6 +106,15 @@ class JournalError(SecAggError):
     """
 
 
+class BudgetExceeded(SecAggError):  # noqa: N818 - the name says what happened
+    """An answer would cost more than is left of this data holder's budget, so nothing was sent.
+
+    >>> from secagg import BudgetExceeded, PeerError
+    >>> issubclass(BudgetExceeded, PeerError)  # no peer is at fault
+    False
+    """
+
+
 class NoCacheWarning(UserWarning):
     """numba has no cache that only this user can write to, so every process compiles again: set NUMBA_CACHE_DIR."""
 

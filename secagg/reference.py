@@ -5,6 +5,9 @@ HKDF, X25519 and Ed25519 come from `cryptography`, hashes from hashlib; everythi
 no code with the rest of secagg. All clients are honest, but any client may stop at any stage. With the same randomness,
 `Client` and `Server` make the same shares, masks, masked vectors and totals.
 
+`run` takes a plan (`Agreement.plan`) and not the agreement: it judges the run. Drawing groups and auditing them is no
+part of it, and needs more than a page; the tests have a second implementation of both, from docs/protocol.md alone.
+
 The names are those of Bonawitz et al. 2017, Fig. 4: c^PK/c^SK are the channel keys, s^PK/s^SK the mask keys, b the
 self-mask seeds, and U1, U2, U3 the clients that are left after each stage. The protocol adds to that paper: R groupings
 of the clients at once with one seed each, a signed hash of every share, a commitment to every seed, the view of U2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import time
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,14 +14,14 @@ from secagg.agreement import file
 from secagg.agreement.agreement import Agreement
 from secagg.agreement.floors import Floors
 from secagg.agreement.folder import MemberFolder
-from secagg.agreement.origin import Approval, Commitment, Reveal, approve, commit, reveal
-from secagg.agreement.proposal import Part, Proposal, Signature
-from secagg.agreement.summary import summarise
+from secagg.agreement.proposal import Part, Proposal
+from secagg.agreement.successors import successor_terms
+from secagg.agreement.summary import DELTA, summarise
+from secagg.agreement.terms import Terms
+from secagg.cli.steps import Step, commit_step, grouped, reveal_step, sign_step
 from secagg.crypto.pulse import Pulse
 from secagg.errors import PeerError, UsageError
 from secagg.types import ClientId
-
-Step = Commitment | Reveal | Approval | Signature
 
 
 def add_parser(commands: _SubParsersAction[ArgumentParser]) -> None:
@@ -35,26 +34,44 @@ def add_parser(commands: _SubParsersAction[ArgumentParser]) -> None:
     one.add_argument("--sign", metavar="DIR", type=Path, help="sign the agreement, once it has its seed")
     help_add = "take in other members' commitments, reveals and signatures, or a beacon's pulse with its certificate"
     one.add_argument("--add", metavar="FILES", type=Path, nargs="+", help=help_add)
+    help_collect = (
+        "hub: collect members' keys and certificates, relay their steps, write the agreement (docs/network.md)"
+    )
+    one.add_argument("--collect", metavar="DIR", type=Path, help=help_collect)
     one.add_argument(
         "--check", action="store_true", help="check every signature; exit code 1 if one is missing or wrong"
     )
     help_earlier = "the agreements that FILE names as predecessors; what all of them open together is judged"
     parser.add_argument("--earlier", metavar="FILES", type=Path, nargs="+", default=[], help=help_earlier)
+    help_successor = "write the proposal of a successor to FILE that keeps the groups; --without says who leaves"
+    one.add_argument("--successor", metavar="FILE", type=Path, help=help_successor)
+    parser.add_argument("--without", metavar="ID", type=int, nargs="+", default=[], help="members that leave")
     help_floors = "my floors (TOML; docs/agreement.md); otherwise DIR/floors.toml, otherwise the defaults"
     parser.add_argument("--floors", metavar="FILE", type=Path, help=help_floors)
+    help_hub = "with --sign: take all steps over the hub that sent this invitation (docs/network.md)"
+    parser.add_argument("--hub", metavar="INVITATION", help=help_hub)
+    help_same = "with --hub: the fingerprint that the other members read to you; otherwise you are asked for it"
+    parser.add_argument("--fingerprint", metavar="HEX", help=help_same)
+    parser.add_argument("--listen", metavar="HOST:PORT", help="with --collect: where to listen, if not at the address")
+    help_delta = "give what noise costs as an epsilon at this delta (default: my budget's, otherwise 1e-6)"
+    parser.add_argument("--delta", metavar="NUMBER", type=float, help=help_delta)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(command=run)
 
 
 def run(options: Namespace) -> int:
     """Read the file, do one thing, say what is in the agreement and what is still missing."""
+    if options.collect or options.hub:
+        return _over_network(options)
     proposal = _read(options.file)
+    if options.successor or options.without:
+        return _successor(proposal, options)
     earlier = [_read(path).agreement for path in options.earlier]
     place: Path | None = options.commit or options.reveal or options.sign
     floors = _floors(options.floors, place)
     written: Path | None = None
     if place:
-        floors.check(proposal.terms)  # audit: floors-before-signing
+        floors.check(_judged(proposal))  # audit: floors-before-signing
         part = _step(proposal, place, options, earlier)
         proposal = proposal.add([part])
         written = _write_part(options.file, proposal, part)
@@ -63,23 +80,51 @@ def run(options: Namespace) -> int:
     if written or options.add:
         _replace(options.file, file.write(proposal))
     problems = [str(problem) for problem in proposal.problems()]
-    report = _report(proposal, earlier, problems)
-    report["below_floors"] = [why for _, why in floors.crossed(proposal.terms)]
+    report = _report(proposal, earlier, problems, _delta(options, floors))
+    report["below_floors"] = [why for _, why in floors.crossed(_judged(proposal))]
     if written and place:
         report["wrote"] = str(written)
-        known = {report["fingerprint"], *report["predecessors"]}
-        report["also_signed"] = {one: name for one, name in MemberFolder(place).signed().items() if one not in known}
+        report["also_signed"] = _also_signed(report, place)
     print(json.dumps(report, indent=2) if options.json else "\n".join(_lines(proposal, report, options)))
     below = report["below_floors"] and not options.add
     return int(bool(below or (options.check and problems)))
+
+
+def _also_signed(report: dict[str, Any], place: Path) -> dict[str, str]:
+    """Agreements that this member signed and that this one does not name: fingerprints, with their names."""
+    known = {report["fingerprint"], *report["predecessors"]}
+    return {one: name for one, name in MemberFolder(place).signed().items() if one not in known}
+
+
+def _over_network(options: Namespace) -> int:
+    """All steps over a hub, at the hub or at a member."""
+    try:
+        from secagg.cli import agree_network
+    except ModuleNotFoundError as missing:
+        raise UsageError(f"this needs {missing.name}: pip install 'share-secagg[net]'") from None
+    if options.collect:
+        return agree_network.collect(options.file, options.collect, options.listen, as_json=options.json)
+    if not options.sign:
+        raise UsageError("--hub: expected --sign DIR beside it")
+    earlier = [_read(path).agreement for path in options.earlier]
+    floors = _floors(options.floors, options.sign)
+
+    def show(proposal: Proposal) -> None:
+        report = _report(proposal, earlier, [str(problem) for problem in proposal.problems()], _delta(options, floors))
+        report["below_floors"] = [why for _, why in floors.crossed(_judged(proposal))]
+        report["also_signed"] = _also_signed(report, options.sign)
+        print(json.dumps(report) if options.json else "\n".join(_lines(proposal, report, options)), flush=True)
+
+    invitation = agree_network.Invitation.parse(options.hub)
+    return agree_network.sign(options.file, options.sign, invitation, options.fingerprint, floors, earlier, show)
 
 
 def _step(proposal: Proposal, place: Path, options: Namespace, earlier: Sequence[Agreement]) -> Step:
     folder = MemberFolder(place)
     with folder.locked():
         if options.commit:
-            return _commit(proposal, folder)
-        return _reveal(proposal, folder) if options.reveal else _sign(proposal, folder, earlier)
+            return commit_step(proposal, folder)
+        return reveal_step(proposal, folder) if options.reveal else sign_step(proposal, folder, earlier)
 
 
 def _floors(path: Path | None, place: Path | None) -> Floors:
@@ -88,36 +133,24 @@ def _floors(path: Path | None, place: Path | None) -> Floors:
     return Floors() if path is None else _named(path, lambda: file.read_floors(_text(path)))
 
 
-def _commit(proposal: Proposal, folder: MemberFolder) -> Step:
-    terms = proposal.terms
-    member = folder.member_of(terms)
-    if terms.beacon is None:
-        return commit(terms, member, folder.identity, folder.contribution(terms))
-    if time.time() * 1000 >= terms.beacon.time:  # audit: pulse-in-the-future
-        raise UsageError(
-            f"seed.time: expected a pulse that does not exist yet, got {terms.beacon.when}; name a later one, so that "
-            "nobody could fit the terms to it"
-        )
-    folder.record_seed_seen(terms)
-    return approve(terms, member, folder.identity)
-
-
-def _reveal(proposal: Proposal, folder: MemberFolder) -> Step:
-    terms = proposal.terms
-    if terms.beacon is not None:
-        raise UsageError("seed.from: these terms name a beacon; there is nothing to reveal")
-    member, contribution = folder.member_of(terms), folder.stored_contribution(terms)
-    made = reveal(terms, member, folder.identity, contribution, proposal.in_order("commitments"))
-    folder.record_seed_seen(terms)
-    return made
-
-
-def _sign(proposal: Proposal, folder: MemberFolder, earlier: Sequence[Agreement]) -> Step:
-    agreement = proposal.agreement
-    agreement.check(earlier)  # audit: successor-checked-before-signing
-    member = folder.member_of(proposal.terms)
-    folder.record_signed(proposal.terms, agreement.fingerprint)
-    return Signature(member, agreement.sign(member, folder.identity))
+def _successor(proposal: Proposal, options: Namespace) -> int:
+    """Write the proposal of a successor, and say who leaves."""
+    place: Path | None = options.successor
+    if place is None or not options.without:
+        raise UsageError("expected both --successor FILE and --without ID ..., the members that leave")
+    if place.exists():
+        raise UsageError(f"{place} exists; choose another name: it becomes the name of the successor")
+    terms = successor_terms(proposal.agreement, options.without, name=place.stem)
+    assert terms.keep is not None
+    _replace(place, file.write(Proposal(terms=terms)))
+    left = sorted(set(proposal.terms.ids) - set(terms.ids))
+    if options.json:
+        print(json.dumps({"wrote": str(place), "leave": left, "members": len(terms.members)}, indent=2))
+    else:
+        print(f"{len(left)} members leave together: {', '.join(map(proposal.who, left))}")
+        print(f"Written: {place}, with {len(terms.members)} members in the groups of before.")
+        print(f"Commit, reveal and sign it as a new agreement, with --earlier {options.file}")
+    return 0
 
 
 def _parts(paths: Iterable[Path], proposal: Proposal) -> list[Part]:
@@ -146,10 +179,18 @@ def _parts(paths: Iterable[Path], proposal: Proposal) -> list[Part]:
     return found
 
 
-def _report(proposal: Proposal, earlier: Sequence[Agreement], problems: list[str]) -> dict[str, Any]:
+def _delta(options: Namespace, floors: Floors) -> float:
+    if options.delta is not None:
+        if not 0 < options.delta < 1:
+            raise UsageError(f"--delta: expected a number between 0 and 1, got {options.delta:g}")
+        return float(options.delta)
+    return floors.budget.delta if floors.budget else DELTA
+
+
+def _report(proposal: Proposal, earlier: Sequence[Agreement], problems: list[str], delta: float) -> dict[str, Any]:
     terms, fingerprint = proposal.terms, _fingerprint(proposal)
     return {
-        **summarise(proposal.agreement if fingerprint else terms, earlier).to_json(),
+        **summarise(proposal.agreement if fingerprint else terms, earlier, delta).to_json(),
         "terms": terms.hash.hex(),
         "fingerprint": fingerprint,
         "predecessors": [one.hex() for one in terms.predecessors],
@@ -157,6 +198,11 @@ def _report(proposal: Proposal, earlier: Sequence[Agreement], problems: list[str
         "complete": not problems,
         "problems": problems,
     }
+
+
+def _judged(proposal: Proposal) -> Agreement | Terms:
+    """The agreement, or its terms as long as it has no seed."""
+    return proposal.agreement if _fingerprint(proposal) else proposal.terms
 
 
 def _fingerprint(proposal: Proposal) -> str | None:
@@ -193,11 +239,6 @@ def _lines(proposal: Proposal, report: dict[str, Any], options: Namespace) -> It
     yield from (f"  {problem}" for problem in shown)
     if len(shown) < len(problems):
         yield f"  and {len(problems) - len(shown)} more (--check lists all)"
-
-
-def grouped(digits: str) -> str:
-    """A fingerprint in groups of 4 characters, as people read it to each other."""
-    return " ".join(digits[start : start + 4] for start in range(0, len(digits), 4))
 
 
 def _write_part(path: Path, proposal: Proposal, part: Step) -> Path:

@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg.agreement.plan import MOST_CLIENTS, Plan
+from secagg.agreement.plan import MOST_CLIENTS
 from secagg.arguments import whole
 from secagg.compilation import announce_compilation
 from secagg.crypto import prg
 from secagg.errors import UsageError
-from secagg.exposure.schedules import Schedule
 from secagg.kernels.threads import cores
 from secagg.protocol.result import Result, Stage
-from secagg.simulation import Cost, clear, make_identities, make_roster, run
+from secagg.simulation import Cost, clear, make_agreement, run
 
 DROP_STAGES = {stage.name.lower(): stage for stage in list(Stage)[:5]}
 
@@ -63,20 +62,12 @@ def demonstrate(options: Namespace) -> Demo:
     n, length = whole("--clients", options.clients, 2, MOST_CLIENTS), options.length
     if not 0 <= options.drop <= n:
         raise UsageError(f"--drop {options.drop} must be from 0 to the number of clients, {n}")
-    identities = make_identities(range(n))
-    plan = Plan(
-        training_id=bytes(32),
-        round=0,
-        roster=make_roster(identities),
-        length=length,
-        schedule=Schedule(name="random", size=n),
-        training_seed=shake_256(b"demo %d" % options.seed).digest(32),
-        threshold=options.threshold,
-        clip=1.0,
+    agreement, identities = make_agreement(
+        members=n, size=n, length=length, clip=1.0, groups="survivors", threshold=options.threshold
     )
-    order = sorted(plan.ids, key=lambda v: shake_256(b"drop %d %d" % (options.seed, v)).digest(8))
+    order = sorted(identities, key=lambda v: shake_256(b"drop %d %d" % (options.seed, v)).digest(8))
     drop = dict.fromkeys(order[: options.drop], DROP_STAGES[options.drop_at])
-    vectors = {v: _vector(options.seed, v, length) for v in plan.ids}
+    vectors = {v: _vector(options.seed, v, length) for v in identities}
     cost, live = Cost(), sys.stderr.isatty() and not options.json
 
     def show(text: str) -> None:
@@ -89,10 +80,10 @@ def demonstrate(options: Namespace) -> Demo:
     with announce_compilation(lambda name: print(f"compiling {name} (only once on this machine)", file=sys.stderr)):
         prg.backend()
         start = time.perf_counter()
-        result = run(plan, vectors, identities, drop=drop, processes=cores(), cost=cost, on_stage=on_stage)
+        result = run(agreement, vectors, identities, drop=drop, processes=cores(), cost=cost, on_stage=on_stage)
         seconds = time.perf_counter() - start
     show("")
-    expected = clear(plan, vectors, drop=drop)
+    expected = clear(agreement, vectors, drop=drop)
     exact = set(result.groups) == set(expected.groups) and all(
         np.array_equal(opened.total, expected.groups[row].total) for row, opened in result.groups.items()
     )

@@ -1,9 +1,10 @@
-"""The `secagg identity` command: a member's Ed25519 identity, made once and shown again."""
+"""The `secagg identity` command: a member's Ed25519 identity and its certificate, made once and shown again."""
 
 import json
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from pathlib import Path
 
+from secagg.agreement.credentials import TLS, Credentials
 from secagg.agreement.folder import IDENTITY, MemberFolder
 
 
@@ -19,10 +20,12 @@ def run(options: Namespace) -> int:
     """Print the line that an agreement file needs."""
     new = not (options.folder / IDENTITY).exists()
     folder = MemberFolder.create(options.folder)
+    certificate = Credentials.create(options.folder).certificate
     if options.json:
-        print(json.dumps({"identity": folder.identity.public.hex(), "new": new}))
+        print(json.dumps({"identity": folder.identity.public.hex(), "certificate": certificate.hex(), "new": new}))
         return 0
     print(f'identity = "{folder.identity.public.hex()}"')
     if new:
-        print(f"# made in {folder.path / IDENTITY}: keep it secret, back it up, never restore an older copy of DIR")
+        print(f"# made in {folder.path / IDENTITY}, with {TLS} for connections: keep both secret, back them up,")
+        print("# never restore an older copy of DIR")
     return 0

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 import secagg
-from secagg.cli import agree, demo, exposure, identity
+from secagg.cli import agree, demo, exposure, identity, service, statistics, verify
 from secagg.errors import SecAggError
 
 
@@ -26,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     exposure.add_parser(commands)
     identity.add_parser(commands)
     agree.add_parser(commands)
+    verify.add_parser(commands)
+    statistics.add_parser(commands)
+    service.add_parsers(commands)
     options = parser.parse_args(arguments)
     try:
         return int(options.command(options))

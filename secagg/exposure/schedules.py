@@ -20,7 +20,7 @@ import struct
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count, pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from secagg import labels
 from secagg.arguments import MOST_ID, MOST_ROUND, each, ids, raw, settle, whole
@@ -131,7 +131,7 @@ class Schedule:
             return self._cross(self.columns(roster, training_seed, round, sample))
         if self.name == "fixed":
             drawn = self._regroup(self._units(roster, training_seed, round), training_seed, _WHOLE_TRAINING)
-            return drawn if sample is None else _sampled(drawn, training_seed, round, sample)
+            return drawn if sample is None else self.sampled(drawn, training_seed, round, sample)
         return self._regroup(self._units(roster, training_seed, round, sample), training_seed, round)
 
     def draw_cells(
@@ -151,6 +151,7 @@ class Schedule:
         >>> [cell.clients for cell in schedule.draw_cells(range(8), bytes(32), round=3, sizes=(4, 4))]
         [(1, 2, 4, 7), (0, 3, 5, 6)]
         """
+        sizes = tuple(whole("sizes, each", size, 1) for size in each("sizes", sizes, object))
         if len(sizes) == 1:
             where = roster, training_seed, round, sample
             return (Drawn(self.draw(*where), self.atoms(*where), self.columns(*where)),)
@@ -238,15 +239,45 @@ class Schedule:
     ) -> tuple[Group, ...]:
         """The clients that take part, one by one or in atoms. Atoms are drawn without the round: they never change."""
         roster = check_roster(roster)
-        clients = len(roster) if sample is None else min(whole("sample", sample, 0), len(roster))
-        wanted = self.groups(clients) * self.size // (self.atom or 1)
         units = self.all_atoms(roster, training_seed) if self.atom else _cut(roster, 1)
-        when = _WHOLE_TRAINING if self.name == "fixed" else round
+        return self._lot(units, len(roster), training_seed, _WHOLE_TRAINING if self.name == "fixed" else round, sample)
+
+    def _lot(
+        self, units: Sequence[Group], clients: int, training_seed: bytes, when: int | None, sample: int | None
+    ) -> tuple[Group, ...]:
+        clients = clients if sample is None else min(whole("sample", sample, 0), clients)
+        wanted = self.groups(clients) * self.size // (self.atom or 1)
         return tuple(sorted(shuffled(units, training_seed, when, b"lot")[:wanted]))
+
+    def sampled_atoms(
+        self, atoms: Sequence[Group], training_seed: bytes, round: int, sample: int | None = None
+    ) -> tuple[Group, ...]:
+        """The atoms that take part in a round, of atoms that were drawn before."""
+        atoms = _groups("atoms", atoms)
+        return self._lot(atoms, len(atoms) * self.atom, training_seed, round, sample)
+
+    def regrouped(self, atoms: Sequence[Group], training_seed: bytes, round: int) -> tuple[Grouping, ...]:
+        """The groupings of a round, of atoms that were drawn before."""
+        return self._regroup(_groups("atoms", atoms), training_seed, round)
+
+    def sampled(
+        self, groupings: Sequence[Grouping], training_seed: bytes, round: int, sample: int
+    ) -> tuple[Grouping, ...]:
+        """The groups of at most `sample` clients. Groups that share a client, directly or not, are drawn together."""
+        parts = components(groupings)
+        groupings = tuple(_groups("groupings", grouping) for grouping in groupings)
+        left, chosen = whole("sample", sample, 0), set[ClientId]()
+        for part in shuffled(parts, training_seed, round, b"sample"):
+            if len(part) <= left:
+                left -= len(part)
+                chosen.update(part)
+        return tuple(tuple(group for group in grouping if group[0] in chosen) for grouping in groupings)
 
     def all_atoms(self, roster: Sequence[ClientId], training_seed: bytes) -> tuple[Group, ...]:
         """The atoms of the whole training, also those that no round has drawn yet."""
-        order = shuffled(roster, training_seed, _WHOLE_TRAINING, b"atoms")
+        if not self.atom:
+            raise UsageError(f"the schedule {self.name!r} has no atoms; use 'atoms'")
+        order = shuffled(check_roster(roster), training_seed, _WHOLE_TRAINING, b"atoms")
         return _cut(order[: len(order) // self.atom * self.atom], self.atom)
 
 
@@ -313,17 +344,6 @@ def shuffled(
     return order
 
 
-def _sampled(groupings: Sequence[Grouping], training_seed: bytes, round: int, sample: int) -> tuple[Grouping, ...]:
-    """The groups of at most `sample` clients. Groups that share a client, directly or not, are drawn together."""
-    parts = components(groupings)
-    left, chosen = whole("sample", sample, 0), set[ClientId]()
-    for part in shuffled(parts, training_seed, round, b"sample"):
-        if len(part) <= left:
-            left -= len(part)
-            chosen.update(part)
-    return tuple(tuple(group for group in grouping if group[0] in chosen) for grouping in groupings)
-
-
 def components(groupings: Sequence[Grouping]) -> tuple[Group, ...]:
     """The clients, divided so that clients of one group are together: the smallest such sets, in order.
 
@@ -338,13 +358,21 @@ def components(groupings: Sequence[Grouping]) -> tuple[Group, ...]:
             client = above[client]
         return client
 
-    for group in chain.from_iterable(groupings):
+    for group in chain.from_iterable(_groups("groupings", one) for one in each("groupings", groupings, object)):
         for client in group:
             above[top(client)] = top(group[0])
     parts: dict[ClientId, list[ClientId]] = {}
     for client in sorted(above):
         parts.setdefault(top(client), []).append(client)
     return tuple(sorted(map(tuple, parts.values())))
+
+
+def _groups(name: str, groups: Any) -> tuple[Group, ...]:
+    """Groups of clients, each with one at least."""
+    found = tuple(ids(name, group) for group in each(name, groups, object))
+    if not all(found):
+        raise UsageError(f"{name}: expected groups with clients, got an empty one")
+    return found
 
 
 def _cut(order: Sequence[ClientId], size: int) -> Grouping:
