@@ -13,7 +13,7 @@ The package depends on numpy and numba. It does not import torch, `secagg` or `f
 
 from robust import tolerance  # noqa: I001
 from robust.aggregators import (
-    bulyan, caf, centered_clipping, geometric_median, krum, mda, meamed, mean, median, monna,
+    bulyan, caf, centered_clipping, dnc, geometric_median, krum, mda, meamed, mean, median, monna,
     multi_krum, norm_bounded_mean, smea, trimmed_mean,
 )  # fmt: skip
 from robust.attacks import (
@@ -25,19 +25,19 @@ from robust.kernels.jit import on_compile
 from robust.kernels.threads import set_threads
 from robust.parameters import Parameter, Registry, UnknownNameError
 from robust.pre_aggregators import arc, bucketing, clipping, nnm
-from robust.rows import Outcome, Rows, Weights
+from robust.rows import Outcome, Rows, RowsError, Weights
 from robust.rule import (
     AGGREGATORS, PRE_AGGREGATORS, Aggregate, Aggregator, Mixed, PreAggregator, Prepared, aggregate,
     aggregator, pre_aggregator,
 )  # fmt: skip
-from robust.zeno import zeno, zeno_plus_plus
+from robust.zeno import fltrust, zeno, zeno_plus_plus
 
 __all__ = [
     "AGGREGATORS", "ATTACKS", "PRE_AGGREGATORS", "Aggregate", "Aggregator", "Attack",
     "AttackInput", "Indices", "Matrix", "Mixed", "Outcome", "Parameter", "PreAggregator",
-    "Prepared", "Registry", "Rows", "UnknownNameError", "Vector", "Weights", "a_little_is_enough",
+    "Prepared", "Registry", "Rows", "RowsError", "UnknownNameError", "Vector", "Weights", "a_little_is_enough",
     "aggregate", "aggregator", "arc", "attack", "bucketing", "bulyan", "caf", "centered_clipping",
-    "clipping", "fall_of_empires", "gaussian", "geometric_median", "krum", "label_flip", "mda",
+    "clipping", "dnc", "fall_of_empires", "fltrust", "gaussian", "geometric_median", "krum", "label_flip", "mda",
     "meamed", "mean", "median", "mimic", "min_max", "min_sum", "monna", "multi_krum", "nnm",
     "non_finite", "norm_bounded_mean", "on_compile", "pre_aggregator", "set_threads", "sign_flip",
     "smea", "tolerance", "trimmed_mean", "zeno", "zeno_plus_plus", "zero",

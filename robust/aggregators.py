@@ -315,10 +315,11 @@ def caf(rows: Rows, *, f: int) -> Outcome:
     """Covariance-bound agnostic filter: the weighted mean whose largest variance in any direction is least.
 
     sum_i c_i x_i / sum_i c_i for the c of least largest eigenvalue among those visited: from c_i = 1,
-    c_i <- c_i (1 - t_i / max_j t_j) while sum_i c_i > n - 2f, where t_i = <x_i - mean_c, v>^2 along the
-    eigenvector v of that eigenvalue of the covariance under c.
+    c_i <- c_i (1 - t_i / max_{j: c_j > 0} t_j) while sum_i c_i > n - 2f, where t_i = <x_i - mean_c, v>^2 along
+    the eigenvector v of that eigenvalue of the covariance under c.
     Allouah, Guerraoui and Stephan 2025, Algorithm 2; see `geometry.caf_weights`. Withstands f bad rows, a
-    minority. v is exact, not one step of a random power iteration, so the result is deterministic.
+    minority. v is exact, not one step of a random power iteration, so the result is deterministic; ties do not
+    depend on the order of the rows.
 
     >>> import robust
     >>> robust.caf([[2], [2], [2], [900]], f=1)
@@ -394,6 +395,35 @@ def norm_bounded_mean(rows: Rows, *, bound: float | None = None) -> Outcome:
     norms = np.sqrt(rows.squared_norms())
     limit = float(np.median(norms)) if bound is None else bound
     return rows.weigh(clipping_factors(norms, limit) / len(rows))
+
+
+def _check_dnc(n: int, *, f: int, rng: np.random.Generator, rounds: int = 5, sampled: int = 10_000) -> None:
+    _check_steps(rounds)
+    if sampled < 1:
+        raise ValueError(f"at least one coordinate is needed, got sampled={sampled}")
+
+
+@aggregator(paper="Shejwalkar et al. 2021", needs="n > 2f", withstands=_minority, refuse=_check_dnc)
+def dnc(rows: Rows, *, f: int, rng: np.random.Generator, rounds: int = 5, sampled: int = 10_000) -> Outcome:
+    """Divide and conquer: the mean of the rows that never stand out along the direction of largest variance.
+
+    argmax_i <x_i - mean, v>^2 is marked and set aside f times, v the top right singular vector of what is left, on
+    `sampled` coordinates that rng draws; after `rounds` such draws, the mean of the rows without a mark.
+    Shejwalkar and Houmansadr 2021 (NDSS), Algorithm 2, with niters = `rounds` and b = `sampled`. They set all f rows
+    aside at once; then a bad row hides behind a larger one in another direction, so v is found again after each row.
+    Withstands f bad rows, a minority, that differ from the honest rows in a sampled coordinate. If every row has a
+    mark, those with the fewest count. Of rows with the same score, the first is marked.
+
+    >>> import numpy as np, robust
+    >>> robust.dnc([[1, 2], [2, 1], [1, 1], [2, 2], [90, 90]], f=1, rng=np.random.default_rng(0))
+    array([1.5, 1.5], dtype=float32)
+    """
+    rows.squared_norms()  # detects rows that are not finite before the generator is used
+    marks = np.zeros(len(rows), dtype=np.int64)
+    for _ in range(rounds if f else 0):
+        chosen = np.sort(rng.permutation(rows.width)[:sampled])
+        marks[geometry.stand_out(rows.columns(chosen).astype(np.float64), f)] += 1
+    return rows.average(np.flatnonzero(marks == marks.min()))
 
 
 def _least(scores: Weights, count: int) -> Indices:

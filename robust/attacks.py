@@ -104,7 +104,11 @@ class Attack:
         theirs = None if own is None or not byzantine else as_matrix(own)
         if theirs is not None and theirs.shape != (byzantine, seen.shape[1]):
             raise ValueError(f"own must have shape {(byzantine, seen.shape[1])}, got {theirs.shape}")
-        return self._function(AttackInput(seen, byzantine, theirs, rng), **options)
+        made = np.asarray(self._function(AttackInput(seen, byzantine, theirs, rng), **options))
+        if made.shape != (byzantine, seen.shape[1]) or made.dtype.kind not in "fiu":
+            wanted = f"a matrix of {byzantine} x {seen.shape[1]} real numbers, one row per Byzantine client"
+            raise TypeError(f"attack {self.name} must return {wanted}; got shape {made.shape} of {made.dtype}")
+        return made.astype(np.float32, copy=False)
 
 
 def attack(function: Callable[..., Matrix]) -> Attack:
@@ -246,8 +250,9 @@ def min_max(given: AttackInput, *, direction: Direction = "std", knows: Knows = 
     """mean + gamma p, with the largest gamma that keeps it within the largest distance between honest rows.
 
     max_i |mean + gamma p - x_i| = max_{i, j} |x_i - x_j|.
-    Shejwalkar and Houmansadr 2021; -p is the standard deviation, the unit mean, or the sign of the mean. The
-    squared distance to a row is a parabola in gamma, so the largest gamma is the least of the roots.
+    Shejwalkar and Houmansadr 2021; -p is the standard deviation, the unit mean, or the sign of the mean (0 for a mean
+    that is 0 but for rounding). The squared distance to a row is a parabola in gamma, so the largest gamma is the
+    least of the roots.
 
     >>> import robust
     >>> robust.min_max([[0, 0], [2, 0]], 1)
@@ -344,9 +349,17 @@ def _push(rows: Rows, mean: Doubles, direction: str) -> Doubles:
     if direction == "std":
         return -_deviation(rows, mean)
     if direction == "sign":
-        return -np.sign(mean)
+        return -np.where(np.abs(mean) > _rounding(rows), np.sign(mean), 0.0)
     length = float(np.linalg.norm(mean))
     return -mean / length if length else -mean
+
+
+def _rounding(rows: Rows) -> Doubles:
+    """How far from zero rounding to float32 alone can move the mean of every coordinate: its sign then says nothing."""
+    total = np.zeros(rows.width)
+    for i in range(len(rows)):
+        total += np.abs(rows.row(i))
+    return total / len(rows) * float(np.finfo(np.float32).eps)
 
 
 def _parabolas(rows: Rows, mean: Doubles, push: Doubles) -> tuple[float, Doubles, Doubles]:

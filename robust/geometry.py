@@ -15,6 +15,7 @@ from robust.kernels import Indices
 from robust.rows import Weights
 
 Square = NDArray[np.float64]
+TIE = 1e-9  # numbers closer than this, relative to them, are equal but for rounding
 
 
 def krum_scores(squared: Square, f: int) -> Weights:
@@ -85,26 +86,46 @@ def caf_weights(squared: Square, f: int) -> Weights:
     """Weights of the covariance-bound agnostic filter (Allouah, Guerraoui and Stephan 2025, Algorithm 2).
 
     Start with c = 1. While sum c > n - 2f, find the direction v of largest variance under weights c. Lower
-    each c_i in proportion to its squared projection on v, so that the row with the largest projection gets
-    weight 0. Of all weights visited, return those whose largest variance is least. The Gram matrix replaces
-    the covariance, so v comes from an exact n by n eigenproblem.
+    each c_i in proportion to its squared projection on v, so that the row of positive weight with the largest
+    projection gets weight 0. Of all weights visited, return those whose largest variance is least. The Gram matrix
+    replaces the covariance, so v comes from an exact n by n eigenproblem.
+
+    Numbers that differ by less than TIE, relative to them, count as equal, so that rounding decides nothing: of equal
+    variances the first weights win, rows with equal projections lose their weight together, and where several
+    directions have the largest variance, the squared projections on all of them are added up.
     """
     n = len(squared)
     counts = np.ones(n)
     best, chosen = np.inf, counts / n
-    while counts.sum() > n - 2 * f:
+    while counts.sum() > (n - 2 * f) * (1 + TIE):
         weights = counts / counts.sum()
         gram = centred_gram(squared, weights)
         root = np.sqrt(weights)
         values, vectors = np.linalg.eigh(root[:, None] * gram * root)
-        if values[-1] < best:
+        if values[-1] < best * (1 - TIE):
             best, chosen = values[-1], weights
-        projections = (gram @ (root * vectors[:, -1])) ** 2
+        widest = vectors[:, values >= values[-1] * (1 - TIE)]
+        projections = ((gram @ (root[:, None] * widest)) ** 2).sum(axis=1)
         largest = projections[counts > 0].max()
         if largest <= 0:  # all rows with a positive weight are equal
             break
-        counts = np.where(counts > 0, counts * np.maximum(1 - projections / largest, 0), 0)
+        counts = np.where(projections < largest * (1 - TIE), counts * (1 - projections / largest), 0)
     return chosen
+
+
+def stand_out(matrix: Square, count: int) -> Indices:
+    """`count` rows, each the furthest from the mean along the direction of largest variance of those that are left.
+
+    Scores closer than TIE are equal, and then the first row is taken. Where several directions have the largest
+    variance, the squared projections on all of them are added up.
+    """
+    left = np.arange(len(matrix))
+    for _ in range(count):
+        centred = matrix[left] - matrix[left].mean(axis=0)
+        values, vectors = np.linalg.eigh(centred @ centred.T)
+        scores = (vectors[:, values >= values[-1] * (1 - TIE)] ** 2).sum(axis=1)
+        left = np.delete(left, int(np.argmax(scores >= scores.max() * (1 - TIE))))
+    return np.setdiff1d(np.arange(len(matrix)), left)
 
 
 def clipping_factors(lengths: Weights, limit: float) -> Weights:

@@ -9,6 +9,7 @@ contain them and runs the rule again without these rows. No method returns a val
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +18,16 @@ from robust.kernels import Doubles, Indices, Matrix, Vector
 from robust.kernels.threads import spread
 
 Weights = Doubles
+
+
+class RowsError(ValueError):
+    """These rows cannot be aggregated: too few of them are left for the rule, or none is finite.
+
+    >>> import robust
+    >>> robust.krum([[1.0], [2.0]], f=1)
+    Traceback (most recent call last):
+    robust.rows.RowsError: krum needs n > 2f + 2: got n=2, f=1
+    """
 
 
 class NotFiniteError(Exception):
@@ -139,6 +150,10 @@ class Rows:
         spread(work, self.width, 1 << 16)
         return self._checked(result)
 
+    def columns(self, chosen: Indices) -> Matrix:
+        """A copy of some coordinates of all rows."""
+        return self._checked(self._matrix[np.ix_(self._numbers, chosen)])
+
     def row(self, i: int) -> Vector:
         """A copy of one row."""
         return self._checked(self._matrix[self._numbers[i]].copy())
@@ -206,9 +221,12 @@ class Rows:
 def as_matrix(updates: ArrayLike) -> Matrix:
     """The updates as a read-only float32 matrix, without a copy if they are one already.
 
-    Other real types are rounded to float32. A value that does not fit becomes infinite: its row is ignored.
+    Other real types are rounded to float32. A value that does not fit becomes infinite: its row is ignored. Tensors of
+    torch may be of any real type, on any device, and part of a graph, also as a list of rows.
     """
-    array = np.asarray(updates)
+    if isinstance(updates, list | tuple):
+        updates = [_plain(row) for row in updates]
+    array = np.asarray(_plain(updates))
     if array.ndim != 2:
         raise ValueError(f"updates must be a matrix with one row per update; got {array.ndim} dimensions")
     if 0 in array.shape:
@@ -220,6 +238,14 @@ def as_matrix(updates: ArrayLike) -> Matrix:
     return _readonly(array)
 
 
+def _plain(values: Any) -> Any:
+    """A tensor of torch without its graph, on the CPU, and in a type that numpy has; anything else as it is."""
+    if not hasattr(values, "detach"):
+        return values
+    tensor = values.detach().cpu()
+    return tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
+
+
 def must_be_among(n: int, label: int) -> None:
     """Refuse a row number that is not one of n rows."""
     if not 0 <= label < n:
@@ -228,7 +254,7 @@ def must_be_among(n: int, label: int) -> None:
 
 def as_vector(values: ArrayLike, width: int, name: str) -> Vector:
     """Check a parameter that must be a finite vector of the length of a row."""
-    vector = np.require(values, dtype=np.float32, requirements=["C", "A"])
+    vector = np.require(_plain(values), dtype=np.float32, requirements=["C", "A"])
     if vector.shape != (width,):
         raise ValueError(f"{name} must be a vector of length {width}, got shape {vector.shape}")
     if not np.isfinite(vector).all():

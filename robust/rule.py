@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 
 from robust.kernels import Indices, Matrix, Vector
 from robust.parameters import Registry, call_signature, check_parameters, read_parameters
-from robust.rows import NotFiniteError, Outcome, Rows, Weights, as_matrix
+from robust.rows import NotFiniteError, Outcome, Rows, RowsError, Weights, as_matrix
 
 P = ParamSpec("P")
 Refusal = Callable[..., None] | None  # of n and the parameters; raises ValueError
@@ -117,12 +117,12 @@ class _Named(ABC, Generic[P]):
     def _for_rows(self, n: int, ignored: int, given: int, params: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters for the n remaining rows: every ignored row was one of the f bad rows."""
         if n < 1:
-            raise ValueError(f"{self.name} needs at least one row, got n={n}")
+            raise RowsError(f"{self.name} needs at least one row, got n={n}")
         f = params.get("f")
         bad = 0 if f is None else f if f < 0 else max(f - ignored, 0)
         if not 0 <= bad <= self.largest_f(n):
             left = f" ({ignored} of {given} rows are not finite)" if ignored else ""
-            raise ValueError(f"{self.name} needs {self.needs}: got n={n}, f={bad}{left}")
+            raise RowsError(f"{self.name} needs {self.needs}: got n={n}, f={bad}{left}")
         if self._refuse is not None:
             self._refuse(given, **params)
         return dict(params) if f is None else {**params, "f": bad}
@@ -134,7 +134,7 @@ class _Named(ABC, Generic[P]):
         except NotFiniteError:
             rows = rows.finite()
         if not len(rows):
-            raise ValueError(f"all {rows.given} rows contain NaN or infinity; at least one finite row is needed")
+            raise RowsError(f"all {rows.given} rows contain NaN or infinity; at least one finite row is needed")
         return rows, self._core(rows, **self._for_rows(len(rows), rows.ignored, rows.given, params))
 
     def _checked(self, positional: tuple[object, ...], params: Mapping[str, object]) -> dict[str, Any]:
@@ -297,6 +297,9 @@ def _apply(
         # Rows that were ignored earlier still count as bad rows in every later step.
         rows = Rows(mixed.matrix, labels=labels, given=len(labels) + rows.ignored, ignored=rows.ignored)
     rows, outcome = rule._run(rows, params)
+    if not isinstance(outcome, Outcome) or np.shape(outcome.vector) != (rows.width,):
+        got = f"shape {np.shape(outcome.vector)}" if isinstance(outcome, Outcome) else type(outcome).__name__
+        raise TypeError(f"{rule.name} must return an Outcome with a vector of length {rows.width}, got {got}")
     finite = rows.labels if finite is None else finite
     accepted, weights = None, None
     if outcome.accepted is not None:

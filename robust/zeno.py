@@ -6,11 +6,14 @@ zero if there are none. The data stays with the caller: Zeno takes a loss functi
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
+from robust.geometry import clipping_factors
 from robust.kernels import Doubles, Indices, Vector
-from robust.rows import Outcome, Rows, as_vector
+from robust.parameters import must_not_be_negative
+from robust.rows import Outcome, Rows, RowsError, as_vector
 from robust.rule import aggregator
 
 Loss = Callable[[Vector], float]
@@ -34,7 +37,7 @@ def zeno(rows: Rows, *, loss: Loss, losses: Doubles | None = None, rho: float = 
     penalties = rho * rows.squared_norms()  # comes first: it detects bad rows before `loss` is called
     before = float(loss(np.zeros(rows.width, dtype=np.float32)))
     if not math.isfinite(before):
-        raise ValueError(f"the loss before any update must be finite, got {before}: check the model")
+        raise RowsError(f"the loss before any update must be finite, got {before}: check the model")
     if losses is None:
         after = np.array([loss(rows.row(i)) for i in range(len(rows))], dtype=np.float64)
     elif len(losses) != rows.given:
@@ -46,24 +49,73 @@ def zeno(rows: Rows, *, loss: Loss, losses: Doubles | None = None, rho: float = 
     return _mean_of_accepted(rows, np.flatnonzero(accepted))
 
 
-@aggregator(name="zeno++", paper="Xie et al. 2020", needs="a validation gradient", withstands=lambda n: n - 1)
+@aggregator(
+    name="zeno++",
+    paper="Xie et al. 2020",
+    needs="a validation gradient",
+    withstands=lambda n: n - 1,
+    refuse=lambda n, longest=None, **_: must_not_be_negative(longest),
+)
 def zeno_plus_plus(
-    rows: Rows, *, gradient: Vector, eta: float = 1.0, rho: float = 1e-4, epsilon: float = 0.0
+    rows: Rows,
+    *,
+    gradient: Vector,
+    eta: float = 1.0,
+    rho: float = 1e-4,
+    epsilon: float = 0.0,
+    longest: float | None = None,
 ) -> Outcome:
     """The mean of the rows g with -eta <gradient, g> - rho |g|^2 >= -eta epsilon.
 
     `gradient` is the gradient of the validation loss at the model to which the rows are added, and eta is the
     server's learning rate. Xie, Koyejo and Gupta 2020, and Algorithm 2 of the SHARE paper. The algorithm adds
     up the accepted rows; this rule averages them, because rows are cluster means and not parts of one sum.
-    Withstands any number of bad rows that the gradient tells apart.
+
+    Withstands any number of bad rows that the gradient tells apart by their direction. Against length it has only rho:
+    with epsilon = 0, a row along -gradient is accepted up to a length of eta |gradient| / rho. Xie et al. therefore
+    give every row the length of the gradient. `longest` bounds the length in the same measure: accepted rows longer
+    than `longest` times eta |gradient| are shortened to it. (Rows of several local steps are longer than one gradient.)
 
     >>> import robust
     >>> robust.zeno_plus_plus([[1], [2], [-900]], gradient=[-1])
     array([1.5], dtype=float32)
+    >>> robust.zeno_plus_plus([[1], [2], [9000]], gradient=[-1], longest=3.0)
+    array([2.], dtype=float32)
     """
     direction = as_vector(gradient, rows.width, "gradient")
-    scores = -eta * rows.products(direction) - rho * rows.squared_norms()
-    return _mean_of_accepted(rows, np.flatnonzero(scores >= -eta * epsilon))
+    squares = rows.squared_norms()
+    accepted = np.flatnonzero(-eta * rows.products(direction) - rho * squares >= -eta * epsilon)
+    if longest is None or not len(accepted):
+        return _mean_of_accepted(rows, accepted)
+    limit = longest * eta * float(np.linalg.norm(direction.astype(np.float64)))
+    weights = np.zeros(len(rows))
+    weights[accepted] = clipping_factors(np.sqrt(squares[accepted]), limit) / len(accepted)
+    return replace(rows.weigh(weights), accepted=accepted)
+
+
+@aggregator(paper="Cao et al. 2021", needs="the server's own update", withstands=lambda n: n - 1)
+def fltrust(rows: Rows, *, server: Vector) -> Outcome:
+    """FLTrust: rows with the server's length, weighted by how far they point in the server's direction.
+
+    sum_i t_i (|g| / |x_i|) x_i / sum_i t_i, where t_i = max(0, cos(x_i, g)) and g is the server's own update.
+    Cao, Fang, Liu and Gong 2021 (NDSS): the server trains on a small set of its own as a client does, and passes the
+    update as `server`. Withstands any number of bad rows that point away from it; one that points along g counts with
+    the length of g at most. The result is zero if no row has a positive t_i.
+
+    >>> import robust
+    >>> robust.fltrust([[2, 0], [0, 5], [-900, 0]], server=[1, 0])
+    array([1., 0.], dtype=float32)
+    """
+    own = as_vector(server, rows.width, "server")
+    length = math.sqrt(float(np.dot(own.astype(np.float64), own)))
+    lengths = np.sqrt(rows.squared_norms())
+    along = rows.products(own)
+    trusted = np.flatnonzero((along > 0) & (lengths > 0))
+    weights = np.zeros(len(rows))
+    weights[trusted] = along[trusted] / lengths[trusted]  # times the length of g, which cancels
+    if len(trusted):
+        weights[trusted] *= (length / lengths[trusted]) / weights.sum()
+    return replace(rows.weigh(weights), accepted=trusted)
 
 
 def _mean_of_accepted(rows: Rows, accepted: Indices) -> Outcome:
