@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return FAILED
     except OSError as error:
+        if options.run is _train:  # what a training reads and writes has errors of its own: this is a user's function
+            raise
         return _complain(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), MISTAKE)
 
 
@@ -177,15 +179,18 @@ def _add_flower(commands: Commands) -> None:
     option = _command(actions, "identity", _flower_identity, "create the keys of a node and print its public key")
     option("folder", type=Path, metavar="NODE", help="folder of the node")
 
-    option = _command(actions, "enrol", _flower_enrol, "write the training file that all members agree on")
+    option = _command(
+        actions, "enrol", _flower_enrol, "write an agreement for all members to sign, and what they learn"
+    )
     option("file", help="the experiment: a TOML file, or the name of a packaged one")
     option("members", type=Path, help="file with one line per member: NAME PUBLIC-KEY EXAMPLES")
-    option("--seed", required=True, metavar="HEX", help="32 random bytes that no member chose alone")
     option("--set", **SET)
-    option("--out", type=Path, default=Path("training.toml"), help="the file to write")
+    option("--test", metavar="MODULE:FUNCTION", help="as server_app has it; without, the data set of the experiment")
+    option("--classes", type=int, help="as server_app has it")
+    option("--out", type=Path, default=Path(), metavar="DIR", help="folder for agreement.toml and training.toml (.)")
 
-    option = _command(actions, "show", _flower_show, "print a training file and its fingerprint, to compare")
-    option("file", type=Path, help="the training file")
+    option = _command(actions, "show", _flower_show, "print a training and the fingerprint of its agreement")
+    option("file", type=Path, help="training.toml, with the signed agreement.toml beside it")
 
 
 def _quickstart(options: argparse.Namespace) -> int:
@@ -259,7 +264,9 @@ def _plan(options: argparse.Namespace) -> int:
     answer = planner.plan(planner.Question(**{name: getattr(options, name) for name in fields}))
     print(json.dumps(answer.to_json(), indent=1) if options.json else planner.as_text(answer))
     if options.picture:
-        planner.draw(answer, options.picture)
+        from fl.reporting.picture import draw_plan
+
+        draw_plan(answer, options.picture)
         print(f"picture: {options.picture}", file=sys.stderr)
     return 0 if answer.recommended else FAILED
 
@@ -315,44 +322,47 @@ def _flower_new(options: argparse.Namespace) -> None:
 def _flower_identity(options: argparse.Namespace) -> None:
     from fl.flower.node import make_node
 
-    print(make_node(options.folder).hex())
+    print(make_node(options.folder).public.hex())
 
 
 def _flower_enrol(options: argparse.Namespace) -> None:
     from fl.config.checks import load
-    from fl.flower.agreement import agree, read_hex, read_members, write_agreement
+    from fl.flower.training import AGREEMENT, TRAINING, enrolled, proposed_terms, read_members, training_text
+    from secagg.agreement import Proposal, write_agreement
 
     members = read_members(options.members)
     experiment = load(options.file, [*options.set, f"clients={len(members)}"])
-    agreement = agree(experiment, read_hex(options.seed, "--seed", 32), members)
-    if options.out.exists():
-        raise ConfigError(f"{options.out} already exists; choose another --out for another training")
-    options.out.write_text(write_agreement(agreement), "utf-8")
-    print(f"{options.out}: {len(members)} members, fingerprint {agreement.training_id.hex()}")
+    _need("flwr")
+    from fl.flower.task import model_length
+
+    length = model_length(experiment, options.test, options.classes)
+    experiment = enrolled(experiment, members)
+    terms = proposed_terms(experiment, members, length)
+    agreed, training = options.out / AGREEMENT, options.out / TRAINING
+    for file in (agreed, training):
+        if file.exists():
+            raise ConfigError(f"{file} already exists; choose another --out for another training")
+    options.out.mkdir(parents=True, exist_ok=True)
+    agreed.write_text(write_agreement(Proposal(terms=terms)), "utf-8")
+    training.write_text(training_text(experiment, [member.examples for member in members]), "utf-8")
+    print(
+        f"{agreed}, {training}: {len(members)} members, {length:,} parameters\n"
+        f"next, every member commits, reveals and signs: secagg agree {agreed} --commit NODE (docs/flower.md)"
+    )
 
 
 def _flower_show(options: argparse.Namespace) -> None:
-    from fl.flower.agreement import read_agreement
+    from fl.flower.training import read_training
+    from secagg.agreement import summarise
 
-    found = read_agreement(options.file)
-    for number, member in enumerate(found.members):
-        print(f"client {number:<4} {member.name:<20} {member.identity.hex()}  {member.examples} examples")
-    experiment, cohort = found.experiment, found.cohort
-    plan = found.plan_of(cohort.drawn(0)[0], 0)
-    assert plan is not None
-    clusters, privacy = experiment.clusters, experiment.privacy
-    print(
-        f"rounds      {experiment.rounds}, {experiment.per_round} of {experiment.clients} members in each, "
-        f"model {experiment.model}\n"
-        f"clusters    of {clusters.size}, {clusters.groupings} groupings, schedule {clusters.schedule}\n"
-        f"threshold   {plan.t} of {len(plan.roster)}; up to {plan.assumed_colluders} may collude with a "
-        "malicious server\n"
-        f"audit       {privacy.audit}: T = {privacy.anonymity}, leverage at most {privacy.max_leverage}, "
-        f"clip {privacy.clip}\n"
-        f"seed        {found.seed.hex()}\n"
-        f"fingerprint {found.training_id.hex()}"
-    )
-    if privacy.audit != "enforce":
+    found = read_training(options.file)
+    for member, examples in zip(found.agreement.terms.members, found.examples, strict=True):
+        print(f"client {member.id:<4} {member.name:<20} {member.identity.hex()}  {examples} examples")
+    experiment = found.experiment
+    print(f"model       {experiment.model}, {found.parameters:,} parameters, {experiment.rounds} rounds")
+    print("\n".join(summarise(found.agreement).lines()))
+    print(f"fingerprint {found.fingerprint.hex()}")
+    if experiment.privacy.audit != "enforce":
         print("WARNING: NO CLIENT IS PROTECTED: the exposure audit of this training only reports")
 
 

@@ -25,6 +25,10 @@ class TrainingError(ShareError):
     exit_code = 1
 
 
+class TrainingWarning(UserWarning):
+    """A training goes on, but not as its user may expect."""
+
+
 class WorkerError(ShareError):
     """A worker process ended unexpectedly: out of memory, killed, or a crash in native code."""
 

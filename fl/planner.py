@@ -15,7 +15,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -105,6 +104,11 @@ class Candidate:
     def silenced(self) -> float:
         """The part of the clusters that attackers lose for everybody if they send nothing."""
         return self.spoiled / self.clusters if self.clusters else 0.0
+
+    @property
+    def counted(self) -> int:
+        """The clusters that the rule gets after dropouts: `withstands` is of so many."""
+        return math.floor(self.clusters * self.opened) if self.opened else self.clusters
 
     @property
     def name(self) -> str:
@@ -258,12 +262,11 @@ def _robustness(question: Question, candidate: Candidate, experiment: Experiment
         fine, bad = _place_attackers(question, groupings, cell, cells, rng)
         held += fine / rounds
         spoiled += bad / rounds
-    fewest = math.floor(candidate.clusters * opened)
-    worst = question.byzantine <= rules.tolerated(question.rule, fewest)
-    certain = worst and not (question.dropout and opened < 0.5) and held > 0.999
-    holds = 1.0 if certain else held
     candidate = replace(candidate, anonymity=anonymity, leverage=leverage, opened=opened)
-    return replace(candidate, spoiled=spoiled, holds=holds, certain=certain)
+    withstands = max(0, rules.tolerated(question.rule, candidate.counted))
+    certain = not question.dropout and question.byzantine <= withstands and held > 0.999
+    holds = 1.0 if certain else held
+    return replace(candidate, withstands=withstands, spoiled=spoiled, holds=holds, certain=certain)
 
 
 def _exact_robustness(question: Question, candidate: Candidate) -> Candidate:
@@ -306,12 +309,12 @@ def _indicator(members: Sequence[int] | NDArray[np.int64], cell: int) -> NDArray
 def _unmet(question: Question, candidate: Candidate) -> str:
     """The requirement that a candidate does not meet, or an empty text."""
     if candidate.completes < question.holds:
-        often = f"{candidate.completes:.0%} of rounds"
+        often = f"{_less(candidate.completes, question.holds)} of rounds"
         return f"{candidate.threshold} clients must stay until the end, which happens in {often}"
     if candidate.holds < question.holds:
         return (
-            f"{question.rule} withstands {candidate.withstands} of {candidate.clusters} clusters, attackers "
-            f"spoil {candidate.spoiled:.1f}: holds in {candidate.holds:.0%} of rounds"
+            f"{question.rule} withstands {candidate.withstands} of {candidate.counted} clusters, attackers "
+            f"spoil {candidate.spoiled:.1f}: holds in {_less(candidate.holds, question.holds)} of rounds"
         )
     if candidate.opened < 0.5:
         return f"after dropouts only {candidate.opened:.0%} of the sums can be opened"
@@ -319,6 +322,15 @@ def _unmet(question: Question, candidate: Candidate) -> str:
     if question.groups == WHOLE and rules.tolerated(question.rule, left) < 0:
         return f"silent attackers leave {left} of {candidate.clusters} clusters, too few for {question.rule}"
     return ""
+
+
+def _less(share: float, wanted: float) -> str:
+    """A probability below the wanted one, in per cent, rounded down to as many digits as show the difference."""
+    for digits in range(6):
+        shown = math.floor(share * 10 ** (digits + 2)) / 10 ** (digits + 2)
+        if shown < wanted and f"{shown:.{digits}%}" != f"{wanted:.{digits}%}":
+            break
+    return f"{shown:.{digits}%}"
 
 
 def _binomial_below(n: int, p: float, k: int) -> float:
@@ -335,7 +347,7 @@ def as_text(answer: Answer) -> str:
         f"{question.clients} clients, {question.byzantine} of them Byzantine, {question.dropout:.0%} dropouts"
         f", rule {question.rule}, {_KINDS[question.groups]}; required for {_MEMORY[question.memory]}: "
         f"anonymity {question.anonymity}, leverage at most "
-        f"{question.max_leverage:g}, holds in {question.holds:.0%} of rounds",
+        f"{question.max_leverage:g}, holds in {100 * question.holds:g}% of rounds",
         "",
     ]
     lines += _table(fitting[:MOST_SHOWN]) if fitting else ["Nothing meets these requirements."]
@@ -378,7 +390,7 @@ def _justification(answer: Answer) -> str:
     best, question = answer.recommended, answer.question
     assert best is not None
     always = "withstands the attackers even if each spoils a different cluster"
-    often = f"holds in {best.holds:.0%} of rounds"
+    often = f"holds in {100 * math.floor(best.holds * 1000) / 1000:g}% of rounds"
     return (
         "It has the lowest leverage among the most robust candidates: the sums of a round explain "
         f"{best.leverage:.0%} of an update, and any combination of them involves at least {best.anonymity} "
@@ -407,44 +419,7 @@ def toml(answer: Answer) -> list[str]:
     lines += [f'schedule = "{best.schedule}"', *([f"atom = {best.atom}"] if best.atom else [])]
     lines += [f'groups = "{answer.question.groups}"', "", "[privacy]", f'memory = "{answer.question.memory}"']
     lines += [f"anonymity = {answer.question.anonymity}", f"max_leverage = {answer.question.max_leverage}"]
-    lines += ["", "[aggregation]"]
-    return [*lines, f'rule = "{answer.question.rule}"']
-
-
-def draw(answer: Answer, path: Path) -> None:
-    """Draw the trade-off: the leverage of a round's sums against the probability that the rule holds."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    colours = {"fixed": "#7c3aed", "random": "#2563eb", "transversal": "#0d9268", "atoms": "#e2680c"}
-    question, best = answer.question, answer.recommended
-    figure = Figure(figsize=(9, 5.6), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
-    axis = figure.subplots()
-    axis.axhspan(question.holds, 1.02, xmin=0, color="#e8f6f0", zorder=0)
-    axis.axhline(question.holds, color="#0d9268", linewidth=0.8, linestyle="--")
-    style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": "#5b6776"}
-    for c in answer.candidates:
-        if c.opened:
-            colour = colours[c.schedule]
-            fill, alpha = ("none", 0.5) if c.ruled_out else (colour, 0.85)
-            axis.scatter(c.leverage, c.holds, s=40 + 25 * c.groupings, c=fill, edgecolors=colour, alpha=alpha)
-        if c.holds > 0.02 and c is not best:
-            axis.annotate(f"{c.size}/{c.groupings}", (c.leverage, c.holds), xytext=(7, 5), **style)
-    for schedule, colour in colours.items():
-        axis.scatter([], [], s=90, c=colour, label=schedule)
-    if best:
-        style = {"textcoords": "offset points", "fontsize": 9, "fontweight": "bold"}
-        style["arrowprops"] = {"arrowstyle": "->", "color": "#16202c"}
-        axis.annotate(f"recommended:\n{best.name}", (best.leverage, best.holds), xytext=(18, -46), **style)
-    numbers = f"{question.clients} clients, {question.byzantine} Byzantine, {question.dropout:.0%} dropouts"
-    axis.set(
-        xlabel="leverage: fraction of an update that a round's sums explain (lower is more private)",
-        ylabel=f"probability that {question.rule} holds in a round",
-        ylim=(-0.03, 1.04),
-        title=f"{numbers}; points are m/R",
-    )
-    axis.legend(loc="center right", fontsize=9, title="schedule (hollow: ruled out)")
-    axis.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=130)
+    lines += ["", "[aggregation]", f'rule = "{answer.question.rule}"']
+    if "f" in AGGREGATORS[answer.question.rule].parameters:
+        lines.append(f"f = {min(answer.question.byzantine, best.withstands)}")
+    return lines

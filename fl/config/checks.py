@@ -9,8 +9,18 @@ from typing import Any
 
 import robust
 from fl.config import rules
-from fl.config.read import from_tables, read_tables, suggestion, with_curve, with_settings
-from fl.config.schema import NO_ATTACK, RECOVERY_MISBEHAVIOURS, WEIGHTED_MEAN, Experiment, Option
+from fl.config.own import find_modules
+from fl.config.read import from_tables, read_tables, suggestion, with_curve, with_modules, with_settings
+from fl.config.schema import (
+    BACKDOOR,
+    BACKDOOR_OPTIONS,
+    DATA_ATTACKS,
+    NO_ATTACK,
+    RECOVERY_MISBEHAVIOURS,
+    WEIGHTED_MEAN,
+    Experiment,
+    Option,
+)
 from fl.errors import ConfigError
 from fl.secure.layout import Layout, check_exposure, check_size
 from secagg.agreement import SURVIVORS, WHOLE
@@ -36,20 +46,33 @@ def load(path: Path | str, settings: Sequence[str] = (), curve: str | None = Non
     >>> load("digits", ["rounds=3"]).rounds
     3
     """
-    return experiment(with_settings(with_curve(read_tables(path), path, curve), settings))
+    return experiment(with_modules(with_settings(with_curve(read_tables(path), path, curve), settings), path))
 
 
 def check(experiment: Experiment) -> None:
     """Raise `ConfigError` if the experiment cannot work or would expose a client. Needs no data."""
+    find_modules(experiment.machine.modules)
     _check_clients(experiment)
     _check_data(experiment)
     _check_parameters(experiment)
     _check_no_share(experiment)
     _check_groups(experiment)
+    _check_noise(experiment)
     check_size(experiment)
     layout = Layout.of(experiment)
     _check_rule(experiment, layout.clusters)
     check_exposure(experiment, layout)
+
+
+def _check_noise(experiment: Experiment) -> None:
+    privacy = experiment.privacy
+    for key, other in (("norm_clip", "noise"), ("noise", "norm_clip")):
+        if getattr(privacy, key) is None and getattr(privacy, other) is not None:
+            raise ConfigError(f"privacy.{key}: expected a number beside privacy.{other}, got none")
+    if privacy.noise is None and privacy.noise_colluders:
+        raise ConfigError("privacy.noise_colluders: only with privacy.noise")
+    if privacy.noise is not None and experiment.method == "no-share":
+        raise ConfigError("privacy.noise: `no-share` shows every update to the server; use another method")
 
 
 def _check_clients(experiment: Experiment) -> None:
@@ -82,14 +105,24 @@ def _check_data(experiment: Experiment) -> None:
 def _check_parameters(experiment: Experiment) -> None:
     chosen, attack = experiment.aggregation, experiment.attack
     if chosen.rule != WEIGHTED_MEAN:
-        allowed = rules.configurable(robust.AGGREGATORS[chosen.rule])
+        allowed = rules.configurable(rules.aggregator(chosen.rule))
         _check_options("aggregation.options", chosen.options, allowed)
     elif chosen.options:
         raise ConfigError(f"aggregation.options: {WEIGHTED_MEAN} has no parameters; remove this key")
-    allowed = {p for name in chosen.before for p in rules.configurable(robust.PRE_AGGREGATORS[name])}
+    allowed = {p for name in chosen.before for p in rules.configurable(rules.pre_aggregator(name))}
     _check_options("aggregation.before_options", chosen.before_options, allowed)
-    kind = robust.ATTACKS.get(attack.name)
-    _check_options("attack.options", attack.options, rules.configurable(kind) if kind else ())
+    kind = None if attack.name in DATA_ATTACKS else rules.attack(attack.name)
+    in_data = BACKDOOR_OPTIONS if attack.name == BACKDOOR else ()
+    _check_options("attack.options", attack.options, rules.configurable(kind) if kind else in_data)
+    if attack.adaptive:
+        if kind is None or "against" not in kind.parameters:
+            able = ", ".join(name for name, found in robust.ATTACKS.items() if "against" in found.parameters)
+            raise ConfigError(f"attack.adaptive: {attack.name} cannot be optimised against a rule; use one of {able}")
+        if experiment.method != "fedavg" and rules.needs_validation(chosen.rule):
+            raise ConfigError(
+                f"attack.adaptive: {chosen.rule} judges by examples of the server, which attackers do not have; use "
+                "another rule, or adaptive = false"
+            )
     if chosen.f is not None and chosen.fraction is not None:
         raise ConfigError("aggregation.fraction: set f or fraction, not both")
 

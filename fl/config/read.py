@@ -15,6 +15,7 @@ from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
+from fl.config.own import is_own
 from fl.config.schema import Experiment, Key, Section, is_section, keys, to_tables
 from fl.errors import ConfigError
 
@@ -26,12 +27,30 @@ _STEP: Final = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
 def from_tables(tables: Mapping[str, Any]) -> Experiment:
     """An experiment from the tables of a TOML file."""
     try:
-        found = msgspec.convert(dict(tables), Experiment)
+        found = msgspec.convert(_plain(tables), Experiment)
     except msgspec.ValidationError as error:
         raise ConfigError(_explain(str(error), tables)) from None
     for path, key, value in _values(found, ""):
         _check_value(path, key, value)
     return found
+
+
+def with_modules(tables: dict[str, Any], path: Path | str) -> dict[str, Any]:
+    """The tables with the folder of their file in `machine.modules`, if they name a function of somebody's own."""
+    found = from_tables(tables)
+    named = any(key.or_path and isinstance(value, str) and is_own(value) for _, key, value in _values(found, ""))
+    if named and not found.machine.modules and Path(path).is_file():
+        _put(tables, "machine.modules", [str(Path(path).resolve().parent)])
+    return tables
+
+
+def _plain(value: Any) -> Any:
+    """Tables and lists in their own types, and numbers of numpy as numbers of Python."""
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "shape", None) == () else value
 
 
 def to_toml(experiment: Experiment) -> str:
@@ -183,7 +202,7 @@ def _check_value(path: str, key: Key, value: Any) -> None:
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(_wrong(path, float, key, value))
     choices = key.choices
-    if isinstance(value, str) and choices and value not in choices and not (key.or_path and ":" in value):
+    if isinstance(value, str) and choices and value not in choices and not (key.or_path and is_own(value)):
         expected = ", ".join(choices) + (", or module:function" if key.or_path else "")
         close = difflib.get_close_matches(value, choices, n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""

@@ -12,11 +12,46 @@ from typing import Any, Final
 import numpy as np
 
 import robust
+from fl.config.own import imported, is_own
 from fl.config.schema import WEIGHTED_MEAN, Experiment
+from fl.errors import ConfigError
 
 Kind = robust.Aggregator[...] | robust.PreAggregator[...] | robust.Attack
 Supplied = Mapping[str, Callable[[], Any]]
-SUPPLIED: Final = ("f", "fraction", "loss", "losses", "gradient", "centre", "rng", "against", "largest")
+SUPPLIED: Final = ("f", "fraction", "loss", "losses", "gradient", "server", "centre", "rng", "against", "largest")
+JUDGING: Final = frozenset({"loss", "gradient", "server"})  # parameters that need examples of the server
+
+
+def aggregator(name: str) -> robust.Aggregator[...]:
+    """The rule of a configuration: a name of `robust`, or `module:function` for one under `@robust.aggregator`."""
+    found = _named(name, robust.AGGREGATORS, "aggregation.rule")
+    if not isinstance(found, robust.Aggregator):
+        raise _undecorated(name, "aggregation.rule", "@robust.aggregator(...)")
+    return found
+
+
+def pre_aggregator(name: str) -> robust.PreAggregator[...]:
+    """A step before the rule, as `aggregator`."""
+    found = _named(name, robust.PRE_AGGREGATORS, "aggregation.before")
+    if not isinstance(found, robust.PreAggregator):
+        raise _undecorated(name, "aggregation.before", "@robust.pre_aggregator(...)")
+    return found
+
+
+def attack(name: str) -> robust.Attack:
+    """An attack on updates, as `aggregator`."""
+    found = _named(name, robust.ATTACKS, "attack.name")
+    if not isinstance(found, robust.Attack):
+        raise _undecorated(name, "attack.name", "@robust.attack")
+    return found
+
+
+def _named(name: str, registry: Mapping[str, Any], key: str) -> Any:
+    return imported(name, key) if is_own(name) else registry[name]
+
+
+def _undecorated(name: str, key: str, decorator: str) -> ConfigError:
+    return ConfigError(f"{key}: {name!r} is a plain function; put {decorator} before it (docs/add-an-aggregator.md)")
 
 
 def averages_by_weight(experiment: Experiment) -> bool:
@@ -31,12 +66,12 @@ def configurable(kind: Kind) -> set[str]:
 
 def needs_validation(rule: str) -> bool:
     """Whether a rule judges updates on examples that the server keeps."""
-    return rule != WEIGHTED_MEAN and bool({"loss", "gradient"} & set(robust.AGGREGATORS[rule].parameters))
+    return rule != WEIGHTED_MEAN and not JUDGING.isdisjoint(aggregator(rule).parameters)
 
 
 def tolerated(rule: str, clusters: int) -> int:
     """How many bad clusters among so many the rule withstands; negative if it cannot run on so few."""
-    return 0 if rule == WEIGHTED_MEAN else int(robust.AGGREGATORS[rule].withstands(clusters))
+    return 0 if rule == WEIGHTED_MEAN else int(aggregator(rule).withstands(clusters))
 
 
 def attack_warning(experiment: Experiment, clusters: int) -> str:
@@ -53,13 +88,18 @@ def attack_warning(experiment: Experiment, clusters: int) -> str:
 
 
 def assumed_bad(experiment: Experiment, clusters: int) -> int:
-    """f: how many of the opened clusters are assumed to be bad."""
+    """f: how many of the opened clusters are assumed to be bad.
+
+    By default as many as there are Byzantine clients, since each can spoil one cluster of a grouping; if their number
+    is not set, as many as the rule withstands. In no case more than that.
+    """
     aggregation = experiment.aggregation
     if aggregation.fraction is not None:
         return math.floor(aggregation.fraction * clusters + 1e-9)
     if aggregation.f is not None:
         return aggregation.f
-    return tolerated(aggregation.rule, _after_bucketing(experiment, clusters))
+    most = tolerated(aggregation.rule, _after_bucketing(experiment, clusters))
+    return min(experiment.byzantine, most) if experiment.byzantine else most
 
 
 def _after_bucketing(experiment: Experiment, clusters: int) -> int:
@@ -76,7 +116,7 @@ def rule_problem(experiment: Experiment, clusters: int) -> str:
     aggregation, rows = experiment.aggregation, _after_bucketing(experiment, clusters)
     if aggregation.rule == WEIGHTED_MEAN:
         return ""
-    rule = robust.AGGREGATORS[aggregation.rule]
+    rule = aggregator(aggregation.rule)
     most = tolerated(aggregation.rule, rows)
     if most < 0:
         few = f"{rows} clusters are too few for {aggregation.rule} ({rule.needs})"
@@ -94,7 +134,7 @@ def rule_problem(experiment: Experiment, clusters: int) -> str:
         return f"aggregation.options: {error}"
     try:
         for name in aggregation.before:
-            step = robust.PRE_AGGREGATORS[name]
+            step = pre_aggregator(name)
             step.check(clusters, **filled(step, aggregation.before_options, _placeholders(f)))
     except ValueError as error:
         return f"aggregation.before_options: {error}"
@@ -107,6 +147,7 @@ def _placeholders(f: int) -> Supplied:
         "f": lambda: f,
         "loss": lambda: float,
         "gradient": lambda: np.zeros(1, dtype=np.float32),
+        "server": lambda: np.zeros(1, dtype=np.float32),
         "rng": lambda: np.random.default_rng(0),
     }
 

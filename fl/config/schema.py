@@ -22,11 +22,16 @@ from secagg.exposure import ENFORCE, MEMORIES, REPORT_EVEN_IF_EXPOSED, SCHEDULES
 METHODS: Final = ("share", "fedavg", "no-share")
 DATA_SETS: Final = ("digits", "mnist", "cifar10", "shakespeare")
 PARTITIONS: Final = ("iid", "shards", "dirichlet", "role")
+LOSSES: Final = ("cross-entropy", "squared-error", "binary-cross-entropy")
+METRICS: Final = ("accuracy", "f1", "mean-absolute-error", "r2")
+OPTIMIZERS: Final = ("none", "momentum", "adam", "yogi")
+RATES: Final = ("constant", "step", "exponential", "cosine")
 MODELS: Final = ("cnn", "lstm", "small-cnn", "linear")
 AUDITS: Final = (ENFORCE, REPORT_EVEN_IF_EXPOSED)
 GROUPS: Final = (WHOLE, SURVIVORS)
 MOST_ROUNDS: Final = 100_000  # where they are alike, an agreement has so many, so that a run can be resumed with more
 CELL: Final = 300  # most clients in one run with recovery of dropouts: its cost grows with their square
+RUN_ONLY: Final = ("name", "secure", "stop", "machine", "rounds")  # keys that do not change a round's result
 LASTING: Final = ("fixed", "atoms")  # schedules whose clusters or atoms stay the same in all rounds
 STAGES: Final = tuple(stage.name.lower() for stage in Stage if stage < Stage.DONE)
 RECOVERY_MISBEHAVIOURS: Final = ("wrong-shares", "broken-boxes")  # possible only where dropouts are recovered
@@ -34,6 +39,9 @@ MISBEHAVIOURS: Final = ("none", "silence", "garbage", *RECOVERY_MISBEHAVIOURS)
 WEIGHTED_MEAN: Final = "weighted-mean"
 LABEL_FLIP: Final = "label-flip"
 NO_ATTACK: Final = "none"
+BACKDOOR: Final = "backdoor"
+BACKDOOR_OPTIONS: Final = ("target", "size", "share")
+DATA_ATTACKS: Final = (NO_ATTACK, LABEL_FLIP, BACKDOOR)  # attacks that leave updates as they are trained
 
 Option = bool | int | float | str
 
@@ -73,6 +81,19 @@ class Data(Section, frozen=True):
     test_examples: Annotated[Positive | None, "number of test examples to use, drawn at random; by default all"] = None
 
 
+class Objective(Section, frozen=True):
+    """What is learned: the loss of training and the metrics of testing (docs/add-data-or-model.md)."""
+
+    loss: Annotated[
+        str,
+        _one_of(LOSSES, or_path=True),
+        "`squared-error` for regression, `binary-cross-entropy` for several labels per example",
+    ] = "cross-entropy"
+    metrics: Annotated[
+        tuple[str, ...], _one_of(METRICS, or_path=True), "what is measured on the test examples, beside the loss"
+    ] = ("accuracy",)
+
+
 class Local(Section, frozen=True):
     """Local training: what each client does in a round (ClientOptimize in Algorithm 1)."""
 
@@ -82,6 +103,21 @@ class Local(Section, frozen=True):
     momentum: Annotated[float, Meta(ge=0, le=0.999), "momentum of SGD; starts at zero in each round"] = 0.9
     weight_decay: Annotated[float, Meta(ge=0), "weight decay of SGD"] = 1e-4
     drop_last: Annotated[bool, "skip the last minibatch of an epoch if it is not full"] = False
+    schedule: Annotated[str, _one_of(RATES), "how the learning rate falls over the rounds"] = "constant"
+    period: Annotated[Positive, "rounds of the schedule: `step` and `exponential` multiply by `decay` in so many"] = 100
+    decay: Annotated[Fraction, "factor of the learning rate after a period; for `cosine` also the last"] = 0.1
+    proximal: Annotated[float, Meta(ge=0), "mu of FedProx: pulls a client towards the model of the round"] = 0.0
+
+
+class Server(Section, frozen=True):
+    """What the server does with an aggregated update before it adds it, times `server_lr`, to the model."""
+
+    optimizer: Annotated[
+        str, _one_of(OPTIMIZERS), "`momentum` is FedAvgM; `adam` and `yogi` are FedAdam and FedYogi"
+    ] = "none"
+    beta1: Annotated[float, Meta(ge=0, le=0.999), "momentum of the server"] = 0.9
+    beta2: Annotated[float, Meta(ge=0, le=0.9999), "for `adam` and `yogi`, memory of squared updates"] = 0.99
+    tau: Annotated[PositiveFloat, "for `adam` and `yogi`, a larger value adapts less"] = 1e-3
 
 
 class Clusters(Section, frozen=True):
@@ -129,6 +165,13 @@ class Privacy(Section, frozen=True):
         "for `survivors`, clients among all that may collude with a malicious server; by default a third",
     ] = None
     clip: Annotated[PositiveFloat, "each coordinate is clipped to [-clip, clip] before encoding"] = 8.0
+    norm_clip: Annotated[PositiveFloat | None, "with `noise`, each update is clipped to this L2 norm"] = None
+    noise: Annotated[
+        PositiveFloat | None,
+        "standard deviation of the noise that each client adds to every coordinate, in units of `norm_clip`",
+    ] = None
+    noise_colluders: Annotated[Natural, "clients that may add no noise; epsilon is counted without theirs"] = 0
+    delta: Annotated[float, Meta(gt=0, lt=1), "with `noise`, records give epsilon at this delta"] = 1e-6
     weight_ratio: Annotated[float, Meta(ge=1), "largest ratio between the weights n_i of two clients"] = 10.0
     expose_every_client: Annotated[bool, "accept that `no-share` shows the update of each client to the server"] = False
 
@@ -138,16 +181,20 @@ class Aggregation(Section, frozen=True):
 
     rule: Annotated[
         str,
-        _one_of(AGGREGATORS, (WEIGHTED_MEAN,)),
+        _one_of(AGGREGATORS, (WEIGHTED_MEAN,), or_path=True),
         "aggregator of `robust`, or `weighted-mean`: weighted by examples, which equals FedAvg "
         "for any clusters (Lemma 1)",
     ] = "median"
-    f: Annotated[Natural | None, "Byzantine clusters to tolerate in each grouping; by default the rule's maximum"] = (
-        None
-    )
+    f: Annotated[
+        Natural | None,
+        "Byzantine clusters to tolerate in each grouping; by default `byzantine` if it is set, otherwise the most "
+        "that the rule withstands",
+    ] = None
     fraction: Annotated[UpToHalf | None, "`f` as a fraction of the opened clusters, rounded down"] = None
     options: Annotated[Options, "other parameters of the rule, by their names in `robust`"] = {}
-    before: Annotated[tuple[str, ...], _one_of(PRE_AGGREGATORS), "pre-aggregators to apply first, in this order"] = ()
+    before: Annotated[
+        tuple[str, ...], _one_of(PRE_AGGREGATORS, or_path=True), "pre-aggregators to apply first, in this order"
+    ] = ()
     before_options: Annotated[Options, "parameters of the pre-aggregators, by their names in `robust`"] = {}
     validation_batch: Annotated[Positive, "n_s, validation examples, drawn for each grouping (Zeno, Zeno++)"] = 128
 
@@ -156,8 +203,14 @@ class Attack(Section, frozen=True):
     """What the Byzantine clients do. The seed determines which clients are Byzantine."""
 
     name: Annotated[
-        str, _one_of((NO_ATTACK, LABEL_FLIP), ATTACKS), "attack of `robust` on updates, or `label-flip` in the data"
+        str,
+        _one_of(DATA_ATTACKS, ATTACKS, or_path=True),
+        "attack of `robust` on updates, or in the data: `label-flip`, or `backdoor`, which teaches a `target` class "
+        "for inputs with a mark of `size` pixels in a `share` of the attackers' examples",
     ] = NO_ATTACK
+    adaptive: Annotated[
+        bool, "the attackers know the rule and the clusters, and choose the strength that moves the result furthest"
+    ] = False
     options: Annotated[Options, "parameters of the attack, by their names in `robust`"] = {}
     start: Annotated[Positive, "first round in which updates are attacked"] = 1
     protocol: Annotated[str, _one_of(MISBEHAVIOURS), "additional misbehaviour in the cryptographic protocol"] = "none"
@@ -197,6 +250,9 @@ class Machine(Section, frozen=True):
     workers: Annotated[Natural | None, "training processes; 0: the main process alone; by default one per core"] = None
     checkpoint_every: Annotated[Positive, "rounds between two checkpoints"] = 1
     evaluate_every: Annotated[Positive, "rounds between two evaluations of the model"] = 1
+    modules: Annotated[
+        tuple[str, ...], "folders with your own modules (`module:function`); by default the folder of the file"
+    ] = ()
 
 
 class Experiment(Section, frozen=True):
@@ -222,7 +278,9 @@ class Experiment(Section, frozen=True):
     model: Annotated[str, _one_of(MODELS, or_path=True), "network"] = "small-cnn"
     server_lr: Annotated[PositiveFloat, "eta, learning rate of the server"] = 1.0
     data: Data = field(default_factory=Data)
+    task: Objective = field(default_factory=Objective)
     local: Local = field(default_factory=Local)
+    server: Server = field(default_factory=Server)
     clusters: Clusters = field(default_factory=Clusters)
     privacy: Privacy = field(default_factory=Privacy)
     aggregation: Aggregation = field(default_factory=Aggregation)
@@ -262,8 +320,9 @@ class Experiment(Section, frozen=True):
     def fingerprint(self) -> bytes:
         """A hash of every key that can change the result."""
         tables = to_tables(self)
-        for irrelevant in ("name", "secure", "stop", "machine", *(["rounds"] if self.open_ended else [])):
-            tables.pop(irrelevant, None)
+        for name in RUN_ONLY:
+            if name != "rounds" or self.open_ended:
+                tables.pop(name, None)
         text = json.dumps(tables, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"fl/experiment/v2:" + text.encode()).digest()
 

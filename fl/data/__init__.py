@@ -1,18 +1,19 @@
 """Data sets and their partition among clients. All examples are in memory, as tensors."""
 
-import importlib
 from pathlib import Path
 
+from fl.config.own import imported, is_own
 from fl.config.schema import DATA_SETS, PARTITIONS
 from fl.data import shakespeare
 from fl.data.examples import DataSet, Examples, Federated, Index, Scaling, from_clients
 from fl.data.folder import Availability, available, data_folder, fetch, import_folder, read
 from fl.data.images import load_digits, parse_cifar10, parse_mnist
-from fl.data.partition import federate, flip_labels
+from fl.data.partition import federate, flip_labels, plant_backdoor
 from fl.errors import DataError
 
 __all__ = ["Availability", "DataError", "DataSet", "Examples", "Federated", "Index", "Scaling"]
 __all__ += ["available", "data_folder", "federate", "fetch", "flip_labels", "from_clients", "import_folder", "load"]
+__all__ += ["plant_backdoor"]
 __all__ += ["DATA_SETS", "PARTITIONS"]
 
 
@@ -31,13 +32,9 @@ def load(name: str, *, folder: Path | str | None = None, roles: int | None = Non
         return parse_cifar10(read(name, folder))
     if name == "shakespeare":
         return shakespeare.parse(read(name, folder), roles=roles)
-    module, colon, function = name.partition(":")
-    if not colon or not module or not function:
+    if not is_own(name):
         raise ValueError(f"unknown data set {name!r}: expected {', '.join(DATA_SETS)}, or module:function")
-    maker = getattr(importlib.import_module(module), function, None)
-    if not callable(maker):
-        raise ValueError(f"data set {name!r}: {module} has no function {function}")
-    data = maker()
+    data = imported(name, "data.name")()
     if not isinstance(data, DataSet):
         raise ValueError(f"data set {name!r}: expected a DataSet, it returned {type(data).__name__}")
     return data

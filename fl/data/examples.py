@@ -7,6 +7,7 @@ Nothing here starts a process or reads a file.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -52,7 +53,8 @@ class Examples:
     """Inputs and labels, one row per example.
 
     Inputs are floats as the model expects them, or small integers. With `scaling`, integers become floats;
-    without it, they are tokens for an embedding. Labels are class numbers.
+    without it, they are tokens for an embedding. Labels are class numbers, or floats: targets of a regression, or 0 and
+    1 for several labels per example.
 
     >>> examples = Examples(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
     >>> len(examples), examples.shape
@@ -64,9 +66,11 @@ class Examples:
     scaling: Scaling | None = None
 
     def __post_init__(self) -> None:
-        if self.labels.dim() != 1 or self.labels.dtype != torch.int64:
+        classes = self.labels.dtype == torch.int64 and self.labels.dim() == 1
+        if not classes and not (self.labels.dtype == torch.float32 and self.labels.dim() >= 1):
             raise ValueError(
-                f"labels: expected a vector of int64, got {tuple(self.labels.shape)} of {self.labels.dtype}"
+                "labels: expected a vector of int64 (class numbers) or float32 (targets, also several per example), "
+                f"got {tuple(self.labels.shape)} of {self.labels.dtype}"
             )
         if self.inputs.dim() < 2 or len(self.inputs) != len(self.labels):
             raise ValueError(f"expected one input row per label, got {tuple(self.inputs.shape)} and {len(self)} labels")
@@ -125,6 +129,8 @@ class DataSet:
         for part, examples in (("train", self.train), ("test", self.test)):
             if len(examples) == 0:
                 raise ValueError(f"{self.name}: no {part} examples")
+            if examples.labels.is_floating_point():
+                continue
             low, high = int(examples.labels.min()), int(examples.labels.max())
             if low < 0 or high >= self.classes:
                 raise ValueError(f"{self.name}: {part} labels from {low} to {high}, {self.classes} classes")
@@ -136,7 +142,8 @@ class DataSet:
 class Federated:
     """A data set divided among clients: client i trains on the rows `clients[i]` of `train`.
 
-    `validation` holds the examples that the server keeps for Zeno and Zeno++. No client has them.
+    `validation` holds the examples that the server keeps for Zeno and Zeno++. No client has them. `backdoor` holds test
+    examples with the mark of a backdoor attack, and the class that the attackers want for them.
 
     >>> examples = Examples(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1]))
     >>> Federated(examples, (np.array([0]), np.array([1, 2, 3])), test=examples, classes=2).sizes.tolist()
@@ -148,6 +155,7 @@ class Federated:
     test: Examples
     classes: int
     validation: Examples | None = None
+    backdoor: Examples | None = None
 
     def __post_init__(self) -> None:
         if not self.clients:
@@ -164,6 +172,17 @@ class Federated:
     def sizes(self) -> Index:
         """n_i: the number of examples of each client."""
         return np.array([len(rows) for rows in self.clients], dtype=np.int64)
+
+    def fingerprint(self) -> str:
+        """A hash of all examples and of who holds which, to see whether a resumed run has the same data."""
+        found = hashlib.sha256(repr((self.classes, self.sizes.tolist())).encode())
+        for part in (self.train, self.test, self.validation, self.backdoor):
+            for tensor in () if part is None else (part.inputs, part.labels):
+                found.update(repr((tensor.dtype, tuple(tensor.shape), part and part.scaling)).encode())
+                found.update(tensor.cpu().contiguous().numpy().data)
+        for rows in self.clients:
+            found.update(np.ascontiguousarray(rows).data)
+        return found.hexdigest()
 
 
 def from_clients(

@@ -31,6 +31,10 @@ def federate(
     `partition` is one of PARTITIONS; `shards_per_client` and `alpha` are for `shards` and `dirichlet`.
     """
     labels = data.train.labels.numpy()
+    if data.train.labels.is_floating_point():
+        if partition in ("shards", "dirichlet"):
+            raise ValueError(f"partition {partition!r} divides by class; {data.name} has floats as targets: use 'iid'")
+        labels = np.zeros(len(labels), dtype=np.int64)  # no classes to keep in proportion
     every = np.arange(len(labels), dtype=np.int64)
     kept, held = hold_out(every, labels, validation, seed=seed)
     if partition == "iid":
@@ -134,11 +138,47 @@ def flip_labels(data: Federated, clients: Iterable[int]) -> Federated:
     chosen = sorted(set(clients))
     if chosen and not 0 <= chosen[0] <= chosen[-1] < len(data.clients):
         raise ValueError(f"expected clients from 0 to {len(data.clients) - 1}, got {chosen}")
+    if data.train.labels.is_floating_point():
+        raise ValueError("label-flip needs class numbers; the data have floats as targets")
     labels = data.train.labels.clone()
     for client in chosen:
         rows = torch.from_numpy(data.clients[client])
         labels[rows] = data.classes - 1 - labels[rows]
     return replace(data, train=replace(data.train, labels=labels))
+
+
+def plant_backdoor(
+    data: Federated, clients: Iterable[int], *, seed: int, target: int = 0, size: int = 2, share: float = 0.5
+) -> Federated:
+    """A backdoor (Gu et al. 2017): a mark on a share of the given clients' examples, which get the label `target`.
+
+    The mark is the largest input value, in the last `size` columns (of images: in a square at the lower right). The
+    result has the test examples of other classes with the mark; a model that calls them `target` has the backdoor.
+    """
+    if data.train.labels.is_floating_point():
+        raise ValueError("backdoor needs class numbers; the data have floats as targets")
+    if not 0 <= target < data.classes or isinstance(target, bool) or not size >= 1 or not 0 < share <= 1:
+        wanted = f"a target from 0 to {data.classes - 1}, a size of at least 1 and a share above 0 and at most 1"
+        raise ValueError(f"backdoor: expected {wanted}, got {target}, {size} and {share}")
+    inputs, labels, top = data.train.inputs.clone(), data.train.labels.clone(), data.train.inputs.max()
+    generator = _generator("backdoor", seed)
+    for client in sorted(set(clients)):
+        own = generator.permutation(data.clients[client])
+        rows = torch.from_numpy(own[: max(1, round(share * len(own)))])
+        inputs[rows] = _marked(inputs[rows], size, top)
+        labels[rows] = target
+    others = data.test.take(np.flatnonzero(data.test.labels.numpy() != target))
+    marked = replace(others, inputs=_marked(others.inputs, size, top), labels=torch.full_like(others.labels, target))
+    return replace(data, train=replace(data.train, inputs=inputs, labels=labels), backdoor=marked)
+
+
+def _marked(inputs: torch.Tensor, size: int, top: torch.Tensor) -> torch.Tensor:
+    found = inputs.clone()
+    if found.dim() >= 4:
+        found[..., -size:, -size:] = top
+    else:
+        found[..., -size:] = top
+    return found
 
 
 def _generator(step: str, seed: int) -> np.random.Generator:

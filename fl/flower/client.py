@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message
@@ -24,11 +24,11 @@ from flwr.clientapp import ClientApp
 import secagg
 from fl.errors import ConfigError
 from fl.flower import envelope
-from fl.flower.agreement import ANY_LENGTH
 from fl.flower.envelope import Envelope, MalformedError
 from fl.flower.node import Node, RefusedError
+from fl.secure.population import as_entry
 from fl.training.randomness import absences, attackers, context
-from secagg import Client, Plan, PlanRefused, SecAggError, Stage, UsageError
+from secagg import Client, Plan, SecAggError, Stage
 from secagg.protocol import Bundle, State, ToServer
 
 STATE: Final = "share"
@@ -36,8 +36,7 @@ KEPT_ROUNDS: Final = 2  # this round's client, and the keys for the next round
 FOLDER: Final = "share-node"
 SIMULATE: Final = "share-simulate"
 HASH_BYTES: Final = hashlib.sha256().digest_size
-HEADER: Final = HASH_BYTES + 8  # of saved state: the hash and the length of the model
-ANSWERED: Final = b"\xff" * HEADER  # in place of them: the last answer follows
+ANSWERED: Final = b"\xff" * HASH_BYTES  # in saved state, in place of the hash of the model: the last answer follows
 NOT_READY: Final = "this node is not set up for this training; its own log says why"
 
 
@@ -56,24 +55,23 @@ class Session:
         return self.parts[name]
 
     def load(self) -> tuple[bytes, bytes]:
-        """(header, saved client) of the round. The header is the hash of the model and its length."""
+        """(hash of the model, saved client) of the round."""
         sealed = self._records().get(self._key)
         if not isinstance(sealed, bytes):
             raise RefusedError("this node has no keys for this round (perhaps it was restarted)")
         content = self.node.unseal(self.round, sealed)
         if content is None:
             raise RefusedError("the saved state of this round was changed or belongs to another node")
-        return content[:HEADER], content[HEADER:]
+        return content[:HASH_BYTES], content[HASH_BYTES:]
 
-    def restore(self, length: int | None = None) -> tuple[bytes, Client]:
-        """(header, client) of the round; the client accepts nothing but the plan that it derives."""
-        header, saved = self.load()
-        known = length or int.from_bytes(header[HASH_BYTES:], "little") or ANY_LENGTH
-        agreed = NodeAgreement(self.node, known)
-        return header, Client.restore(saved, self.node.identity, agreed, self.node.journal)
+    def restore(self) -> tuple[bytes, Client]:
+        """(hash of the model, client) of the round; the client accepts nothing but the plan that it derives."""
+        model_hash, saved = self.load()
+        node = self.node
+        return model_hash, Client.restore(saved, node.identity, node.training.agreement, node.journal)
 
-    def save(self, header: bytes, content: bytes) -> None:
-        records = self._records() | {self._key: self.node.seal(self.round, header + content)}
+    def save(self, model_hash: bytes, content: bytes) -> None:
+        records = self._records() | {self._key: self.node.seal(self.round, model_hash + content)}
         self.context.state[STATE] = ConfigRecord({key: records[key] for key in sorted(records)[-KEPT_ROUNDS:]})
 
     def wipe(self) -> None:
@@ -85,7 +83,7 @@ class Session:
         """Whether a simulation has dropped this client by this stage. Only the node's operator allows one."""
         if not bool(self.context.node_config.get(SIMULATE, False)):
             return False
-        last = absences(self.node.agreement.experiment, self.round).get(self.node.client)
+        last = absences(self.node.training.experiment, self.round).get(self.node.client)
         return last is not None and stage >= last
 
     @property
@@ -97,95 +95,65 @@ class Session:
         return dict(found) if isinstance(found, ConfigRecord) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class NodeAgreement:
-    """What `secagg.Client` asks of an agreement, for one node and models of this length."""
-
-    node: Node
-    length: int
-    sparse_risk: ClassVar[float] = 2.0**-40
-
-    @property
-    def fingerprint(self) -> bytes:
-        return self.node.agreement.training_id
-
-    def cell_of(self, client: int, round: int) -> int:
-        return 0  # `plan` finds the cell of this node
-
-    def plan(self, round: int, cell: int, context: bytes) -> Plan:
-        try:
-            plan = self.node.agreement.plan_of(self.node.client, round, self.length, context)
-        except UsageError as error:
-            raise PlanRefused(f"plan refused: {error}") from None
-        if plan is None:
-            raise PlanRefused("plan refused: this node was not drawn for this round")
-        return plan
-
-
 Handler = Callable[[Session], dict[str, bytes]]  # hello, deal, mask, sign, unmask
 
 
 def hello(session: Session) -> dict[str, bytes]:
     """Prove which client this Flower node is, and send fresh keys if it was drawn for the round."""
     node, advert = session.node, b""
-    if node.agreement.plan_of(node.client, session.round) is not None and not session.absent(Stage.KEYS):
-        client = Client(node.client, node.identity, NodeAgreement(node, ANY_LENGTH), session.round, node.journal)
+    if node.training.plan_of(node.client, session.round) is not None and not session.absent(Stage.KEYS):
+        client = Client(node.client, node.identity, node.training.agreement, session.round, node.journal)
         advert = secagg.encode(client.hello())
-        session.save(bytes(HEADER), client.save())
+        session.save(bytes(HASH_BYTES), client.save())
     run_id, node_id = session.context.run_id, session.context.node_id
-    proof = node.identity.sign(location_statement(node.agreement.training_id, run_id, node_id, node.client, advert))
+    proof = node.identity.sign(location_statement(node.training.fingerprint, run_id, node_id, node.client, advert))
     found = {"member": node.client.to_bytes(4, "little"), "seat": proof}
     return found | {"advert": advert} if advert else found
 
 
-def location_statement(training_id: bytes, run_id: int, node_id: int, client: int, advert: bytes) -> bytes:
+def location_statement(fingerprint: bytes, run_id: int, node_id: int, client: int, advert: bytes) -> bytes:
     """What a client signs to say at which Flower node it is. Another node cannot reuse its advert."""
     where = run_id.to_bytes(8, "little") + node_id.to_bytes(8, "little") + client.to_bytes(4, "little")
-    return b"fl/flower/seat/v1\n" + training_id + where + hashlib.sha256(advert).digest()
+    return b"fl/flower/seat/v2\n" + fingerprint + where + hashlib.sha256(advert).digest()
 
 
 def deal(session: Session) -> dict[str, bytes]:
-    """Share this node's secrets, if the server has the plan that this node derives itself.
-
-    Everything in a plan but the vector's length follows from the agreement. The length follows from the model; a node
-    refuses a model of another length than its own before training.
-    """
-    model_hash, length = session.part("model-hash"), session.part("length")
-    if (len(model_hash), len(length)) != (HASH_BYTES, HEADER - HASH_BYTES):
-        raise RefusedError(f"expected {HASH_BYTES} bytes of model-hash and 8 of length")
-    _, client = session.restore(int.from_bytes(length, "little"))
-    reply = client.receive(session.part("message"), context=context(session.node.agreement.experiment, model_hash))
-    session.save(model_hash + length, client.save())
+    """Share this node's secrets, if the server has the plan that this node derives itself."""
+    model_hash = session.part("model-hash")
+    if len(model_hash) != HASH_BYTES:
+        raise RefusedError(f"expected {HASH_BYTES} bytes of model-hash")
+    _, client = session.restore()
+    reply = client.receive(session.part("message"), context=context(session.node.training.experiment, model_hash))
+    session.save(model_hash, client.save())
     return {"message": _reply_bytes(session, client.plan, Stage.SHARES, reply)}
 
 
 def mask(session: Session, source: str | None, classes: int | None) -> dict[str, bytes]:
     """Train on this node's data from the model whose hash is in the plan, and mask the update."""
     model, bundle = session.part("model"), secagg.decode(session.part("message"))
-    header, client = session.restore()
-    if hashlib.sha256(model).digest() != header[:HASH_BYTES]:
+    model_hash, client = session.restore()
+    if hashlib.sha256(model).digest() != model_hash:
         raise RefusedError("this is not the model whose hash is in the plan")
     if client.state is not State.DEALT or not isinstance(bundle, Bundle):
         raise RefusedError(f"expected a Bundle after dealing, got a {type(bundle).__name__}")
-    if len(model) != 4 * client.plan.length:
-        raise RefusedError(f"the model has {len(model)} bytes, the plan {client.plan.length} coordinates")
-    if client.plan.groups_of[session.node.client]:
-        from fl.flower.task import local_update
+    training = session.node.training
+    if len(model) != 4 * training.parameters:
+        raise RefusedError(f"the model has {len(model)} bytes, the agreement {training.parameters} parameters")
+    from fl.flower.task import local_update
 
-        x = np.frombuffer(model, dtype="<f4")
-        update = local_update(session.node, session.round, x, source=source, classes=classes)
-    else:
-        update = np.zeros(client.plan.length, dtype=np.float32)  # in no group: it only holds shares
-    reply = client.receive(bundle, update=update)
-    session.save(header, client.save())
+    x = np.frombuffer(model, dtype="<f4")
+    update = local_update(session.node, session.round, x, source=source, classes=classes)
+    weight = training.weights[session.node.client] / training.cohort.mean_weight
+    reply = client.receive(bundle, update=as_entry(training.agreement.terms.encoding, update, weight))
+    session.save(model_hash, client.save())
     return {"message": _reply_bytes(session, client.plan, Stage.INPUTS, reply)}
 
 
 def sign(session: Session) -> dict[str, bytes]:
     """Audit what the sums of these survivors would reveal, and sign that they may be opened."""
-    header, client = session.restore()
+    model_hash, client = session.restore()
     reply = client.receive(session.part("message"))
-    session.save(header, client.save())
+    session.save(model_hash, client.save())
     return {"message": _reply_bytes(session, client.plan, Stage.CONSISTENCY, reply)}
 
 
@@ -194,8 +162,8 @@ def unmask(session: Session) -> dict[str, bytes]:
 
     The answer is kept in place of the secrets. If it is lost on the way, the same answer is sent again.
     """
-    header, saved = session.load()
-    if header == ANSWERED:
+    model_hash, saved = session.load()
+    if model_hash == ANSWERED:
         return {"message": saved} | _next_keys(session)
     _, client = session.restore()
     session.wipe()
@@ -210,14 +178,14 @@ def _next_keys(session: Session) -> dict[str, bytes]:
         return {}
     try:
         return hello(replace(session, round=int.from_bytes(session.parts["next"], "little"), parts={}))
-    except Exception:  # without new keys the shares must still be sent
+    except Exception:  # whatever it is: without new keys the shares must still be sent, and others wait for them
         traceback.print_exc(file=sys.stderr)
         return {}
 
 
 def _reply_bytes(session: Session, plan: Plan, stage: Stage, reply: ToServer) -> bytes:
     """The encoded reply. If a simulation makes this node misbehave, what it sends instead."""
-    node, e = session.node, session.node.agreement.experiment
+    node, e = session.node, session.node.training.experiment
     if e.attack.protocol == "none" or node.client not in attackers(e):
         return secagg.encode(reply)
     from secagg.simulation import Misbehaviour
@@ -269,7 +237,7 @@ def answer(message: Message, context: Context, *, action: str, handler: Handler)
     except ConfigError as error:
         print(f"share: {error}", file=sys.stderr)  # for the operator alone: it may name files of the node
         refused = NOT_READY
-    except Exception as error:
+    except Exception as error:  # of the app's own model and data too: the server gets the type and never the text
         traceback.print_exc(file=sys.stderr)
         refused = f"{type(error).__name__} on the node; its log has the details"
     if refused:
@@ -286,8 +254,10 @@ def _node(context: Context) -> Node:
     if not isinstance(folder, str):
         raise ConfigError(f"start this SuperNode with --node-config '{FOLDER}=\"FOLDER\"'")
     node = Node.open(folder)
-    e = node.agreement.experiment
-    simulated = e.byzantine or e.dropout.rate or e.dropout.schedule
+    e = node.training.experiment
+    simulated = e.byzantine or e.dropout.rate or e.dropout.schedule or node.training.simulated
     if simulated and not bool(context.node_config.get(SIMULATE, False)):
-        raise ConfigError(f"attacks and dropouts are for simulations: --node-config '{SIMULATE}=true'")
+        raise ConfigError(
+            f"attacks, dropouts and keys that everybody knows are for simulations: --node-config '{SIMULATE}=true'"
+        )
     return node

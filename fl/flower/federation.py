@@ -24,12 +24,13 @@ from typing import IO, Any, Final
 
 from fl.config.schema import LABEL_FLIP, NO_ATTACK, Experiment
 from fl.errors import ConfigError, FlowerError, RecordError
-from fl.flower.agreement import TRAINING, AgreedMember, Agreement, agree, write_agreement
 from fl.flower.client import FOLDER, SIMULATE
 from fl.flower.node import make_node
+from fl.flower.training import TRAINING, Enrolled, Training, check_experiment, enrolled, proposed_terms, write_training
 from fl.reporting.progress import Progress
-from fl.secure.layout import sampling_seed, simulated_agreement
+from fl.secure.layout import simulated_agreement
 from fl.secure.population import capped_weights
+from secagg.simulation import agree_on
 
 STARTING: Final = 60.0  # seconds for the SuperLink to listen
 ENDING: Final = 10.0  # seconds between SIGTERM and SIGKILL
@@ -159,26 +160,31 @@ class Federation(AbstractContextManager["Federation"]):
         return process
 
 
-def simulated_seed(e: Experiment, sizes: Sequence[int]) -> bytes:
-    """The seed of the agreement that a simulation of this experiment makes, so that both draw the same clusters."""
-    from fl.flower.task import task_of
-    from fl.training.loop import prepare
-    from fl.training.models import dimension
-
-    weights = capped_weights(sizes, e.privacy.weight_ratio)
-    return simulated_agreement(e, weights, dimension(task_of(e, prepare(e)).build()))[0].seed
-
-
 def agree_here(
-    e: Experiment, sizes: Sequence[int], place: Path, seed: bytes | None = None
-) -> tuple[Agreement, list[Path]]:
-    """Make the keys of every node in a folder of its own, and write the agreement to each folder."""
+    e: Experiment, sizes: Sequence[int], place: Path, *, length: int, simulate: bool = False
+) -> tuple[Training, list[Path]]:
+    """Make every node in a folder of its own: they agree, sign, and keep the training.
+
+    The agreement of a simulated training is the one that a simulation makes, so that both draw the same clusters; its
+    keys follow from the public seed.
+    """
     folders = [place / f"node-{i}" for i in range(len(sizes))]
-    members = [AgreedMember(f"node-{i}", make_node(folders[i]), int(size)) for i, size in enumerate(sizes)]
-    agreement = agree(e, seed or sampling_seed(e.seed), members)
+    check_experiment(e)
+    if simulate:
+        weights = capped_weights(sizes, e.privacy.weight_ratio)
+        agreement, identities = simulated_agreement(e, weights, length)
+        for i, folder in enumerate(folders):
+            make_node(folder, identities[i])
+    else:
+        identities = {i: make_node(folder) for i, folder in enumerate(folders)}
+        members = [Enrolled(f"node-{i}", identities[i].public, int(size)) for i, size in enumerate(sizes)]
+        e = enrolled(e, members)
+        agreement = agree_on(proposed_terms(e, members, length), identities)
+    signatures = {i: agreement.sign(i, identities[i]) for i in identities}
+    training = Training(agreement, e, tuple(map(int, sizes)), signatures)
     for folder in (*folders, place):
-        (folder / TRAINING).write_text(write_agreement(agreement), "utf-8")
-    return agreement, folders
+        write_training(training, folder)
+    return training, folders
 
 
 def write_app(place: Path) -> Path:
@@ -222,8 +228,15 @@ def run_app(
     show: Progress | None = None,
     keep: Path | None = None,
     simulate: bool = False,
+    test: str | None = None,
+    classes: int | None = None,
 ) -> None:
-    """Run a whole app on this machine: keys, agreement, SuperLink, a SuperNode per client, the training."""
+    """Run a whole app on this machine: keys, agreement, SuperLink, a SuperNode per client, the training.
+
+    `test` and `classes` are those of `server_app`: they say how many parameters the model has.
+    """
+    from fl.flower.task import model_length
+
     show = show or Progress()
     if (out / "config.toml").exists():
         raise RecordError(f"{out} holds a run already: choose another --out")
@@ -232,8 +245,8 @@ def run_app(
         place = keep or Path(stack.enter_context(temporary))
         place.mkdir(parents=True, exist_ok=True)
         stack.enter_context(_signals_handled_by(_interrupt))
-        seed = simulated_seed(e, sizes) if simulate else None
-        _, folders = agree_here(e, sizes, place, seed)
+        length = model_length(e, test, classes)
+        _, folders = agree_here(e, sizes, place, length=length, simulate=simulate)
         federation = stack.enter_context(Federation(place))
         show.note(f"starting a SuperLink and {len(folders)} SuperNodes")
         federation.start_link()

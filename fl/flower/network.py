@@ -15,9 +15,9 @@ import httpx
 from flwr.app import Message
 
 from fl.flower import envelope
-from fl.flower.agreement import Agreement
 from fl.flower.client import location_statement
 from fl.flower.envelope import Envelope, MalformedError
+from fl.flower.training import Training
 from secagg import PeerError, decode
 from secagg.crypto import verify
 from secagg.protocol import KeyAdvert, check_advert
@@ -58,7 +58,7 @@ class Network:
     """The clients of a training as Flower reaches them."""
 
     grid: Grid
-    agreement: Agreement
+    training: Training
     run_id: int
     nodes: dict[int, int] = field(default_factory=dict)  # client -> Flower node
     adverts: dict[tuple[int, int], bytes] = field(default_factory=dict)  # (round, client) -> keys
@@ -160,7 +160,7 @@ class Network:
                 replies: list[Message | None] = [*self.grid.pull_messages([number])]
             except (OSError, httpx.HTTPError):
                 raise  # the SuperLink does not answer; no client is at fault
-            except Exception:
+            except Exception:  # whatever Flower raises for bytes that a node chose
                 replies = [None]
             for reply in replies:
                 if number in self._hellos:
@@ -234,17 +234,17 @@ class Network:
     def _take_keys(self, node: int, round: int, found: Envelope, expected: int | None = None) -> None:
         """Place a client at this node if it proves who it is. Its keys are checked like any peer's."""
         client = int.from_bytes(found.parts.get("member", b""), "little")
-        if not 0 <= client < len(self.agreement.members) or expected not in (None, client):
+        if not 0 <= client < len(self.training.examples) or expected not in (None, client):
             raise PeerError("it does not say which member it is")
         data, signature = found.parts.get("advert", b""), found.parts.get("seat", b"")
-        statement = location_statement(self.agreement.training_id, self.run_id, node, client, data)
-        verify(self.agreement.members[client].identity, signature, statement, signer=client)
+        statement = location_statement(self.training.fingerprint, self.run_id, node, client, data)
+        verify(self.training.agreement.terms.identities[client], signature, statement, signer=client)
         self.nodes[client] = node
         self.strangers.pop(node, None)
         if not data:
             self.declined.add((round, client))
             return
-        advert, plan = decode(data), self.agreement.plan_of(client, round)
+        advert, plan = decode(data), self.training.plan_of(client, round)
         if not isinstance(advert, KeyAdvert) or advert.sender != client or plan is None:
             raise PeerError(f"client {client} sent no keys of its own for round {round + 1}")
         check_advert(plan, advert)

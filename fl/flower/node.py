@@ -1,8 +1,9 @@
 """A node's own folder: its keys, the training that it agreed to, and the record of what it has done.
 
-    NODE/identity.key    the Ed25519 key that the roster lists; made once, never sent
+    NODE/identity.key, NODE/trainings/   as `secagg agree` keeps them (docs/agreement.md)
     NODE/state.key       encrypts what is kept between two messages
-    NODE/training.toml   the pinned agreement
+    NODE/agreement.toml  the agreement that all members signed
+    NODE/training.toml   what they learn
     NODE/journal/        exclusive records that prevent a step from happening twice
 
 A key that other users may read is refused, because it may have been read. If the journal is lost, or an older copy of
@@ -22,10 +23,10 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fl.errors import ConfigError
-from fl.flower.agreement import TRAINING, Agreement, read_agreement, read_hex
-from secagg import FileJournal, Identity
+from fl.flower.training import AGREEMENT, TRAINING, Training, read_hex, read_training
+from secagg import FileJournal, Identity, UsageError
+from secagg.agreement import MemberFolder
 
-IDENTITY: Final = "identity.key"
 STATE_KEY: Final = "state.key"
 PRIVATE_BYTES: Final = 32
 NONCE_BYTES: Final = 12
@@ -46,7 +47,7 @@ class Node:
     client: int
     name: str
     identity: Identity
-    agreement: Agreement
+    training: Training
     journal: FileJournal
     _state_key: bytes = field(repr=False)
 
@@ -54,14 +55,14 @@ class Node:
     def open(cls, folder: Path | str) -> Node:
         """The node of this folder; ConfigError if it is not ready to take part."""
         place = Path(folder)
-        identity = Identity.from_private(_read_key(place / IDENTITY))
-        agreement = read_agreement(place / TRAINING)
-        client = agreement.client_of(identity.public)
+        identity = _identity(place)
+        training = read_training(place / TRAINING)
+        client = training.client_of(identity.public)
         if client is None:
-            raise ConfigError(f"{place / TRAINING} does not list the key of this node")
-        journal = FileJournal(place / "journal" / agreement.training_id.hex()[:32])
-        name = agreement.members[client].name
-        return cls(client, name, identity, agreement, journal, _read_key(place / STATE_KEY))
+            raise ConfigError(f"{place / AGREEMENT} does not list the key of this node")
+        journal = FileJournal(place / "journal")  # one for all trainings: their sums can be subtracted
+        name = training.agreement.terms.members[client].name or f"node-{client}"
+        return cls(client, name, identity, training, journal, _read_key(place / STATE_KEY))
 
     def seal(self, round: int, content: bytes) -> bytes:
         """Encrypt what is kept between messages, for this node and this round alone."""
@@ -77,21 +78,30 @@ class Node:
             return None
 
     def _address(self, round: int) -> bytes:
-        return b"fl/flower/state/v1:" + self.agreement.training_id + round.to_bytes(8, "little")
+        return b"fl/flower/state/v1:" + self.training.fingerprint + round.to_bytes(8, "little")
 
 
-def make_node(folder: Path | str) -> bytes:
-    """Make the keys of a new node and return its public key. Existing keys are kept."""
+def make_node(folder: Path | str, identity: Identity | None = None) -> Identity:
+    """Make the keys of a new node and return its identity, or this one of a simulation. Existing keys are kept."""
     place = Path(folder)
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in (IDENTITY, STATE_KEY):
-        if not (place / name).exists():
-            handle = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with os.fdopen(handle, "w") as file:
-                file.write(os.urandom(PRIVATE_BYTES).hex() + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-    return Identity.from_private(_read_key(place / IDENTITY)).public
+    try:
+        MemberFolder.create(place, (lambda _: identity.private) if identity else os.urandom)
+    except UsageError as error:
+        raise KeyFileError(str(error)) from None
+    if not (place / STATE_KEY).exists():
+        handle = os.open(place / STATE_KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(handle, "w") as file:
+            file.write(os.urandom(PRIVATE_BYTES).hex() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+    return _identity(place)
+
+
+def _identity(place: Path) -> Identity:
+    try:
+        return MemberFolder(place).identity
+    except UsageError as error:
+        raise KeyFileError(str(error)) from None
 
 
 def _read_key(path: Path) -> bytes:

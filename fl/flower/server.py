@@ -8,7 +8,7 @@ says so. Nothing waits longer than its deadline.
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,11 +22,11 @@ from numpy.typing import NDArray
 from fl.config.schema import Experiment
 from fl.errors import ConfigError
 from fl.flower import envelope
-from fl.flower.agreement import TRAINING, Agreement, read_agreement, write_agreement
 from fl.flower.network import Network, Request, Response
+from fl.flower.training import TRAINING, Training, read_training, write_training
 from fl.reporting.progress import LineProgress, Progress
 from fl.reporting.records import Folder, write
-from fl.secure.population import Cell, CellResult
+from fl.secure.cohort import Cell, CellResult
 from fl.training.randomness import attackers, context
 from secagg import Dropout, Server, Stage, TooFewSurvivors, UsageError, encode
 from secagg.protocol import Outbox
@@ -84,7 +84,7 @@ class Engine:
 
     def __init__(self, network: Network, deadlines: Deadlines, place: Path, show: Progress) -> None:
         self.network = network
-        self.agreement = network.agreement
+        self.training = network.training
         self.deadlines = deadlines
         self.show = show
         self.exchanges = 0  # of the last round
@@ -96,9 +96,9 @@ class Engine:
     def sums(self, index: int, x: Vector) -> list[CellResult]:
         """The cluster sums of a round."""
         model = np.ascontiguousarray(x, dtype="<f4").tobytes()
-        e, model_hash = self.agreement.experiment, hashlib.sha256(model).digest()
+        e, model_hash = self.training.experiment, hashlib.sha256(model).digest()
         round = RoundInput(index, model, model_hash, index + 1 if index + 1 < e.rounds else None)
-        cells = self.agreement.cohort.cells_of(index, len(x), context(e, model_hash))
+        cells = self.training.cohort.cells(index, context(e, model_hash))
         runs = [self._begin(index, cell) for cell in cells]
         before = self.network.exchanges
         self._assemble(index, runs)
@@ -122,7 +122,8 @@ class Engine:
         assert cell.plan is not None
         file = self._place / f"{index:06d}-{cell.index:04d}.run"
         if not file.exists():
-            return CellRun(cell, Server(cell.plan), file)
+            away = self._left_out(index, cell.clients)
+            return CellRun(cell, Server(cell.plan, exclude=away), file, dropouts=away)
         try:
             server = Server.restore(file.read_bytes(), plan=cell.plan)
         except UsageError as error:
@@ -131,6 +132,11 @@ class Engine:
             return CellRun(cell, server, file, failed="it was left with another plan or model")
         self.show.note(f"round {index + 1}: resuming the run that had reached {server.stage.name}")
         return CellRun(cell, server, file, resumed=True)
+
+    def _left_out(self, index: int, clients: Collection[int]) -> dict[int, Dropout]:
+        """Clients that cheated before, or one of two of whom one did; the record says so."""
+        found = self.training.cohort.suspects.in_round(index)
+        return {client: Dropout(Stage.KEYS, why) for client, why in found.items() if client in clients}
 
     def _assemble(self, index: int, runs: list[CellRun]) -> None:
         """Collect keys. The first round waits for all clients, a later one only for enough of them."""
@@ -149,13 +155,13 @@ class Engine:
                 self._take_keys(index, run)
 
     def _ask_for_keys(self, index: int, runs: list[CellRun], unseen: float = 0.0) -> None:
-        groups = [(run.cell.clients, run.server.plan.t) for run in runs]
+        groups = [([c for c in run.cell.clients if c not in run.server.dropouts], run.server.plan.t) for run in runs]
         self.network.assemble(index, groups, seconds=self.deadlines.join, patience=self.deadlines.stage, unseen=unseen)
 
     def _take_keys(self, index: int, run: CellRun) -> None:
         for client in run.cell.clients:
             advert = self.network.adverts.get((index, client))
-            if advert is not None:
+            if advert is not None and client not in run.server.dropouts:
                 run.cost.count("bytes_up", Stage.KEYS, len(advert))
                 run.server.receive(client, advert)
         self._close_stage(index, run)
@@ -192,7 +198,6 @@ class Engine:
         parts = {"message": encode(outbox[client])}
         if stage is Stage.SHARES:
             parts["model-hash"] = round.model_hash
-            parts["length"] = run.server.plan.length.to_bytes(8, "little")
         elif stage is Stage.INPUTS:
             parts["model"] = round.model
         elif stage is Stage.UNMASKING and round.following is not None:
@@ -202,8 +207,9 @@ class Engine:
 
     def _without_keys(self, following: int) -> set[int]:
         """Connected clients that were drawn for the next round and have sent no keys for it."""
-        connected = set(self.agreement.cohort.drawn(following)) & self.network.nodes.keys()
-        return {client for client in connected if not self.network.has_keys(following, client)}
+        away = self.training.cohort.suspects.in_round(following)
+        connected = set(self.training.cohort.drawn(following)) & self.network.nodes.keys()
+        return {client for client in connected.difference(away) if not self.network.has_keys(following, client)}
 
     def _take(self, run: CellRun, response: Response) -> None:
         stage, found = run.server.stage, response.envelope
@@ -245,14 +251,14 @@ class Engine:
             return
         run.tries += 1
         self.show.note(f"round {index + 1}: repeated with the same plan: {why}")
-        run.server = Server(run.server.plan)
+        run.server = Server(run.server.plan, exclude=self._left_out(index, run.cell.clients))
         self.network.forget(index)
         self._ask_for_keys(index, [run])
         self._take_keys(index, run)
 
     def _outcome(self, run: CellRun) -> CellResult:
         run.cost.clients = len(run.cell.clients)
-        cohort = self.agreement.cohort
+        cohort = self.training.cohort
         if run.failed:
             why = run.failed + (" (a resumed run)" if run.resumed else "")
             return CellResult.failure(why, run.cell, cohort, run.cost, dict(run.dropouts))
@@ -267,20 +273,20 @@ def server_app(test: str | None = None, *, validation: str | None = None, classe
 
     `test` and `validation` name functions as "module:function". They return the server's (inputs, labels) to test on,
     and to validate on where the rule needs it. Without `test` the data set of the experiment is used. The run
-    configuration has `training` (the agreement's file), `out` (the folder of the record; a run in it is continued) and
-    the deadlines `join-seconds`, `stage-seconds`, `training-seconds` and `tries`.
+    configuration has `training` (training.toml, with agreement.toml beside it), `out` (the folder of the record; a run
+    in it is continued) and the deadlines `join-seconds`, `stage-seconds`, `training-seconds` and `tries`.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Any, context: Context) -> None:
         settings = context.run_config
-        agreement = read_agreement(str(settings.get("training", TRAINING)))
-        out = Path(str(settings.get("out", f"runs/{agreement.experiment.name}")))
+        training = read_training(str(settings.get("training", TRAINING)))
+        out = Path(str(settings.get("out", f"runs/{training.experiment.name}")))
         limits = Deadlines()
         seconds = {n: float(settings.get(f"{n}-seconds", getattr(limits, n))) for n in ("join", "stage", "training")}
         deadlines = Deadlines(**seconds, tries=int(settings.get("tries", limits.tries)))
-        network = Network(grid, agreement, context.run_id)
+        network = Network(grid, training, context.run_id)
         serve(network, deadlines, out, test, validation, classes)
 
     return app
@@ -299,25 +305,26 @@ def serve(
     from fl.training.learner import Learner
     from fl.training.loop import show_warnings, train_rounds
     from fl.training.round import Clock, Played, Setting, conclude
+    from fl.training.server import Memory
 
-    agreement = network.agreement
-    e = agreement.experiment
+    training = network.training
+    e = training.experiment
     e = e.replace(machine=e.machine.replace(checkpoint_every=1))  # an opened round cannot be repeated
-    with open_folder(out, agreement, e) as folder:
+    with open_folder(out, training, e) as folder:
         task = task_of(e, server_data(e, test, validation, classes))
         show = LineProgress(prefix="share: ")  # Flower mixes these lines with its own
-        show_warnings(e, agreement.cohort.layout, show)
+        show_warnings(e, training.cohort.layout, show)
         engine = Engine(network, deadlines, out / "secure", show)
         with Learner(task) as learner:
-            setting = Setting(e, learner, agreement.cohort, attackers(e), show)
+            setting = Setting(e, learner, training.cohort, attackers(e), show)
 
-            def play(t: int, x: Vector, last: Vector) -> Played:
+            def play(t: int, x: Vector, memory: Memory) -> Played:
                 if t:
                     engine.settled(t - 1)
                 clock = Clock()
                 with clock("secure"):
                     opened = engine.sums(t, x)
-                played = conclude(setting, t, x, last, opened, clock)
+                played = conclude(setting, t, x, memory, opened, clock)
                 played.record["exchanges"] = engine.exchanges
                 return played
 
@@ -325,12 +332,12 @@ def serve(
             engine.settled(e.rounds - 1)
 
 
-def open_folder(out: Path, agreement: Agreement, e: Experiment) -> Folder:
+def open_folder(out: Path, training: Training, e: Experiment) -> Folder:
     """The folder of the record: a new one, or an existing one of the same training."""
     if not (out / "config.toml").exists():
         folder = Folder.create(out, e)
-        write(out / TRAINING, write_agreement(agreement).encode())
+        write_training(training, out)
         return folder
-    if read_agreement(out / TRAINING).training_id != agreement.training_id:
+    if read_training(out / TRAINING).fingerprint != training.fingerprint:
         raise ConfigError(f"{out} holds another training; choose another `out`")
     return Folder.resume(out)

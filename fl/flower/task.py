@@ -1,32 +1,33 @@
 """Training and testing in the processes that Flower starts. Only this module of `fl.flower` needs torch."""
 
-import importlib
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl.config.schema import LABEL_FLIP, Experiment, to_tables
-from fl.data import Federated, flip_labels
+from fl.config.own import imported
+from fl.config.schema import Experiment, to_tables
+from fl.data import Federated
 from fl.errors import ConfigError
 from fl.flower.node import Node, RefusedError
-from fl.training.learner import Learner, LocalTraining, Task
-from fl.training.loop import as_examples, prepare
+from fl.training.learner import Learner
+from fl.training.loop import as_examples, metrics_of, poisoned, prepare
+from fl.training.models import dimension
 from fl.training.randomness import attackers
+from fl.training.task import LocalTraining, Task
 
 Vector = NDArray[np.float32]
 
 
 def local_update(node: Node, round: int, x: Vector, *, source: str | None = None, classes: int | None = None) -> Vector:
     """x_{i,K} - x^t of this node: the same bits as a simulation computes for this client."""
-    e = node.agreement.experiment
+    e = node.training.experiment
     data = _own_data(node, source, classes) if source else prepare(e)
-    agreed, held = node.agreement.members[node.client].examples, len(data.clients[node.client])
+    agreed, held = node.training.examples[node.client], len(data.clients[node.client])
     if agreed != held:
         raise ConfigError(f"this node has {held} examples, but training.toml says {agreed}")
-    if e.attack.name == LABEL_FLIP:
-        data = flip_labels(data, {node.client} & attackers(e))
+    data = poisoned(e, data, {node.client} & attackers(e))
     with Learner(task_of(e, data)) as learner:
         if learner.dimension != len(x):
             raise RefusedError(f"the model has {len(x)} parameters, this node's has {learner.dimension}")
@@ -34,8 +35,13 @@ def local_update(node: Node, round: int, x: Vector, *, source: str | None = None
         return update
 
 
+def model_length(e: Experiment, test: str | None = None, classes: int | None = None) -> int:
+    """The number of parameters of the model: what `server_app` with the same arguments trains."""
+    return dimension(task_of(e, server_data(e, test, None, classes)).build())
+
+
 def task_of(e: Experiment, data: Federated) -> Task:
-    return Task(e.model, data, LocalTraining(**to_tables(e.local)), e.seed)
+    return Task(e.model, data, LocalTraining(**to_tables(e.local)), e.seed, e.task.loss, metrics_of(e))
 
 
 def _own_data(node: Node, source: str, classes: int | None) -> Federated:
@@ -60,11 +66,4 @@ def server_data(e: Experiment, test: str | None, validation: str | None, classes
 
 def call(path: str, *arguments: Any) -> Any:
     """The result of a function that is named as "module:function"."""
-    module, colon, name = path.partition(":")
-    if not colon:
-        raise ConfigError(f'{path}: name a function as "module:function"')
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-    return function(*arguments)
+    return imported(path, "function")(*arguments)

@@ -1,11 +1,13 @@
 """Numbers and short descriptions of a recorded run, as reports and terminals show them."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fl.config.schema import Experiment
+from fl.reporting.progress import describe_share
 from fl.reporting.records import Recorded
 from fl.secure.figures import alone_probability, exposed_together
 
@@ -75,19 +77,29 @@ def describe_summary(e: Experiment, summary: Mapping[str, Any]) -> str:
     )
     skipped = ", ".join(map(str, summary["skipped_rounds"]))
     blamed = ", ".join(f"client {client} ({why})" for client, why in summary["blamed"].items())
+    left_out = ", ".join(f"client {client} ({rounds})" for client, rounds in summary["left_out"].items())
     up, down = (describe_bytes(summary[f"bytes_{way}_per_client"]) for way in ("up", "down"))
     lines = [
         f"{e.name}: {describe_method(e)}; clusters: {describe_clusters(e)}; attackers: {describe_attack(e)}",
         f"accuracy {'-' if accuracy is None else f'{accuracy:.2%}'} after {summary['rounds']} rounds"
         + (f" ({summary['stopped']})" if summary["stopped"] else ""),
+        ", ".join(f"{name} {value:.4g}" for name, value in summary["metrics"].items()),
         privacy,
         e.method != "no-share" and over_time,
         skipped and f"skipped rounds: {skipped}",
         blamed and f"caught cheating: {blamed}",
+        left_out and f"left out because of earlier rounds (number of rounds): {left_out}",
+        summary["closed"],
+        summary["clipped"] and describe_clipped(summary["clipped"]),
         f"per round: {spent['total'] / rounds:.2f} s, {spent['secure'] / rounds:.2f} s of it secure; "
         f"per client {up} up, {down} down",
     ]
     return "\n".join(line for line in lines if line)
+
+
+def describe_clipped(share: float) -> str:
+    """The largest fraction of coordinates that was clipped in a round, and what to do."""
+    return f"clipped coordinates: up to {describe_share(share)} in a round; a larger privacy.clip keeps them"
 
 
 def describe_exposed(count: int | None) -> str:
@@ -109,6 +121,7 @@ def summarise(e: Experiment, rounds: Sequence[Mapping[str, Any]]) -> dict[str, A
     return {
         "rounds": len(rounds),
         "accuracy": accuracies[-1] if accuracies else None,
+        "metrics": next((record["metrics"] for record in reversed(rounds) if record.get("metrics")), {}),
         "best_accuracy": max(accuracies, default=None),
         "last_10_accuracy": sum(accuracies[-10:]) / len(accuracies[-10:]) if accuracies else None,
         "exposed": sorted({client for record in rounds for client in record["exposure"]["exposed"]}),
@@ -116,7 +129,10 @@ def summarise(e: Experiment, rounds: Sequence[Mapping[str, Any]]) -> dict[str, A
         "alone": alone_probability(e, len(rounds)),
         "least_anonymity": min((found for found in anonymity if found is not None), default=None),
         "blamed": {client: why for record in rounds for client, why in record["blamed"].items()},
+        "left_out": dict(Counter(client for record in rounds for client in record.get("left_out", {}))),
         "dropouts": sum(len(record["dropouts"]) for record in rounds),
+        "clipped": max((record["clipped"] for record in rounds if record.get("clipped")), default=0.0),
+        "closed": next((record["closed"] for record in reversed(rounds) if record.get("closed")), ""),
         "skipped_rounds": [record["round"] for record in rounds if record["skipped"]],
         "seconds": spent,
         "bytes_up_per_client": sum(sum(cost["bytes_up"].values()) for cost in costs) / asked,

@@ -68,3 +68,42 @@ def _draw_stacks(axis: Any, places: Any, layers: Sequence[tuple[Any, str, str]],
             reached = reached + amounts
     where = (0.5, -0.1 if across else -0.16)
     axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=where, ncols=3, frameon=False)
+
+
+def draw_plan(answer: Any, path: Path) -> None:
+    """Draw an answer of `fl.planner`: the leverage of a round's sums against the probability that the rule holds."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    colours = {"fixed": "#7c3aed", "random": "#2563eb", "transversal": "#0d9268", "atoms": "#e2680c"}
+    question, best = answer.question, answer.recommended
+    figure = Figure(figsize=(9, 5.6), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    axis.axhspan(question.holds, 1.02, xmin=0, color="#e8f6f0", zorder=0)
+    axis.axhline(question.holds, color="#0d9268", linewidth=0.8, linestyle="--")
+    style: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8, "color": "#5b6776"}
+    for c in answer.candidates:
+        if c.opened:
+            colour = colours[c.schedule]
+            fill, alpha = ("none", 0.5) if c.ruled_out else (colour, 0.85)
+            axis.scatter(c.leverage, c.holds, s=40 + 25 * c.groupings, c=fill, edgecolors=colour, alpha=alpha)
+        if c.holds > 0.02 and c is not best:
+            axis.annotate(f"{c.size}/{c.groupings}", (c.leverage, c.holds), xytext=(7, 5), **style)
+    for schedule, colour in colours.items():
+        axis.scatter([], [], s=90, c=colour, label=schedule)
+    if best:
+        style = {"textcoords": "offset points", "fontsize": 9, "fontweight": "bold"}
+        style["arrowprops"] = {"arrowstyle": "->", "color": "#16202c"}
+        axis.annotate(f"recommended:\n{best.name}", (best.leverage, best.holds), xytext=(18, -46), **style)
+    numbers = f"{question.clients} clients, {question.byzantine} Byzantine, {question.dropout:.0%} dropouts"
+    axis.set(
+        xlabel="leverage: fraction of an update that a round's sums explain (lower is more private)",
+        ylabel=f"probability that {question.rule} holds in a round",
+        ylim=(-0.03, 1.04),
+        title=f"{numbers}; points are m/R",
+    )
+    axis.legend(loc="center right", fontsize=9, title="schedule (hollow: ruled out)")
+    axis.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=130)

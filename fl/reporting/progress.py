@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
+
+from fl.errors import TrainingWarning
 
 if TYPE_CHECKING:
     from rich import progress as rich_progress
@@ -22,7 +25,9 @@ LAST_PHASE = 0.95  # a round that is about to end fills this much of its part of
 
 
 class Progress:
-    """The interface between a training and its display. This class shows nothing."""
+    """The interface between a training and its display. This class shows nothing, and warns through `warnings`."""
+
+    _told_closed = False
 
     def begin(self, name: str, rounds: int, done: int) -> None:
         """A training of `rounds` rounds starts; `done` of them were finished earlier."""
@@ -32,9 +37,23 @@ class Progress:
 
     def round(self, record: Mapping[str, Any]) -> None:
         """A round has ended and its record is on disk."""
+        for told in self._to_tell(record):
+            self.warn(told)
+
+    def _to_tell(self, record: Mapping[str, Any]) -> Iterator[str]:
+        """What a user should not miss of a round: that it was skipped, and once that sums stay closed."""
+        if record.get("skipped"):
+            yield f"round {record['round']}: {record['skipped']}"
+        if record.get("closed") and not self._told_closed:
+            self._told_closed = True
+            yield f"round {record['round']}: {record['closed']}"
 
     def note(self, text: str) -> None:
         """Show a message."""
+
+    def warn(self, text: str) -> None:
+        """Show a message that nobody should miss. Where nothing is shown, it is a Python warning."""
+        warnings.warn(text, TrainingWarning, stacklevel=2)
 
     def end(self) -> None:
         """The training has ended, normally or not."""
@@ -55,6 +74,9 @@ class LineProgress(Progress):
 
     def round(self, record: Mapping[str, Any]) -> None:
         self.note(f"{self._name}: round {record['round']}/{self._rounds}  {describe_round(record)}")
+
+    def warn(self, text: str) -> None:
+        self.note(f"warning: {text}")
 
     def note(self, text: str) -> None:
         print(self._prefix + text, file=self._stream, flush=True)
@@ -85,8 +107,8 @@ class LiveProgress(LineProgress):
         self._round = record["round"]
         if record.get("accuracy") is not None:
             self._accuracies.append(record["accuracy"])
-        if record.get("skipped"):
-            self.note(f"round {record['round']}: {record['skipped']}")
+        for told in self._to_tell(record):
+            self.note(told)
         self._draw()
 
     def note(self, text: str) -> None:
@@ -179,18 +201,29 @@ def sparkline(values: list[float], width: int) -> str:
     return "".join(SPARKS[min(int(value * len(SPARKS)), len(SPARKS) - 1)] for value in values[-width:])
 
 
+def describe_share(share: float) -> str:
+    """A fraction in per cent; a small one as what it is below."""
+    return f"{share:.1%}" if share >= 0.001 else "less than 0.1%"
+
+
 def describe_round(record: Mapping[str, Any]) -> str:
     """The record of a round in one line."""
     clusters, seconds = record["clusters"], record["seconds"]
     opened = sum(cluster["state"] == "opened" for cluster in clusters)
-    exposed, dropouts = len(record["exposure"]["exposed"]), len(record["dropouts"])
+    exposed, left_out = len(record["exposure"]["exposed"]), record.get("left_out", {})
+    dropouts = sum(str(entry["client"]) not in left_out for entry in record["dropouts"])
     parts = [
         f"accuracy {record['accuracy']:.1%}" if record.get("accuracy") is not None else "",
+        f"loss {record['loss']:.4g}" if record.get("accuracy") is None and record.get("loss") is not None else "",
+        *(f"{name} {value:.4g}" for name, value in record.get("metrics", {}).items()),
         f"{opened} of {len(clusters)} sums opened",
         f"{exposed} clients EXPOSED" if exposed else "",
         f"{dropouts} dropped out" if dropouts else "",
+        f"{describe_share(record['clipped'])} of coordinates clipped" if record.get("clipped") else "",
         "cheated: " + ", ".join(record["blamed"]) if record["blamed"] else "",
+        "left out: " + ", ".join(left_out) if left_out else "",
         f"{seconds['total']:.1f} s ({seconds['secure']:.1f} s secure aggregation)",
         record.get("skipped"),
+        record.get("closed"),
     ]
     return ", ".join(filter(None, parts))

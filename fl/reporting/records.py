@@ -6,6 +6,8 @@ The folder holds
 - `run.json`: versions, machine, attackers (only a simulation knows them), the size of the model;
 - `rounds.jsonl`: one line of JSON per round;
 - `checkpoint.json` and the `checkpoint-*.safetensors` that it names: where the run continues;
+- `evidence-N`, after the run has ended or was stopped: what `secagg verify` checks (docs/evidence.md), from round N on.
+  A run that is resumed has new clients, and evidence of its own;
 - `model.safetensors` and `summary.json`, after the run has ended.
 
 Every file but `rounds.jsonl` is written under another name, synced and renamed, so it is complete or absent.
@@ -15,6 +17,7 @@ left, is cut off when the run resumes. Nothing is ever unpickled. This module ne
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -22,8 +25,8 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -34,12 +37,13 @@ from numpy.typing import NDArray
 
 from fl.config.checks import experiment
 from fl.config.read import read_tables, to_toml, with_settings
-from fl.config.schema import Experiment
+from fl.config.schema import RUN_ONLY, Experiment, to_tables
 from fl.errors import ConfigError, RecordError
 
 Vector = NDArray[np.float32]
 FORMAT = 1
 PATIENCE = 3.0  # seconds to wait for the lock of a folder
+NOT_LONGER = "; here not rounds, because every round draws new clusters from the number of rounds that was agreed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Checkpoint:
 
     rounds: int
     x: Vector
-    last: Vector
+    memory: dict[str, Vector]
     history: list[dict[str, Any]] = field(repr=False)
 
 
@@ -77,28 +81,36 @@ class Folder(AbstractContextManager["Folder"]):
 
     @classmethod
     def create(cls, path: Path | str, e: Experiment) -> Folder:
-        """Make a new folder. One that holds a run is refused, because nothing is ever overwritten."""
+        """Make a new folder. One with a recorded round is refused, because nothing is ever overwritten.
+
+        What a start leaves that failed before its first round does not block the next one.
+        """
         place = Path(path)
-        if (place / "config.toml").exists():
-            what_to_do = f"continue it with --resume {place}, or choose another --out"
+        if any((place / name).exists() for name in ("rounds.jsonl", "checkpoint.json", "summary.json")):
+            what_to_do = f"continue it with --resume {place} (resume=True), or choose another --out"
             raise RecordError(f"{place} holds a run already: {what_to_do}")
-        try:
+        with _writing(place):
             place.mkdir(parents=True, exist_ok=True)
             folder = cls(place, e, _locked(place))
-        except OSError as error:
-            raise RecordError(f"cannot write to {place}: {error.strerror}") from None
-        write(place / "config.toml", to_toml(e).encode())
+        try:
+            with _writing(place):
+                (place / "run.json").unlink(missing_ok=True)
+            write(place / "config.toml", to_toml(e).encode())
+        except BaseException:
+            folder.close()
+            raise
         return folder
 
     @classmethod
-    def resume(cls, path: Path | str, settings: Sequence[str] = ()) -> Folder:
-        """Open an existing folder. `settings` may only make the run longer or change the machine."""
+    def resume(cls, path: Path | str, settings: Sequence[str] = (), e: Experiment | None = None) -> Folder:
+        """Open an existing folder. `settings`, or the experiment, may only change how long and where it runs."""
         place = Path(path)
         before = experiment(_config(place))
-        after = experiment(with_settings(_config(place), settings))
+        after = experiment(with_settings(_config(place), settings)) if e is None else e
         if after.fingerprint != before.fingerprint:
-            allowed = "only rounds, secure, stop.* and machine.* may change"
-            raise ConfigError(f"--resume continues the same training: {allowed}")
+            changed = ", ".join(_changed(to_tables(before), to_tables(after))) or "rounds"
+            allowed = "only rounds, secure, stop.* and machine.* may change" + ("" if before.open_ended else NOT_LONGER)
+            raise ConfigError(f"--resume continues the same training, but {changed} changed: {allowed}")
         folder = cls(place, after, _locked(place))
         if after != before:
             write(place / "config.toml", to_toml(after).encode())
@@ -115,18 +127,30 @@ class Folder(AbstractContextManager["Folder"]):
         """Write run.json: what is known before the first round."""
         write_json(self.path / "run.json", {"format": FORMAT, **info})
 
+    def check_same(self, fingerprints: Mapping[str, str]) -> None:
+        """Raise RecordError if run.json has another fingerprint of the data or of the initial model."""
+        place = self.path / "run.json"
+        found = _read_json(place) if place.exists() else dict(fingerprints)
+        for name, value in fingerprints.items():
+            if found.get(name) != value:
+                raise RecordError(
+                    f"{self.path}: the {name.replace('_', ' ')} is not what the run began with; resume with the same "
+                    "data and model, or train in another folder"
+                )
+
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a line to rounds.jsonl. It is on the disk when this returns."""
-        with (self.path / "rounds.jsonl").open("ab") as file:
+        path = self.path / "rounds.jsonl"
+        with _writing(path), path.open("ab") as file:
             file.write(json.dumps(_plain(record), separators=(",", ":"), allow_nan=False).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
 
-    def checkpoint(self, rounds: int, x: Vector, last: Vector) -> None:
+    def checkpoint(self, rounds: int, x: Vector, memory: Mapping[str, Vector]) -> None:
         """Write the vectors, then the small file that names them. A crash in between costs one round."""
         from safetensors.numpy import save
 
-        content, name = save({"x": x, "last": last}), f"checkpoint-{rounds:06d}.safetensors"
+        content, name = save({"x": x, **memory}), f"checkpoint-{rounds:06d}.safetensors"
         write(self.path / name, content)
         records = self.path / "rounds.jsonl"
         pointer = {
@@ -144,8 +168,13 @@ class Folder(AbstractContextManager["Folder"]):
 
     def load(self) -> Checkpoint | None:
         """The last checkpoint with the records up to it, or None. Later records are cut off."""
-        place = self.path / "checkpoint.json"
+        place, records = self.path / "checkpoint.json", self.path / "rounds.jsonl"
         if not place.exists():
+            if len(_lines(records)) > self.experiment.machine.checkpoint_every:
+                raise RecordError(
+                    f"{place} is missing, but {records} has rounds: put it back, or delete {records.name} to train "
+                    "from the first round"
+                )
             self._cut(0)
             return None
         found = _read_json(place)
@@ -160,17 +189,31 @@ class Folder(AbstractContextManager["Folder"]):
             raise RecordError(f"{place} belongs to another configuration than the config.toml beside it")
         arrays = read_tensors(self.path / name, expected)
         self._cut(size)
-        return Checkpoint(rounds, arrays["x"], arrays["last"], _lines(self.path / "rounds.jsonl"))
+        history = _lines(records)
+        if [record.get("round") for record in history] != list(range(1, rounds + 1)):
+            raise RecordError(
+                f"{records} does not have the {rounds} rounds of checkpoint.json: put the recorded file back, or train "
+                "in another folder"
+            )
+        return Checkpoint(rounds, arrays.pop("x"), arrays, history)
 
     def _cut(self, size: int) -> None:
         records = self.path / "rounds.jsonl"
-        if not records.exists():
+        found = records.stat().st_size if records.exists() else 0
+        if found < size:
+            raise RecordError(
+                f"{records} is shorter than checkpoint.json says ({found} of {size} bytes): put the recorded file "
+                "back, or train in another folder"
+            )
+        if found == size:
             return
-        if records.stat().st_size < size:
-            raise RecordError(f"{records} is shorter than checkpoint.json says: it was changed by hand")
-        with records.open("r+b") as file:
+        with _writing(records), records.open("r+b") as file:
             file.truncate(size)
             os.fsync(file.fileno())
+
+    def keep_evidence(self, first: int, evidence: bytes) -> None:
+        """Write the evidence of the rounds from round `first` on, counted from 0 as in the agreement."""
+        write(self.path / f"evidence-{first + 1}", evidence)
 
     def finish(self, parameters: Mapping[str, NDArray[Any]], summary: Mapping[str, Any]) -> None:
         """Write the trained model, by the names of its parameters, and the summary."""
@@ -186,6 +229,18 @@ def recorded(path: Path | str) -> Recorded:
     e, files = experiment(_config(place)), (place / "run.json", place / "summary.json")
     info, summary = (_read_json(file) if file.exists() else {} for file in files)
     return Recorded(place, e, info, _lines(place / "rounds.jsonl"), summary)
+
+
+def _changed(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """The dotted names of the keys that differ, without those that may."""
+    for name in dict.fromkeys((*before, *after)):
+        old, new, full = before.get(name), after.get(name), f"{path}{name}"
+        if full in RUN_ONLY or old == new:
+            continue
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from _changed(old, new, f"{full}.")
+        else:
+            yield full
 
 
 def _config(place: Path) -> dict[str, Any]:
@@ -230,21 +285,33 @@ def now() -> str:
 def write(path: Path, content: bytes) -> None:
     """Write a file so that it is complete or absent: write, sync, rename, sync the folder."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    if sys.platform != "win32":
-        handle = os.open(path.parent, os.O_RDONLY)
+    with _writing(path):
         try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+            with draft.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+        if sys.platform != "win32":
+            handle = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """Make an error of the system a RecordError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        hint = "; free some space, then continue the run with --resume (resume=True)" if full else ""
+        raise RecordError(f"cannot write {path}: {error.strerror or error}{hint}") from error
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -93,11 +93,13 @@ def _run_content(run: Recorded) -> dict[str, Any]:
         "seconds": {name: seconds_per_round(run, name) for name in ("secure", "total")},
         "traffic": [describe_bytes(count) for count in (up + down, up, down)],
         "outcomes": measures.outcomes(run.rounds),
+        "told": [facts["closed"], facts["clipped"] and measures.describe_clipped(facts["clipped"])],
         "skipped": [record["skipped"] for record in run.rounds if record["skipped"]],
         "clusters": None if e.method == "fedavg" else _clusters(run),
         "exposure": None if e.method == "no-share" else _exposure(run),
         "costs": _costs(run),
         "blamed": _blamed(run),
+        "left_out": _left_out(run),
         "dropouts": _dropouts(run),
         "toml": to_toml(e),
     }
@@ -193,6 +195,18 @@ def _blamed(run: Recorded) -> Table:
         for client in sorted(reasons, key=int)
     ]
     return Table(["client", "evidence", "rounds", "really an attacker"], rows, numbers=[2])
+
+
+def _left_out(run: Recorded) -> Table:
+    """Who was not asked because of earlier rounds, how often, and why the last time."""
+    reasons = {client: why for record in run.rounds for client, why in record.get("left_out", {}).items()}
+    times = Counter(client for record in run.rounds for client in record.get("left_out", {}))
+    attackers = set(map(str, run.info.get("byzantine", ())))
+    rows = [
+        [client, reasons[client], str(times[client]), "yes" if client in attackers else "no"]
+        for client in sorted(reasons, key=int)
+    ]
+    return Table(["client", "reason", "rounds", "really an attacker"], rows, numbers=[2])
 
 
 def _dropouts(run: Recorded) -> Table:

@@ -12,14 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import count
+from typing import Final
 
 from fl.config.schema import CELL, LASTING, MOST_ROUNDS, Experiment
 from fl.errors import ConfigError
 from secagg import AgreementRefused, Identity, Member, Policy, Schedule, UsageError, Verdict, audit
-from secagg.agreement import SURVIVORS, WHOLE, Agreement, Terms
-from secagg.crypto import Segment
+from secagg.agreement import SURVIVORS, WHOLE, Agreement, Noise, Terms
+from secagg.crypto import MOST_SIGMA, FixedPoint, Segment, SegmentNoise, Segments
 from secagg.exposure import Anonymity, Drawn, keep_whole_atoms
 from secagg.simulation import agree_on, make_identities
+
+UPDATE: Final = "update"
+CLIPPED: Final = "clipped"
+NO_COUNT: Final = 2**20  # sigma of the count of clipped coordinates, which is always zero with noise
+HALF_RING: Final = 2**31  # sums are read as signed numbers below this
+SIMULATED: Final = "simulated training"  # the configuration and the model are in the context of every round
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ class Layout:
         return cls(sizes, schedule, count, schedule.size * count, schedule.groupings)
 
 
-def terms_of(experiment: Experiment, members: Sequence[Member], length: int = 1) -> Terms:
+def terms_of(experiment: Experiment, members: Sequence[Member], length: int = 1, name: str = SIMULATED) -> Terms:
     """The terms of an experiment; ConfigError if nobody could keep them."""
     clusters, privacy, survivors = experiment.clusters, experiment.privacy, experiment.groups == SURVIVORS
     n, cell = experiment.per_round, clusters.cell or CELL
@@ -60,11 +67,12 @@ def terms_of(experiment: Experiment, members: Sequence[Member], length: int = 1)
             )
     except UsageError as error:
         raise ConfigError(f"clusters: {error}") from None
+    segments = segments_of(length, privacy.clip, schedule.size)
     try:
         return Terms(
-            name="simulated training",  # the configuration and the model are in the context of every round
+            name=name,
             members=tuple(members),
-            segments=(Segment(shape=(length,), clip=privacy.clip),),
+            segments=segments,
             schedule=schedule,
             last_round=(MOST_ROUNDS if experiment.open_ended else experiment.rounds) - 1,
             groups=experiment.groups,
@@ -73,14 +81,55 @@ def terms_of(experiment: Experiment, members: Sequence[Member], length: int = 1)
             colluders=privacy.colluders if survivors else None,
             threshold=privacy.threshold if survivors else None,
             cell=cell if survivors and n > cell else 0,
+            noise=noise_of(experiment, segments, schedule.size),
         )
     except UsageError as error:
         raise ConfigError(f"{_section(str(error))}: {error}") from None
 
 
+def segments_of(length: int, clip: float, clients: int) -> tuple[Segment, Segment]:
+    """What each client sends: its update, and how many coordinates of it were clipped, for sums of so many clients.
+
+    The count is one more coordinate of the same sum, so the server learns how much was clipped, and not by whom. Where
+    the sum could wrap, a client's count ends at the bound.
+    """
+    most = min(length, (HALF_RING - 1) // clients)
+    return Segment(name=UPDATE, shape=(length,), clip=clip), Segment(name=CLIPPED, shape=(), bound=most)
+
+
+def noise_of(experiment: Experiment, segments: tuple[Segment, Segment], clients: int) -> Noise | None:
+    """The noise of an experiment, in steps of the grid. With noise, nobody counts what it clipped."""
+    privacy = experiment.privacy
+    if privacy.noise is None or privacy.norm_clip is None or experiment.method == "no-share":
+        return None
+    grid = Segments(clients=clients, segments=segments).encodings[0]
+    assert isinstance(grid, FixedPoint)
+    sigma = math.ceil(privacy.noise * privacy.norm_clip * grid.scale)
+    if not 1 <= sigma <= MOST_SIGMA:
+        raise UsageError(
+            f"noise of {sigma} steps of the grid, expected 1 to {MOST_SIGMA}; a larger clip makes the grid coarser"
+        )
+    nothing = SegmentNoise(clip=1.0, sigma=NO_COUNT)
+    update = SegmentNoise(clip=privacy.norm_clip, sigma=sigma)
+    return Noise(segments=(update, nothing), colluders=privacy.noise_colluders)
+
+
+def noise_source(seed: int) -> Callable[[int, int], Callable[[int], bytes]]:
+    """The source of a simulated client's noise in a round: the same for the same seed, in secure and clear trainings.
+
+    Everybody who knows the seed knows the noise: this is for simulations only.
+    """
+
+    def source(client: int, round: int) -> Callable[[int], bytes]:
+        calls = count()
+        return lambda size: hashlib.shake_256(b"fl/noise:%d:%d:%d:%d" % (seed, round, client, next(calls))).digest(size)
+
+    return source
+
+
 def _section(problem: str) -> str:
     """The table of the configuration in which the cause of a problem is likely to be found."""
-    about_privacy = ("threshold", "colluders", "policy", "clip", "wrap", "anonymity")
+    about_privacy = ("threshold", "colluders", "policy", "clip", "wrap", "anonymity", "noise")
     return "privacy" if any(word in problem for word in about_privacy) else "clusters"
 
 
@@ -117,10 +166,15 @@ def simulated_agreement(
     try:
         return agree_on(terms, identities, entropy), identities
     except AgreementRefused as error:
-        size, most = terms.schedule.size, experiment.privacy.max_leverage
-        ratio = math.floor(100 * math.sqrt(most / (1 - most) * (size - 1))) / 100 if most < 1 else math.inf
+        ratio = fitting_ratio(experiment, terms.schedule.size)
         hint = f"; with privacy.weight_ratio = {ratio} any weights fit one grouping" if len(set(weights)) > 1 else ""
         raise ConfigError(f"privacy: {error}{hint}") from None
+
+
+def fitting_ratio(experiment: Experiment, size: int) -> float:
+    """The largest `privacy.weight_ratio` with which no client of a group of this size exceeds `max_leverage`."""
+    most = experiment.privacy.max_leverage
+    return math.floor(100 * math.sqrt(most / (1 - most) * (size - 1))) / 100 if most < 1 else math.inf
 
 
 def _simulated_entropy(seed: int) -> Callable[[int], bytes]:

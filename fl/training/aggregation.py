@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import robust
-from fl.config.rules import assumed_bad, filled, needs_validation
+from fl.config.rules import aggregator, assumed_bad, filled, needs_validation, pre_aggregator
 from fl.config.schema import Experiment
 from fl.training.models import Matrix, Vector
 from fl.training.workers import Trainer
@@ -35,6 +35,7 @@ class Decision:
 
 def decide(
     experiment: Experiment,
+    t: int,
     means: Matrix,
     clusters: Sequence[ClusterId],
     trainer: Trainer,
@@ -45,7 +46,7 @@ def decide(
     """RobustAggr of Algorithm 1 on the cluster means of one grouping, one row each."""
     aggregation = experiment.aggregation
     f = assumed_bad(experiment, len(means))
-    rule = robust.AGGREGATORS[aggregation.rule]
+    rule = aggregator(aggregation.rule)
 
     def loss(update: Vector) -> float:
         return float(trainer.losses(update[None], examples, at=x)[0])
@@ -54,21 +55,20 @@ def decide(
         "f": lambda: f,
         "loss": lambda: loss,
         "gradient": lambda: trainer.gradient(x, examples),
+        "server": lambda: trainer.server_update(x, round_index=t),
         "eta": lambda: experiment.server_lr,
         "centre": lambda: last,
         "rng": lambda: random,
     }
     if not aggregation.before:  # the rule sees the cluster means themselves, so worker processes share them
         supplied["losses"] = lambda: trainer.losses(means, examples, at=x)
-    before = [
-        (name, filled(robust.PRE_AGGREGATORS[name], aggregation.before_options, supplied))
-        for name in aggregation.before
-    ]
-    try:
-        examples = _validation_batch(experiment, trainer, random) if needs_validation(rule.name) else None
+    steps = [pre_aggregator(name) for name in aggregation.before]
+    before = [(step.name, filled(step, aggregation.before_options, supplied)) for step in steps]
+    examples = _validation_batch(experiment, trainer, random) if needs_validation(aggregation.rule) else None
+    try:  # a rule that is left with too few rows skips the round; any other error ends the training
         options = filled(rule, aggregation.options, supplied)
-        found = robust.aggregate(aggregation.rule, means, before=before, **options)
-    except ValueError as error:
+        found = robust.aggregate(rule.name, means, before=before, **options)
+    except robust.RowsError as error:
         return Decision(None, tuple(clusters), (), str(error), f)
     return Decision(found.vector, tuple(clusters), _kept(found, means, f), f=f)
 
@@ -76,10 +76,7 @@ def decide(
 def _validation_batch(experiment: Experiment, trainer: Trainer, random: np.random.Generator) -> NDArray[np.int64]:
     """n_s random validation examples (Algorithm 2, line 5), the same for all clusters of a grouping."""
     held = trainer.task.data.validation
-    if held is None:
-        raise ValueError(
-            f"{experiment.aggregation.rule} needs validation examples, and the server has none; set data.validation"
-        )
+    assert held is not None  # `fl.training.loop.run` checks it before the first round
     chosen = random.permutation(len(held))[: experiment.aggregation.validation_batch]
     return np.sort(chosen).astype(np.int64)
 

@@ -5,10 +5,9 @@ whatever order. On a CPU the result has the same bits only if one torch thread c
 threads round differently. `Learner` uses one thread; processes give parallelism (`fl.training.workers`).
 """
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
 
@@ -17,81 +16,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy
 
-from fl.data.examples import Examples, Federated, Index
+from fl.data.examples import Examples, Index
 from fl.errors import TrainingError
-from fl.training.models import Factory, Matrix, Vector, build, flatten, join, parameters, split, unflatten
+from fl.training.models import Matrix, Vector, flatten, join, parameters, split, unflatten
+from fl.training.objective import ACCURACY
+from fl.training.task import LocalTraining, Task, client_stream, minibatches
+
+__all__ = ["Learner", "LocalTraining", "Score", "Task", "TrainerBase", "client_stream", "minibatches"]
 
 EVALUATION_BATCH = 200  # examples in one forward pass; fixed, because the sum of the losses rounds by batch
-BatchScores = list[tuple[float, int, int]]  # the sum of losses, number right and number of examples of each batch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalTraining:
-    """ClientOptimize of Algorithm 1: minibatch SGD over the client's own examples.
-
-    `epochs` is K counted in passes over the data, as in the paper. Momentum starts from zero every round. The last
-    minibatch of an epoch holds what is left, even a single example; `drop_last` skips it, unless it is the only one.
-    """
-
-    epochs: int = 2
-    batch_size: int = 64
-    lr: float = 0.01
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-    drop_last: bool = False
-
-    def __post_init__(self) -> None:
-        if self.epochs < 1 or self.batch_size < 1:
-            raise ValueError(f"epochs and batch_size must be at least 1, got {self.epochs} and {self.batch_size}")
-        if not self.lr > 0 or not 0 <= self.momentum < 1 or not self.weight_decay >= 0:
-            raise ValueError(
-                "expected lr > 0, 0 <= momentum < 1 and weight_decay >= 0, "
-                f"got {self.lr}, {self.momentum} and {self.weight_decay}"
-            )
-
-    def steps(self, examples: int) -> int:
-        """How many minibatches a client with this many examples takes in a round."""
-        full, rest = divmod(examples, self.batch_size)
-        return self.epochs * (full + (rest > 0 and not (self.drop_last and full > 0)))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """What is learned: everything that a process needs to train any client of a run."""
-
-    model: str | Factory
-    data: Federated
-    local: LocalTraining
-    seed: int
-
-    def build(self) -> nn.Module:
-        return build(self.model, self.data.train.shape, self.data.classes, seed=self.seed)
+BatchScores = list[tuple[float, float, int]]  # the sum of losses, number right and number of examples of each batch
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Accuracy and mean loss on a number of examples."""
+    """Accuracy, mean loss and other metrics on a number of examples. A task may have no accuracy."""
 
-    accuracy: float
+    accuracy: float | None
     loss: float
     examples: int
-
-
-def client_stream(seed: int, round_: int, client: int) -> tuple[np.random.Generator, int]:
-    """A client's randomness for one round: a generator for minibatches, and a seed for torch (dropout)."""
-    digest = hashlib.sha256(b"fl/local/v1:%d:%d:%d" % (seed, round_, client)).digest()
-    return np.random.default_rng(int.from_bytes(digest[:16], "big")), int.from_bytes(digest[16:23], "big")
-
-
-def minibatches(rows: Index, local: LocalTraining, generator: np.random.Generator) -> Iterator[Index]:
-    """The rows of each minibatch of a round, in order of use. Every epoch has its own shuffle."""
-    per_epoch = local.steps(len(rows)) // local.epochs
-    for _ in range(local.epochs):
-        order = generator.permutation(rows)
-        for step in range(per_epoch):
-            yield order[step * local.batch_size : (step + 1) * local.batch_size]
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class TrainerBase:
@@ -114,6 +59,11 @@ class TrainerBase:
     def dimension(self) -> int:
         return len(self._initial)
 
+    @property
+    def peak_memory(self) -> float:
+        """The most memory of other processes that train, in MB."""
+        return 0.0
+
     def initial(self) -> Vector:
         """x^0: the parameters that the task's seed gives."""
         return self._initial.copy()
@@ -132,6 +82,7 @@ class Learner(TrainerBase):
     def __init__(self, task: Task, *, device: torch.device | str = "cpu", together: int | None = None) -> None:
         self._module = task.build()
         super().__init__(task, self._module)
+        self._objective = task.objective()
         self.device = torch.device(device)
         self._module.to(self.device)
         kernels = [p for p in parameters(self._module) if p.dim() == 4 and self.device.type == "cpu"]
@@ -142,7 +93,8 @@ class Learner(TrainerBase):
         self._momenta = [torch.zeros_like(p) for p in self._parameters]
         self._buffers = {name: buffer.cpu().clone() for name, buffer in self._module.named_buffers()}
         self._train = task.data.train.to(self.device)
-        held = {"test": task.data.test, "validation": task.data.validation}
+        data = task.data
+        held = {"test": data.test, "validation": data.validation, "backdoor": data.backdoor}
         self._parts = {name: examples.to(self.device) for name, examples in held.items() if examples is not None}
         self.together = together or (1 if self.device.type == "cpu" else 16)
         self.not_together = "" if self.together == 1 else self._stacking_problem()
@@ -179,14 +131,25 @@ class Learner(TrainerBase):
                         self.together //= 2  # fewer clients at once need less memory
                         continue
                     names = ", ".join(map(str, some))
-                    raise TrainingError(f"client {names}: {type(error).__name__}: {error}") from error
+                    hint = self._hint(error)
+                    raise TrainingError(f"client {names}: {type(error).__name__}: {error}{hint}") from error
                 done += len(some)
             self._check_buffers()
         return updates
 
     def evaluate(self, vector: Vector, part: str = "test") -> Score:
         """Accuracy and mean loss of a vector on the `test` or `validation` examples."""
-        return total_score(self.batch_scores(vector, part))
+        return total_score(self.task, self.batch_scores(vector, part), self.metrics(vector, part))
+
+    def metrics(self, vector: Vector, part: str = "test") -> dict[str, float]:
+        """The metrics other than accuracy, which need the outputs of all examples at once."""
+        if not self._objective.metrics:
+            return {}
+        examples = self._part(part)
+        with self._measuring(vector), torch.no_grad():
+            found = [self._forward(examples, index) for index in self._batches(None, len(examples))]
+        outputs, targets = (torch.cat(parts).cpu() for parts in zip(*found, strict=True))
+        return self._objective.measured(outputs, targets)
 
     def batch_scores(self, vector: Vector, part: str, first: int = 0, last: int | None = None) -> BatchScores:
         """The scores of the batches from first to last - 1."""
@@ -195,9 +158,8 @@ class Learner(TrainerBase):
         with self._measuring(vector), torch.no_grad():
             for index in self._batches(None, len(examples))[first:last]:
                 logits, labels = self._forward(examples, index)
-                loss = cross_entropy(logits, labels, reduction="sum")
-                right = (logits.argmax(dim=1) == labels).sum()
-                scores.append((loss.item(), int(right.item()), len(index)))
+                loss = self._objective.total(logits, labels)
+                scores.append((loss.item(), self._objective.right(logits, labels), len(index)))
         return scores
 
     def losses(self, vectors: Matrix, rows: Index | None = None, *, at: Vector | None = None) -> NDArray[np.float64]:
@@ -214,7 +176,7 @@ class Learner(TrainerBase):
                 total = 0.0
                 for some in batches:
                     logits, labels = self._forward(examples, some)
-                    total += cross_entropy(logits, labels, reduction="sum").item()
+                    total += self._objective.total(logits, labels).item()
             found[i] = total / sum(map(len, batches))
         return found
 
@@ -226,29 +188,52 @@ class Learner(TrainerBase):
         with self._measuring(vector):
             for some in batches:
                 logits, labels = self._forward(examples, some)
-                torch.autograd.backward(cross_entropy(logits, labels, reduction="sum") / count)
+                torch.autograd.backward(self._objective.total(logits, labels) / count)
             found: Vector = join(self._gradients()).cpu().numpy()
         return found
 
+    def server_update(self, vector: Vector, *, round_index: int) -> Vector:
+        """What a client with the validation examples would send, for FLTrust."""
+        found = np.empty(self.dimension, dtype=np.float32)
+        devices = [self.device] if self.device.type == "cuda" else []
+        with _one_thread(self.device), torch.random.fork_rng(devices=devices):
+            start = _tensor(vector).to(self.device)
+            self._train_one(start, len(self.task.data.clients), round_index, torch.from_numpy(found))
+        return found
+
     def _train_one(self, start: Tensor, client: int, round_index: int, out: Tensor) -> None:
-        local = self.task.local
+        """Train a client; the number after the last client is the server with its validation examples."""
+        local, clients = self.task.local, self.task.data.clients
+        examples, own = self._train, clients[client] if client < len(clients) else None
+        if own is None:
+            examples = self._part("validation")
+            own = np.arange(len(examples), dtype=np.int64)
         generator, torch_seed = client_stream(self.task.seed, round_index, client)
         torch.manual_seed(torch_seed)
         self._start_from(start)
         self._module.train()
         # What torch.optim.SGD(fused=True) runs. Its class imports the compiler: 1.6 s per process.
-        rates: dict[str, Any] = {"lr": local.lr, "momentum": local.momentum, "weight_decay": local.weight_decay}
+        before = split(start, self._module) if local.proximal else []
+        momenta = self._momenta if local.momentum else []
+        rates: dict[str, Any] = {
+            "lr": local.rate(round_index),
+            "momentum": local.momentum,
+            "weight_decay": local.weight_decay,
+        }
         sgd = partial(torch._fused_sgd_, **rates, dampening=0.0, nesterov=False, maximize=False)
-        for step, rows in enumerate(minibatches(self.task.data.clients[client], local, generator)):
-            logits, labels = self._forward(self._train, torch.from_numpy(rows).to(self.device))
-            torch.autograd.backward(cross_entropy(logits, labels))
-            sgd(self._parameters, self._gradients(), self._momenta, is_first_step=step == 0)
+        for step, rows in enumerate(minibatches(own, local, generator)):
+            logits, labels = self._forward(examples, torch.from_numpy(rows).to(self.device))
+            torch.autograd.backward(self._objective.mean(logits, labels))
+            gradients = self._gradients()
+            for gradient, p, old in zip(gradients, self._parameters, before, strict=False):
+                gradient.add_(p.detach() - old, alpha=local.proximal)
+            sgd(self._parameters, gradients, momenta, is_first_step=step == 0)
         out.copy_(join(self._parameters).sub_(start))
 
     def _train_together(self, start: Tensor, clients: Sequence[int], round_index: int, out: Tensor) -> None:
         """Train clients stacked along a new first axis. Short minibatches are padded, with weight zero."""
         local, count = self.task.local, len(clients)
-        plans = []
+        rate, plans = local.rate(round_index), []
         for client in clients:
             generator, _ = client_stream(self.task.seed, round_index, client)
             plans.append(list(minibatches(self.task.data.clients[client], local, generator)))
@@ -269,15 +254,16 @@ class Learner(TrainerBase):
             gradients = self._stacked_gradients(
                 dict(zip(names, stacked, strict=True)),
                 inputs.reshape(count, width, *inputs.shape[1:]),
-                labels.reshape(count, width),
+                labels.reshape(count, width, *labels.shape[1:]),
                 torch.from_numpy(weight).to(self.device, torch.float32),
             )
             active = torch.from_numpy(lengths[:, 0] > 0).to(self.device)
-            for p, momentum, name in zip(stacked, momenta, names, strict=True):
+            for p, momentum, name, old in zip(stacked, momenta, names, before, strict=True):
                 moving = active.reshape(count, *[1] * (p.dim() - 1))
                 new = momentum.mul(local.momentum).add_(gradients[name]).add_(p, alpha=local.weight_decay)
+                new.add_(p - old, alpha=local.proximal)
                 torch.where(moving, new, momentum, out=momentum)
-                torch.where(moving, p.sub(momentum, alpha=local.lr), p, out=p)
+                torch.where(moving, p.sub(momentum, alpha=rate), p, out=p)
         for part, p, old in zip(split(out, self._module), stacked, before, strict=True):
             part.copy_(p.sub_(old))
 
@@ -286,7 +272,7 @@ class Learner(TrainerBase):
     ) -> dict[str, Tensor]:
         def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor) -> Tensor:
             logits = functional_call(self._module, parameters, (x,))
-            return (cross_entropy(logits, y, reduction="none") * w).sum()
+            return (self._objective.each(logits, y) * w).sum()
 
         found: dict[str, Tensor] = vmap(grad(loss), randomness="error")(stacked, inputs, labels, weight)
         return found
@@ -345,6 +331,15 @@ class Learner(TrainerBase):
             p.grad = None  # an error in the middle of a client may have left one
         unflatten(vector, self._module)
 
+    def _hint(self, error: Exception) -> str:
+        """What to do about an error of torch that says little to a user."""
+        if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):
+            return (
+                "; batch norm cannot train on a minibatch of one example: use GroupNorm, or set local.drop_last = true "
+                "if every client has more examples than local.batch_size"
+            )
+        return ""
+
     def _check_buffers(self) -> None:
         for name, buffer in self._module.named_buffers():
             if not torch.equal(buffer.cpu(), self._buffers[name]):
@@ -358,12 +353,13 @@ def batch_count(examples: int) -> int:
     return -(-examples // EVALUATION_BATCH)
 
 
-def total_score(batches: BatchScores) -> Score:
+def total_score(task: Task, batches: BatchScores, metrics: Mapping[str, float]) -> Score:
     """The score of all batches together, added in their order."""
-    loss, right, examples = 0.0, 0, 0
+    loss, right, examples = 0.0, 0.0, 0
     for batch_loss, batch_right, count in batches:
         loss, right, examples = loss + batch_loss, right + batch_right, examples + count
-    return Score(right / examples, loss / examples, examples)
+    accuracy = right / examples if ACCURACY in task.metrics.values() else None
+    return Score(accuracy, loss / examples, examples, metrics)
 
 
 def check_clients(clients: Sequence[int], count: int) -> None:

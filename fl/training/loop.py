@@ -2,10 +2,8 @@
 
 import copy
 import math
-import resource
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,9 +18,9 @@ from torch import Tensor, nn
 import robust
 import secagg
 from fl.config.checks import experiment
-from fl.config.rules import attack_warning
-from fl.config.schema import LABEL_FLIP, Experiment, to_tables
-from fl.data import DataSet, Examples, Federated, federate, flip_labels, from_clients, load
+from fl.config.rules import attack_warning, needs_validation
+from fl.config.schema import BACKDOOR, LABEL_FLIP, Experiment, to_tables
+from fl.data import DataSet, Examples, Federated, federate, flip_labels, from_clients, load, plant_backdoor
 from fl.errors import ConfigError
 from fl.reporting.measures import summarise
 from fl.reporting.progress import Progress
@@ -30,10 +28,13 @@ from fl.reporting.records import Folder, now, versions
 from fl.secure.layout import Layout
 from fl.secure.population import Population
 from fl.training.interrupt import Interrupt, Stopped
-from fl.training.learner import LocalTraining, Task
-from fl.training.models import Factory, Vector, unflatten
+from fl.training.models import Factory, Vector, fingerprint, unflatten
+from fl.training.objective import Function
 from fl.training.randomness import attackers
-from fl.training.round import Played, Setting, play
+from fl.training.round import Callback, Played, Setting, play
+from fl.training.server import Memory, blank
+from fl.training.task import LocalTraining, Task
+from fl.training.worker import peak_memory
 from fl.training.workers import open_trainer
 from secagg.simulation import cores
 
@@ -56,8 +57,9 @@ class Trained:
 
     @property
     def accuracy(self) -> float:
-        """Accuracy on the test examples after the last round."""
-        return float(self.summary["accuracy"])
+        """Accuracy on the test examples after the last round; NaN if the task measures none."""
+        found = self.summary["accuracy"]
+        return math.nan if found is None else float(found)
 
     @property
     def model(self) -> nn.Module:
@@ -81,8 +83,24 @@ def prepare(experiment: Experiment) -> Federated:
             alpha=settings.alpha,
             validation=settings.validation,
         )
-    except (ValueError, ImportError) as error:
+    except ConfigError:
+        raise
+    except ValueError as error:
         raise ConfigError(f"data: {error}") from error
+
+
+def poisoned(experiment: Experiment, data: Federated, byzantine: Collection[int]) -> Federated:
+    """The data after an attack on them, by these clients."""
+    attack = experiment.attack
+    try:
+        if attack.name == LABEL_FLIP:
+            return flip_labels(data, byzantine)
+        if attack.name == BACKDOOR:
+            options: dict[str, Any] = dict(attack.options)
+            return plant_backdoor(data, byzantine, seed=experiment.seed, **options)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"attack: {error}") from None
+    return data
 
 
 def shortened(data: DataSet, experiment: Experiment) -> DataSet:
@@ -103,10 +121,17 @@ def run(
     *,
     data: Federated | None = None,
     model: str | Factory | None = None,
+    loss: Function | None = None,
+    metrics: Mapping[str, str | Function] | None = None,
     folder: Folder | None = None,
     show: Progress | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Trained:
     """Train as the experiment says. With a folder, rounds are recorded, and an earlier run is resumed.
+
+    `loss` and `metrics` are functions in the place of those that the experiment names. Each of the `callbacks` is
+    called after every round, when its record is on disk, with the record and the model's vector; if one returns a text,
+    the training stops for that reason.
 
     >>> trained = run(experiment({"rounds": 1, "model": "linear", "secure": False, "machine": {"workers": 0}}))
     >>> trained.model(torch.zeros(1, 1, 8, 8)).shape
@@ -117,20 +142,56 @@ def run(
     federated = prepare(experiment) if data is None else data
     if len(federated.clients) != experiment.clients:
         raise ConfigError(f"clients: {experiment.clients}, but there are data for {len(federated.clients)} clients")
-    if experiment.attack.name == LABEL_FLIP:
-        federated = flip_labels(federated, byzantine)
+    if experiment.method != "fedavg" and needs_validation(experiment.aggregation.rule) and not federated.validation:
+        need = f"{experiment.aggregation.rule} judges updates on examples of the server, and the data have none"
+        raise ConfigError(f"data.validation: {need}; set it, or give `validation`")
+    federated = poisoned(experiment, federated, byzantine)
     _check_machine(experiment)
     local, machine = LocalTraining(**to_tables(experiment.local)), experiment.machine
-    task = Task(model or experiment.model, federated, local, experiment.seed)
+    task = Task(
+        model or experiment.model,
+        federated,
+        local,
+        experiment.seed,
+        loss or experiment.task.loss,
+        metrics_of(experiment) if metrics is None else metrics,
+    )
+    _check_targets(task)
     try:
         trainer = open_trainer(task, device=machine.device, workers=machine.workers)
-    except (ValueError, ImportError, RuntimeError) as error:
+    except ConfigError:
+        raise
+    except (ValueError, RuntimeError) as error:
         raise ConfigError(f"model: {error}") from error
     with announce_compilation(show.note), Interrupt(show.note) as interrupt, trainer:
         population = Population(experiment, [int(size) for size in federated.sizes], len(trainer.initial()))
         show_warnings(experiment, population.layout, show)
-        setting = Setting(experiment, trainer, population, byzantine, show, interrupt)
-        return train_rounds(setting, task, folder, partial(play, setting, population))
+        setting = Setting(experiment, trainer, population, byzantine, show, interrupt, callbacks)
+        try:
+            return train_rounds(setting, task, folder, partial(play, setting, population))
+        finally:
+            if folder and (found := population.evidence()):
+                folder.keep_evidence(*found)
+
+
+def metrics_of(experiment: Experiment) -> dict[str, str]:
+    """The metrics of a configuration by name; one of your own has the name of its function."""
+    return {name.rpartition(":")[2]: name for name in experiment.task.metrics}
+
+
+def _check_targets(task: Task) -> None:
+    floats = task.data.train.labels.is_floating_point()
+    if floats and task.loss == "cross-entropy":
+        raise ConfigError(
+            "task.loss: the labels are floats, and cross-entropy needs class numbers; give integers as labels, or set "
+            'the loss to "squared-error" (regression), "binary-cross-entropy" (several labels) or your own'
+        )
+    labels = task.data.train.labels
+    if floats and "accuracy" in task.metrics.values() and not bool(((labels == 0) | (labels == 1)).all()):
+        raise ConfigError(
+            "task.metrics: accuracy needs class numbers, or 0 and 1 as labels, and these targets are other floats; use "
+            '"r2", "mean-absolute-error" or your own'
+        )
 
 
 @contextmanager
@@ -160,50 +221,64 @@ def _check_machine(experiment: Experiment) -> None:
 
 
 def show_warnings(experiment: Experiment, layout: Layout, show: Progress) -> None:
-    """Warn if the server learns single updates, or if there may be too many attackers for the rule."""
+    """Warn if the server learns single updates, or if there may be too many attackers for the rule.
+
+    A training without a display warns through `warnings`.
+    """
     warnings = [attack_warning(experiment, layout.clusters)]
     if experiment.method == "no-share":
         warnings.append("NO SECURE AGGREGATION: the server sees every update (privacy.expose_every_client)")
     elif experiment.privacy.audit != "enforce":
         warnings.append("NOBODY IS PROTECTED: the exposure audit only reports (privacy.audit)")
     for warning in filter(None, reversed(warnings)):
-        show.note(f"{experiment.name}: {warning}")
+        show.warn(f"{experiment.name}: {warning}")
 
 
-Player = Callable[[int, Vector, Vector], Played]  # a round from its number, the model and the last update
+Player = Callable[[int, Vector, Memory], Played]  # a round from its number, the model and the server's memory
 
 
 def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Player) -> Trained:
     """Play and record rounds until it is time to stop, from the folder's last checkpoint if there is one."""
     experiment, show = setting.experiment, setting.show
     start = time.perf_counter()
+    if folder:
+        prints = {"data_fingerprint": task.data.fingerprint(), "model_fingerprint": fingerprint(task.build())}
+        folder.check_same(prints)
     checkpoint = folder.load() if folder else None
     if checkpoint is None:
         x, history = setting.trainer.initial(), []
-        last = np.zeros_like(x)
+        memory = blank(x, experiment.server)
         if folder:
-            folder.describe(_info(setting, x))
+            folder.describe({**_info(setting, x), **prints})
     else:
-        x, last, history = checkpoint.x, checkpoint.last, list(checkpoint.history)
+        x, memory, history = checkpoint.x, checkpoint.memory, list(checkpoint.history)
+    for record in history:
+        setting.cohort.suspects.remember(record)
     done = len(history)
     show.begin(experiment.name, experiment.rounds, done)
     reason = stop_reason(experiment, history)
     try:
         while done < experiment.rounds and not reason:
-            played = play(done, x, last)
-            x, last, done = played.x, played.update, done + 1
+            played = play(done, x, memory)
+            x, memory, done = played.x, played.memory, done + 1
             history.append(played.record)
+            setting.cohort.suspects.remember(played.record)
             reason = stop_reason(experiment, history)
             if folder:
                 folder.append(played.record)
                 if done % experiment.machine.checkpoint_every == 0 or done == experiment.rounds or reason:
-                    folder.checkpoint(done, x, last)
+                    folder.checkpoint(done, x, memory)
             show.round(played.record)
+            answers = [callback(played.record, x.copy()) for callback in setting.callbacks]
+            if said := next((text for text in answers if isinstance(text, str) and text), ""):
+                reason = reason or said
+                if folder:
+                    folder.checkpoint(done, x, memory)
             if done < experiment.rounds and not reason:
                 setting.interrupt.safe_point()
     except Stopped:
         if folder and done and done % experiment.machine.checkpoint_every:
-            folder.checkpoint(done, x, last)
+            folder.checkpoint(done, x, memory)
         raise
     finally:
         show.end()
@@ -211,7 +286,7 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
         **summarise(experiment, history),
         "stopped": reason,
         "seconds_of_this_process": time.perf_counter() - start,
-        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if _MAC else 2**10),
+        "peak_memory_mb": peak_memory() + setting.trainer.peak_memory,
         "ended": now(),
     }
     if folder:
@@ -221,20 +296,17 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
 
 def stop_reason(experiment: Experiment, history: Sequence[Mapping[str, Any]]) -> str:
     """Why training stops before its last round (Algorithm 1, line 6); empty while it continues."""
-    measured = [record for record in history if record["accuracy"] is not None]
+    measured = [record for record in history if record["accuracy"] is not None or record["loss"] is not None]
     if not measured:
         return ""
     latest, stop = measured[-1], experiment.stop
-    if stop.accuracy is not None and latest["accuracy"] >= stop.accuracy:
+    if stop.accuracy is not None and latest["accuracy"] is not None and latest["accuracy"] >= stop.accuracy:
         return f"accuracy {latest['accuracy']:.4f} reached the goal of {stop.accuracy}"
     if stop.patience is not None:
         best = min(measured, key=lambda record: math.inf if record["loss"] is None else record["loss"])["round"]
         if latest["round"] - best >= stop.patience:
             return f"no lower loss since round {best}"
     return ""
-
-
-_MAC = sys.platform == "darwin"  # where ru_maxrss counts bytes
 
 
 def _info(setting: Setting, x: Vector) -> dict[str, Any]:
@@ -276,17 +348,21 @@ def train(
     *,
     classes: int | None = None,
     validation: Examples | Pair | None = None,
+    loss: Function | None = None,
+    metrics: Mapping[str, Function] | None = None,
     out: Path | str | None = None,
     resume: bool = False,
     show: Progress | None = None,
+    callbacks: Sequence[Callback] = (),
     **settings: Any,
 ) -> Trained:
     """Train your own model on your own data with SHARE.
 
     `model` is a torch module, a function of (input shape, classes), or a name of `models`. Each client's data, the test
     data and `validation` (what the server keeps for rules that need it) are pairs (inputs, labels) of tensors or
-    arrays. `settings` are the keys of docs/configuration.md, with tables as dictionaries. `out` is the folder in which
-    the run is recorded; `resume=True` resumes the run in that folder.
+    arrays. Labels that are floats are targets: set `task`, or give a `loss` of (outputs, targets) per example and
+    `metrics` by name. `settings` are the keys of docs/configuration.md, with tables as dictionaries. `out` is the
+    folder in which the run is recorded; `resume=True` resumes the run in that folder. `callbacks` as in `run`.
 
     >>> clients = [(torch.randn(8, 2), torch.arange(8) % 2) for _ in range(12)]
     >>> train("linear", clients, test=clients[0], rounds=1, clusters={"size": 4}).summary["exposed"]
@@ -295,7 +371,7 @@ def train(
     parts = [as_examples(part, f"client {i}") for i, part in enumerate(clients)]
     held = None if validation is None else as_examples(validation, "validation")
     tested = as_examples(test, "test")
-    count = classes or 1 + max(int(part.labels.max()) for part in (*parts, tested))
+    count = classes or _outputs([*parts, tested])
     try:
         data = from_clients(parts, tested, count, held)
     except ValueError as error:
@@ -303,12 +379,35 @@ def train(
     share = {} if held is None else {"validation": min(0.5, len(held) / (len(held) + len(data.train)))}
     named = {"name": "python:data", **share, **settings.pop("data", {})}
     called = model if isinstance(model, str) else f"python:{getattr(model, '__name__', type(model).__name__)}"
-    chosen = experiment({"clients": len(parts), "model": called, "data": named, **settings})
+    if loss is not None and metrics is None and tested.labels.is_floating_point():
+        metrics = {}
+    own: dict[str, Any] = {} if loss is None else {"loss": f"python:{getattr(loss, '__name__', type(loss).__name__)}"}
+    if metrics is not None:
+        own["metrics"] = [f"python:{name}" for name in metrics]
+    learned = {**settings.pop("task", {}), **own}
+    chosen = experiment({"clients": len(parts), "model": called, "data": named, "task": learned, **settings})
     opened: AbstractContextManager[Folder | None] = nullcontext()
     if out is not None:
-        opened = Folder.resume(out) if resume else Folder.create(out, chosen)
+        opened = Folder.resume(out, e=chosen) if resume else Folder.create(out, chosen)
     with opened as folder:
-        return run(chosen, data=data, model=_factory(model), folder=folder, show=show)
+        return run(
+            chosen,
+            data=data,
+            model=_factory(model),
+            loss=loss,
+            metrics=metrics,
+            folder=folder,
+            show=show,
+            callbacks=callbacks,
+        )
+
+
+def _outputs(parts: Sequence[Examples]) -> int:
+    """The number of classes, or of targets per example."""
+    labels = [part.labels for part in parts]
+    if labels[0].is_floating_point():
+        return math.prod(labels[0].shape[1:])
+    return 1 + max(int(some.max()) for some in labels)
 
 
 def _factory(model: str | Factory | nn.Module) -> str | Factory:
@@ -320,14 +419,30 @@ def _factory(model: str | Factory | nn.Module) -> str | Factory:
 
 def as_examples(part: Examples | Pair, whose: str) -> Examples:
     """Examples from a pair (inputs, labels), in the types that training uses."""
-    if isinstance(part, Examples):
-        return part
+    if not isinstance(part, Examples):
+        part = _from_pair(getattr(part, "tensors", part), whose)  # a TensorDataset has such a pair
+    if len(part) == 0:
+        raise ConfigError(f"data of {whose}: there are no examples; leave {whose} out")
+    return part
+
+
+def _from_pair(part: Any, whose: str) -> Examples:
+    if not isinstance(part, tuple | list) or len(part) != 2:
+        hint = ""
+        if isinstance(part, torch.utils.data.DataLoader):
+            hint = "; read it once: inputs, labels = map(torch.cat, zip(*loader))"
+        elif isinstance(part, torch.utils.data.Dataset):
+            hint = "; read it once: inputs, labels = map(torch.stack, zip(*dataset))"
+        raise ConfigError(
+            f"data of {whose}: expected a pair (inputs, labels) of tensors or arrays, got {type(part).__name__}{hint}"
+        )
     try:
         inputs, labels = (torch.as_tensor(np.asarray(each) if not isinstance(each, Tensor) else each) for each in part)
         if inputs.dtype in (torch.float64, torch.float16, torch.bfloat16):
             inputs = inputs.to(torch.float32)
         elif inputs.dtype in (torch.int32, torch.int16, torch.int8):
             inputs = inputs.to(torch.int64)
-        return Examples(inputs, labels.to(torch.int64))
+        floats = labels.is_floating_point() or labels.dim() > 1
+        return Examples(inputs, labels.to(torch.float32 if floats else torch.int64))
     except (ValueError, TypeError, RuntimeError) as error:
         raise ConfigError(f"data of {whose}: {error}") from None

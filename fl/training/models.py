@@ -10,18 +10,21 @@ Your own model is a function of the input shape and the number of classes, named
     # model = "nets:my_model"
 """
 
-import importlib
+import hashlib
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable
-from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
+
+from fl.config.own import imported, is_own
+from fl.errors import ConfigError
 
 Vector = NDArray[np.float32]
 Matrix = NDArray[np.float32]
@@ -98,21 +101,13 @@ def resolve(model: str | Factory) -> Factory:
         return model
     if model in MODELS:
         return MODELS[model]
-    module, colon, name = model.partition(":")
-    if not colon or not module or not name:
-        raise ValueError(f"unknown model {model!r}: one of {', '.join(MODELS)}, or module:function")
-    imported = importlib.import_module(module)
-    try:
-        factory: Factory = attrgetter(name)(imported)
-    except AttributeError:
-        raise ValueError(f"model {model!r}: {module} has no {name}") from None
-    if not callable(factory):
-        raise ValueError(f"model {model!r} is not a function of (shape, classes)")
-    return factory
+    if not is_own(model):
+        raise ConfigError(f"model: expected one of {', '.join(MODELS)}, or module:function, got {model!r}")
+    return imported(model, "model")
 
 
-def import_path(model: str | Factory) -> str | None:
-    """A string that names the model in another process; None for a lambda, a nested function, or one of a script."""
+def import_path(model: str | Callable[..., Any]) -> str | None:
+    """A string that names a function in another process; None for a lambda, a nested function, or one of a script."""
     if isinstance(model, str):
         return model
     for name, factory in MODELS.items():
@@ -123,8 +118,8 @@ def import_path(model: str | Factory) -> str | None:
         return None
     path = f"{module}:{function}"
     try:
-        return path if resolve(path) is model else None
-    except ValueError:
+        return path if imported(path, "model") is model else None
+    except ConfigError:
         return None
 
 
@@ -143,7 +138,7 @@ def build(model: str | Factory, shape: tuple[int, ...], classes: int, *, seed: i
         if isinstance(part, _NormBase) and part.track_running_stats:
             raise ValueError(
                 f"{name or 'the model'} ({type(part).__name__}) keeps running statistics, which are not "
-                "part of an update; use GroupNorm, or track_running_stats=False"
+                "part of an update; use GroupNorm, which works for minibatches of any size"
             )
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     if not trained:
@@ -152,6 +147,16 @@ def build(model: str | Factory, shape: tuple[int, ...], classes: int, *, seed: i
         if parameter.dtype != torch.float32:
             raise ValueError(f"parameter {name} is {parameter.dtype}; only float32 can be trained")
     return module
+
+
+def fingerprint(module: nn.Module) -> str:
+    """A hash of the layers and of all initial values, to see whether a resumed run has the same model."""
+    layers = re.sub(r" at 0x[0-9a-f]+", "", repr(module))  # of functions inside it, which differ by process
+    found = hashlib.sha256(layers.encode())
+    for name, value in (*module.named_parameters(), *module.named_buffers()):
+        found.update(f"{name}:{value.dtype}:{tuple(value.shape)}".encode())
+        found.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
 
 
 def parameters(module: nn.Module) -> list[nn.Parameter]:

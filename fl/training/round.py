@@ -10,25 +10,32 @@ import hashlib
 import math
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-import robust
+from fl.config import rules
 from fl.config.rules import averages_by_weight
-from fl.config.schema import LABEL_FLIP, NO_ATTACK, Experiment
+from fl.config.schema import DATA_ATTACKS, Experiment
 from fl.reporting.progress import Progress
-from fl.secure.population import Cell, CellResult, Cohort, Population
+from fl.secure.cohort import Cell, CellResult, Cohort
+from fl.secure.layout import fitting_ratio
+from fl.secure.population import Population
 from fl.training import aggregation
 from fl.training.interrupt import Interrupt
 from fl.training.models import Matrix, Vector
 from fl.training.randomness import absences, context, generator
+from fl.training.server import LAST, Memory, step
 from fl.training.workers import Trainer
-from secagg import Stage, Verdict
+from secagg import Dropout, Stage, Verdict
+from secagg.agreement import Agreement, worst_round
 from secagg.simulation import Cost, Misbehaviour
+
+Callback = Callable[[Mapping[str, Any], Vector], object]
+"""Called after every round with its record and the model's vector. A text that it returns stops the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,58 +48,76 @@ class Setting:
     byzantine: frozenset[int]
     show: Progress = field(default_factory=Progress)
     interrupt: Interrupt = field(default_factory=Interrupt)
+    callbacks: Sequence[Callback] = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """The model after a round, the aggregated update that led there, and the record of the round."""
+    """The model after a round, what the server remembers, and the record of the round."""
 
     x: Vector
-    update: Vector
+    memory: Memory
     record: dict[str, Any]
 
 
-def play(setting: Setting, population: Population, t: int, x: Vector, last: Vector) -> Played:
-    """Round t (counted from 0) from the model x. `last` is the previous round's aggregated update."""
+def play(setting: Setting, population: Population, t: int, x: Vector, memory: Memory) -> Played:
+    """Round t (counted from 0) from the model x. `memory` is what the server kept of the rounds before."""
     experiment, clock = setting.experiment, Clock()
     bound = context(experiment, hashlib.sha256(x.tobytes()).digest())
-    absent = absences(experiment, t)
+    absent, left_out = absences(experiment, t), population.suspects.in_round(t)
     results = []
     for cell in population.cells(t, bound):
-        active = [c for c in cell.clients if absent.get(c, Stage.DONE) > Stage.INPUTS]
+        active = [c for c in cell.clients if absent.get(c, Stage.DONE) > Stage.INPUTS and c not in left_out]
         with clock("training"):
             updates = train(setting, t, x, active)
         with clock("attack"):
-            attack(setting, t, active, updates)
+            attack(setting, t, cell, active, updates)
             rows = dict(zip(active, updates, strict=True))
             broken = [client for client, row in rows.items() if not np.isfinite(row).all()]
         with clock("secure"):
             drop = absent | dict.fromkeys(broken, Stage.INPUTS)
-            results.append(aggregate_securely(setting, population, cell, rows, drop))
+            result = aggregate_securely(setting, population, cell, rows, drop, left_out)
+            result.dropouts |= dict.fromkeys(broken, Dropout(Stage.INPUTS, "its update is not finite"))
+            results.append(result)
         del updates, rows  # keep one cell's updates at a time
         setting.interrupt.safe_point()
-    return conclude(setting, t, x, last, results, clock)
+    return conclude(setting, t, x, memory, results, clock)
 
 
-def conclude(setting: Setting, t: int, x: Vector, last: Vector, results: Sequence[CellResult], clock: Clock) -> Played:
+def conclude(
+    setting: Setting, t: int, x: Vector, memory: Memory, results: Sequence[CellResult], clock: Clock
+) -> Played:
     """What the server does once the sums are open: aggregate, step, evaluate, and describe the round."""
+    counts = [result.clipped(0) for result in results]
     with clock("aggregation"):
-        parts = [combine(setting, t, r, x, last, results) for r in range(setting.cohort.layout.groupings)]
+        parts = [combine(setting, t, r, x, memory[LAST], results) for r in range(setting.cohort.layout.groupings)]
     given = [part.update for part in parts if part.update is not None]
     if given:
         update = (sum(given[1:], start=given[0].astype(np.float64)) / len(given)).astype(np.float32)
-        after = x + np.float32(setting.experiment.server_lr) * update
+        moved, kept = step(setting.experiment.server, update, memory)
+        after = x + np.float32(setting.experiment.server_lr) * moved
         skipped = ""
     else:
         update, after = np.zeros_like(x), x
+        kept = {**memory, LAST: update}
         reasons = [*(result.failed for result in results), *(part.skipped for part in parts)]
         reason = next(filter(None, reasons), "no sum was opened")
         skipped = f"round skipped, the model stays as it was: {reason}"
+    clipped, values = map(sum, zip(*counts, strict=True))
     record = {"round": t + 1, "skipped": skipped, **describe(setting, results, parts, update)}
+    record["clipped"] = min(max(clipped / values, 0.0), 1.0) if values else None  # whoever lies about its count
+    if (agreement := setting.cohort.agreement) is not None and agreement.terms.noise is not None:
+        record |= {"clipped": None, "epsilon": spent_epsilon(agreement, t + 1, setting.experiment.privacy.delta)}
     with clock("evaluation"):
         record |= evaluate(setting, t, after)
     record["seconds"] = clock.seconds()
-    return Played(after, update, record)
+    return Played(after, kept, record)
+
+
+def spent_epsilon(agreement: Agreement, rounds: int, delta: float) -> dict[str, float]:
+    """What so many rounds cost the client that pays most: with all noise, without that of colluders, with its own."""
+    names = ("everybody", "assumed", "local")
+    return dict(zip(names, worst_round(agreement).times(rounds).epsilons(delta), strict=True)) | {"delta": delta}
 
 
 def train(setting: Setting, t: int, x: Vector, clients: Sequence[int]) -> Matrix:
@@ -107,19 +132,51 @@ def train(setting: Setting, t: int, x: Vector, clients: Sequence[int]) -> Matrix
     return updates
 
 
-def attack(setting: Setting, t: int, clients: Sequence[int], updates: Matrix) -> None:
+def attack(setting: Setting, t: int, cell: Cell, clients: Sequence[int], updates: Matrix) -> None:
     """Replace what the Byzantine clients of a cell send. They know each other and every honest update."""
     chosen = setting.experiment.attack
     bad = np.array([client in setting.byzantine for client in clients], dtype=bool)
-    if chosen.name in (NO_ATTACK, LABEL_FLIP) or t + 1 < chosen.start or not bad.any():
+    if chosen.name in DATA_ATTACKS or t + 1 < chosen.start or not bad.any():
         return
+    options: dict[str, Any] = dict(chosen.options)
+    if chosen.adaptive:
+        order = [*np.flatnonzero(~bad), *np.flatnonzero(bad)]
+        options["against"] = target(setting, t, cell, [clients[place] for place in order])
     random = generator(setting.experiment.seed, t, "attack")
-    send = robust.ATTACKS[chosen.name]
-    updates[bad] = send(updates[~bad], int(bad.sum()), own=updates[bad], rng=random, **chosen.options)
+    send = rules.attack(chosen.name)
+    updates[bad] = send(updates[~bad], int(bad.sum()), own=updates[bad], rng=random, **options)
+
+
+def target(setting: Setting, t: int, cell: Cell, order: Sequence[int]) -> Callable[[Matrix], Vector]:
+    """What an adaptive attacker moves: updates of clients, in this order, to the result of the first grouping."""
+    experiment, place = setting.experiment, {client: row for row, client in enumerate(order)}
+    weights = setting.cohort.weights
+    whole = [group for (r, _), group in cell.clusters.items() if r == 0 and all(client in place for client in group)]
+
+    def against(rows: Matrix) -> Vector:
+        if experiment.method == "fedavg":
+            return np.average(rows, axis=0, weights=[weights[client] for client in order]).astype(np.float32)
+        means = np.stack([
+            np.average(rows[[place[c] for c in group]], axis=0, weights=[weights[c] for c in group]) for group in whole
+        ])  # fmt: skip
+        names = tuple((cell.index, (0, g)) for g in range(len(whole)))
+        if averages_by_weight(experiment):
+            return np.asarray(means.mean(axis=0), dtype=np.float32)
+        random = generator(experiment.seed, t, "rehearsal")
+        zero = np.zeros(rows.shape[1], dtype=np.float32)
+        found = aggregation.decide(experiment, t, means.astype(np.float32), names, setting.trainer, zero, zero, random)
+        return np.asarray(means.mean(axis=0), dtype=np.float32) if found.update is None else found.update
+
+    return against
 
 
 def aggregate_securely(
-    setting: Setting, population: Population, cell: Cell, updates: Mapping[int, Vector], drop: Mapping[int, Stage]
+    setting: Setting,
+    population: Population,
+    cell: Cell,
+    updates: Mapping[int, Vector],
+    drop: Mapping[int, Stage],
+    left_out: Mapping[int, str],
 ) -> CellResult:
     """The cluster sums of a cell, through secure aggregation."""
     protocol = setting.experiment.attack.protocol
@@ -133,7 +190,12 @@ def aggregate_securely(
         setting.show.phase(f"secure aggregation{which}: {stage.name.lower()}", answered[stage], len(cell.clients))
 
     return population.aggregate(
-        cell, updates, drop=drop, misbehave={client: Misbehaviour(protocol) for client in cheats}, on_answer=on_answer
+        cell,
+        updates,
+        drop=drop,
+        misbehave={client: Misbehaviour(protocol) for client in cheats},
+        left_out=left_out,
+        on_answer=on_answer,
     )
 
 
@@ -156,21 +218,26 @@ def combine(
         for row, (result, cluster) in zip(means, pairs, strict=True):
             result.mean(cluster, out=row)
         random = generator(experiment.seed, t, f"validation {r}")
-        decision = aggregation.decide(experiment, means, clusters, setting.trainer, x, last, random)
+        decision = aggregation.decide(experiment, t, means, clusters, setting.trainer, x, last, random)
     for result in results:
         result.forget(r)
     setting.interrupt.safe_point()
     return decision
 
 
-def evaluate(setting: Setting, t: int, x: Vector) -> dict[str, float | None]:
-    """Accuracy and loss on the test examples, or nothing in a round without evaluation."""
+def evaluate(setting: Setting, t: int, x: Vector) -> dict[str, Any]:
+    """Accuracy, loss and other metrics on the test examples, or nothing in a round without evaluation."""
     experiment = setting.experiment
     if (t + 1) % experiment.machine.evaluate_every and t + 1 < experiment.rounds:
-        return {"accuracy": None, "loss": None}
+        return {"accuracy": None, "loss": None, "metrics": {}}
     setting.show.phase("testing", 0, 1)
     score = setting.trainer.evaluate(x)
-    return {"accuracy": score.accuracy, "loss": score.loss if math.isfinite(score.loss) else None}
+    loss = score.loss if math.isfinite(score.loss) else None
+    metrics = dict(score.metrics)
+    if setting.trainer.task.data.backdoor is not None:
+        success = setting.trainer.evaluate(x, "backdoor").accuracy
+        metrics |= {} if success is None else {"backdoor success": success}
+    return {"accuracy": score.accuracy, "loss": loss, "metrics": metrics}
 
 
 class Clock:
@@ -209,6 +276,9 @@ def describe(
             for client, dropout in sorted(result.dropouts.items())
         ],
         "blamed": {str(client): reason for result in results for client, reason in sorted(result.blamed.items())},
+        "disputes": sorted(list(pair) for result in results for pair in result.disputes),
+        "left_out": {str(client): why for result in results for client, why in sorted(result.left_out.items())},
+        "closed": _describe_closed(setting, results),
         "failed_cells": {str(result.cell.index): result.failed for result in results if result.failed},
         "exposure": _describe_exposure([result.verdict for result in results if result.verdict is not None]),
         "cryptography": cost.as_dict(),
@@ -231,6 +301,19 @@ def _describe_clusters(
             "kept": kept.get((result.cell.index, cluster)),
             **({"why": reason} if reason else {}),
         }
+
+
+def _describe_closed(setting: Setting, results: Sequence[CellResult]) -> str:
+    """How many sums stay closed because clients are unequal, one reason, and what to change; empty if none do."""
+    cohort, schedule = setting.cohort, setting.cohort.layout.schedule
+    reasons = [why for result in results for why in result.closed.values() if "leverage" in why]
+    if not reasons or schedule is None or len(set(cohort.weights)) == 1:
+        return ""
+    every, ratio = sum(len(result.clusters) for result in results), fitting_ratio(setting.experiment, schedule.size)
+    return (
+        f"{len(reasons)} of {every} sums stay closed: {reasons[0]}; clients count by their examples, which differ: set "
+        f"privacy.weight_ratio = {ratio}, or make clusters larger (clusters.size)"
+    )
 
 
 def _describe_exposure(verdicts: Sequence[Verdict]) -> dict[str, Any]:

@@ -6,9 +6,11 @@ Data are in shared memory, and messages are JSON over a socket. `fl.training.wor
 import json
 import mmap
 import os
+import resource
 import select
 import socket
 import struct
+import sys
 import tempfile
 import threading
 import traceback
@@ -23,8 +25,9 @@ from numpy.typing import NDArray
 
 from fl.data.examples import Examples, Federated, Scaling
 from fl.errors import TrainingError
-from fl.training.learner import Learner, LocalTraining, Task
+from fl.training.learner import Learner
 from fl.training.models import Matrix, import_path
+from fl.training.task import LocalTraining, Task
 
 Message = dict[str, Any]
 
@@ -93,6 +96,11 @@ def _write(arrays: Sequence[NDArray[Any]]) -> tuple[Shared, list[tuple[str, tupl
     return shared, places
 
 
+def importable(task: Task) -> bool:
+    """Whether another process can import every function of a task."""
+    return None not in map(import_path, (task.model, task.loss, *task.metrics.values()))
+
+
 def pack(task: Task) -> tuple[Shared, Message]:
     """The task as shared memory, and a message that says where each part of it is."""
     arrays: list[NDArray[Any]] = []
@@ -114,12 +122,15 @@ def pack(task: Task) -> tuple[Shared, Message]:
     message: Message = {
         "do": "setup",
         "model": import_path(task.model),
+        "loss": import_path(task.loss),
+        "metrics": {name: import_path(metric) for name, metric in task.metrics.items()},
         "seed": task.seed,
         "local": asdict(task.local),
         "classes": data.classes,
         "train": examples(data.train),
         "test": examples(data.test),
         "validation": examples(data.validation),
+        "backdoor": examples(data.backdoor),
         "clients": add(np.concatenate(data.clients)),
         "sizes": add(data.sizes),
     }
@@ -151,9 +162,12 @@ def unpack(message: Message, shared: Shared) -> Task:
             examples(message["test"]),
             message["classes"],
             message["validation"] and examples(message["validation"]),
+            message["backdoor"] and examples(message["backdoor"]),
         ),
         LocalTraining(**message["local"]),
         message["seed"],
+        message["loss"],
+        message["metrics"],
     )
 
 
@@ -181,7 +195,12 @@ def serve(descriptor: int, parent: int) -> None:
             place = traceback.format_exception(error)[-1].strip()
             reply = {"error": f"{message['do']}: {place}"}
         del shared
-        send(channel, reply)
+        send(channel, {**reply, "peak": peak_memory()})
+
+
+def peak_memory() -> float:
+    """The most memory that this process has had, in MB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def _answer(learner: Learner, message: Message, shared: list[Shared]) -> Message:
@@ -195,12 +214,17 @@ def _answer(learner: Learner, message: Message, shared: list[Shared]) -> Message
             return {}
         case "scores":
             return {"scores": learner.batch_scores(start[0], message["part"], message["first"], message["last"])}
+        case "metrics":
+            return {"metrics": learner.metrics(start[0], message["part"])}
         case "losses":
             at = shared[1].matrix[0] if len(shared) > 1 else None
             row = message["row"]
             return {"loss": float(learner.losses(start[row : row + 1], index, at=at)[0])}
         case "gradient":
             shared[1].matrix[0] = learner.gradient(start[0], index)
+            return {}
+        case "server":
+            shared[1].matrix[0] = learner.server_update(start[0], round_index=message["round"])
             return {}
         case other:
             raise ValueError(f"unknown request {other!r}")

@@ -34,9 +34,11 @@ from numpy.typing import NDArray
 
 from fl.data.examples import Index
 from fl.errors import TrainingError, WorkerError
-from fl.training.learner import Learner, Score, Task, TrainerBase, batch_count, check_clients, total_score
-from fl.training.models import Matrix, Vector, dimension, import_path
-from fl.training.worker import Message, Shared, pack, receive, send
+from fl.training.learner import Learner, Score, TrainerBase, batch_count, check_clients, total_score
+from fl.training.models import Matrix, Vector, dimension
+from fl.training.objective import ACCURACY
+from fl.training.task import Task
+from fl.training.worker import Message, Shared, importable, pack, receive, send
 from secagg.simulation import cores
 
 ENVIRONMENT: Final = {
@@ -64,7 +66,7 @@ def open_trainer(task: Task, *, device: str = "cpu", workers: int | None = None)
         return Learner(task, device=device)
     if workers is None:
         work = dimension(task.build()) * int(task.data.sizes.sum()) * task.local.epochs
-        possible = import_path(task.model) is not None and hasattr(socket, "send_fds")
+        possible = importable(task) and hasattr(socket, "send_fds")
         workers = cores() if possible and work >= WORTH_WORKERS and cores() > 1 else 0
     return Pool(task, workers) if workers else Learner(task)
 
@@ -78,10 +80,10 @@ class Pool(TrainerBase):
     def __init__(self, task: Task, workers: int) -> None:
         if workers < 1:
             raise ValueError(f"a pool needs at least one worker, got {workers}")
-        if import_path(task.model) is None:
+        if not importable(task):
             raise ValueError(
-                "workers import the model by name: put its function in a module and pass the function or "
-                '"module:function", or use workers=0'
+                "workers import the model, the loss and the metrics by name: put each function in a module and pass "
+                'the function or "module:function", or use workers=0'
             )
         if not hasattr(socket, "send_fds"):
             raise ValueError("this system cannot share open files between processes; use workers=0")
@@ -105,6 +107,11 @@ class Pool(TrainerBase):
         """What trains, for the record of a run."""
         return {"workers": self.count, "device": "cpu", "together": 1}
 
+    @property
+    def peak_memory(self) -> float:
+        """The most memory that all workers have had, in MB. What they share counts in each."""
+        return sum(worker.peak for worker in self._workers)
+
     def train(self, start: Vector, clients: Sequence[int], *, round_index: int, out: Matrix | None = None) -> Matrix:
         """As `Learner.train`. Without `out` the rows are in shared memory."""
         check_clients(clients, len(self.task.data.clients))
@@ -127,7 +134,7 @@ class Pool(TrainerBase):
     def evaluate(self, vector: Vector, part: str = "test") -> Score:
         """As `Learner.evaluate`, with the same bits: batch scores are added in the order of the batches."""
         data = self.task.data
-        examples = {"test": data.test, "validation": data.validation}.get(part)
+        examples = {"test": data.test, "validation": data.validation, "backdoor": data.backdoor}.get(part)
         if examples is None:
             raise ValueError(f"this task has no {part} examples")
         x = self._share(vector[None])
@@ -137,7 +144,11 @@ class Pool(TrainerBase):
             for first, last in pairwise(cuts)
             if first < last
         ]
-        return total_score([scores for reply in self._run(requests) for scores in reply["scores"]])
+        if set(self.task.metrics.values()) - {ACCURACY}:  # by one worker, beside the others
+            requests.insert(0, _Request({"do": "metrics", "part": part}, (x,), what="evaluating"))
+        replies = self._run(requests)
+        batches = [scores for reply in replies for scores in reply.get("scores", ())]
+        return total_score(self.task, batches, replies[0].get("metrics", {}))
 
     def losses(self, vectors: Matrix, rows: Index | None = None, *, at: Vector | None = None) -> NDArray[np.float64]:
         """As `Learner.losses`; each vector is a request of its own."""
@@ -155,6 +166,12 @@ class Pool(TrainerBase):
         x, out = self._share(vector[None]), Shared(1, self.dimension)
         index = None if rows is None else np.asarray(rows).tolist()
         self._run([_Request({"do": "gradient", "index": index}, (x, out), what="validating")])
+        return np.asarray(out.matrix[0])
+
+    def server_update(self, vector: Vector, *, round_index: int) -> Vector:
+        """As `Learner.server_update`, by one worker."""
+        x, out = self._share(vector[None]), Shared(1, self.dimension)
+        self._run([_Request({"do": "server", "round": round_index}, (x, out), what="validating")])
         return np.asarray(out.matrix[0])
 
     def _share(self, matrix: Matrix) -> Shared:
@@ -227,6 +244,7 @@ class _Worker:
                 env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
                 process_group=0,
             )
+        self.peak = 0.0
         self.request: _Request | None = None
         self._number: int | None = None
 
@@ -248,6 +266,7 @@ class _Worker:
             raise self._died()
         if "error" in message:
             raise TrainingError(message["error"])
+        self.peak = max(self.peak, message["peak"])
         number, self.request, self._number = self._number, None, None
         return number, message
 
