@@ -19,9 +19,8 @@ from secagg.protocol.messages import Dealing, KeyAdvert, MaskedInput, Message, T
 from secagg.protocol.server import Server
 from secagg.protocol.unmask import AgreedOpening, Shares, rebuild
 from secagg.protocol.wire import decode, encode
-from secagg.simulation.one_plan import OnePlan
 from secagg.types import ClientId
-from tests.vectors.check.session import Actor, Operation, Session, Values, numbers, row_name, words
+from tests.vectors.check.session import Actor, GivenPlan, Operation, Session, Values, row_name, update_of, words
 
 # --- a client --------------------------------------------------------------------------------------------
 
@@ -33,7 +32,7 @@ def _client_new(s: Session, v: Values) -> Values:
     """
     name = v.get("actor", str(v["client"]))
     identity = Identity.from_private(bytes.fromhex(s.given["identities"][str(v["client"])]))
-    agreed = OnePlan(Plan.from_bytes(s.get(v.get("plan", "plan"))))
+    agreed = GivenPlan(Plan.from_bytes(s.get(v.get("plan", "plan"))))
     journal = s.journal(v.get("journal", str(v["client"])))
     entropy = s.entropy(str(v.get("entropy", name)))
     machine = Client(v["client"], identity, agreed, v["round"], journal, entropy=entropy)
@@ -46,7 +45,8 @@ def _client_hello(s: Session, v: Values) -> Values:
 
 
 def _client_receive(s: Session, v: Values) -> Values:
-    update = numbers(s.given["updates"][v["update"]]) if "update" in v else None
+    segments = s.actors[v["client"]].agreed.only.encoding.segments
+    update = update_of(segments, s.given["updates"][v["update"]]) if "update" in v else None
     context = bytes.fromhex(v.get("context", ""))
     reply = s.actors[v["client"]].machine.receive(s.get(v["message"]), update=update, context=context)
     return {"message": s.put(v["as"], encode(reply))}
@@ -234,11 +234,16 @@ def _server_values(s: Session, _: Values) -> Values:
 
 def _server_result(s: Session, _: Values) -> Values:
     result = s.server.result()
-    clip = result.plan.clip is not None
+    floats = {segment.name for segment in result.plan.encoding.segments if segment.clip is not None}
 
-    def rounded(values: npt.NDArray[Any]) -> str:
-        """In float32, as in a model, or exact integers."""
-        return (values.astype(np.float32) if clip else values).tobytes().hex()
+    def rounded(values: Any) -> Any:
+        """In float32, as in a model, or exact integers and their means in float64; of several segments by name."""
+        if isinstance(values, dict):
+            return {name: shown(name, part) for name, part in values.items()}
+        return shown("", values)
+
+    def shown(name: str, values: npt.NDArray[Any]) -> str:
+        return (values.astype(np.float32) if name in floats else values).tobytes().hex()
 
     return {
         "survivors": list(result.survivors),

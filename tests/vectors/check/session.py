@@ -1,21 +1,25 @@
 """The state of a test vector: named bytes, recorded randomness, clients and a server."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from secagg import labels
+from secagg.agreement.plan import Plan
+from secagg.agreement.terms import Terms
 from secagg.crypto.keys import Identity
+from secagg.crypto.segments import Segment
 from secagg.errors import UsageError
+from secagg.exposure import Policy, Schedule
+from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED
 from secagg.protocol import client_state
 from secagg.protocol.client import Client
 from secagg.protocol.client_state import ClientMemory
 from secagg.protocol.server import Server
-from secagg.simulation.one_plan import OnePlan
 from secagg.types import Entropy, GroupId, Ring32, u32
 from secagg.whole import Client as WholeClient
 from secagg.whole import MemoryStore
@@ -35,6 +39,15 @@ def words(vector: npt.NDArray[Any]) -> str:
 
 def ring(text: str) -> Ring32:
     return np.frombuffer(bytes.fromhex(text), "<u4").astype(np.uint32)
+
+
+def update_of(segments: Sequence[Segment], given: Any) -> Any:
+    """An update of a vector file: numbers, or a list with one part per segment, in order."""
+    if not isinstance(given, list):
+        return numbers(given)
+    parts = [numbers(part).reshape(segment.shape) for segment, part in zip(segments, given, strict=True)]
+    named = {segment.name: part for segment, part in zip(segments, parts, strict=True)}
+    return named.get("", named)
 
 
 def doubles(values: npt.ArrayLike) -> str:
@@ -99,13 +112,41 @@ class Records:
         return self.records.get(name)
 
 
+@dataclass(frozen=True, slots=True)
+class GivenPlan:
+    """What a client asks of an agreement, for a vector that gives the plan itself and needs no ceremony."""
+
+    only: Plan
+    sparse_risk: ClassVar[float] = 1.0  # the graphs of vectors are small
+
+    @property
+    def fingerprint(self) -> bytes:
+        return self.only.training_id
+
+    @property
+    def terms(self) -> Terms:
+        """Terms without noise: nothing else in them is asked for."""
+        plan, quiet = self.only, Policy(mode=REPORT_EVEN_IF_EXPOSED)
+        schedule = Schedule(name="fixed", size=plan.schedule.size)
+        parts = {"members": plan.roster, "segments": plan.encoding.segments, "schedule": schedule, "policy": quiet}
+        return Terms(name="vector", first_round=plan.round, last_round=plan.round, groups="survivors", **parts)
+
+    def cell_of(self, client: int, round: int) -> int:
+        return 0
+
+    def plan(self, round: int, cell: int, context: bytes) -> Plan:
+        if round != self.only.round:
+            raise UsageError(f"expected round {self.only.round}, got {round}: the vector has one plan")
+        return self.only if context == self.only.context else replace(self.only, context=context)
+
+
 @dataclass(slots=True)
 class Actor:
     """One client of a vector, with the arguments that it was made from."""
 
     machine: Client
     identity: Identity = field(repr=False)
-    agreed: OnePlan
+    agreed: GivenPlan
     journal: Records
     entropy: Entropy = field(repr=False)
 

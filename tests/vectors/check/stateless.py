@@ -193,8 +193,15 @@ def _graph(_: Session, v: Values) -> Values:
 
 def _plan(s: Session, v: Values) -> Values:
     plan = Plan.from_bytes(s.get(v["plan"]))
-    [encoding] = plan.encoding.encodings
+    bits = [one.frac_bits if isinstance(one, FixedPoint) else None for one in plan.encoding.encodings]
+    several = {
+        "segments": [
+            {"name": one.name, "shape": list(one.shape), "clip": one.clip, "bound": one.bound, "frac_bits": f}
+            for one, f in zip(plan.segments, bits, strict=bool(plan.segments))
+        ]
+    }
     return {
+        **(several if plan.segments else {}),
         "training_id": plan.training_id.hex(),
         "round": plan.round,
         "roster": {str(member.id): member.identity.hex() for member in plan.roster},
@@ -203,7 +210,7 @@ def _plan(s: Session, v: Values) -> Values:
         "length": plan.length,
         "clip": plan.clip,
         "bound": plan.bound,
-        "frac_bits": encoding.frac_bits if isinstance(encoding, FixedPoint) else None,
+        "frac_bits": None if plan.segments else bits[0],
         "weights": list(plan.weights),
         "relative_weights": doubles([plan.relative_weight(v) for v in plan.ids]),
         "schedule": plan.schedule.name,

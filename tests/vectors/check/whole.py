@@ -15,7 +15,16 @@ from secagg.whole import Advert, Answer, Client, MemoryStore, Resend, Server, Ta
 from secagg.whole.masking import mask_keys
 from secagg.whole.messages import decode, encode
 from secagg.whole.store import respond
-from tests.vectors.check.session import Operation, Session, Values, WholeActor, doubles, numbers, row_name, words
+from tests.vectors.check.session import (
+    Operation,
+    Session,
+    Values,
+    WholeActor,
+    doubles,
+    row_name,
+    update_of,
+    words,
+)
 
 # --- the agreement ---------------------------------------------------------------------------------------
 
@@ -64,7 +73,7 @@ def _agreement_groups(s: Session, v: Values) -> Values:
 
 
 def _group_mask_key(s: Session, v: Values) -> Values:
-    """The mask key of `client` and `mate` from their adverts and the client's private key."""
+    """The mask key of two members from their adverts and a private key; after a roll call, with those `present`."""
     agreement = Agreement.from_bytes(s.get(v["agreement"]))
     mine, theirs = (decode(s.get(v[name])) for name in ("mine", "theirs"))
     assert isinstance(mine, Advert)
@@ -72,7 +81,9 @@ def _group_mask_key(s: Session, v: Values) -> Values:
     agreed = AgreementKey.from_private(bytes.fromhex(v["private"])).agree(theirs.key)
     context = transcript.context_hash(bytes.fromhex(v["data"]), bytes.fromhex(v["context"]))
     pair = mine, [(v["grouping"], theirs)], {theirs.sender: agreed}
-    key = mask_keys(agreement.fingerprint, mine.round, context, *pair)
+    fingerprint = agreement.fingerprint
+    present = transcript.present_hash(fingerprint, mine.round, v["present"]) if "present" in v else b""
+    key = mask_keys(fingerprint, mine.round, context, *pair, present)
     sign = pairwise_sign(mine.sender, theirs.sender)
     return {"context": context.hex(), "agreed": agreed.hex(), "key": key.tobytes().hex(), "sign": sign}
 
@@ -121,23 +132,14 @@ def _client_receive(s: Session, v: Values) -> Values:
     actor = s.whole_actors[v["client"]]
     reply = actor.machine.receive(s.get(v["message"]))
     if isinstance(reply, Task):
-        update, context = _update(s, actor.machine.agreement.terms, v["update"]), bytes.fromhex(v["context"])
+        segments, context = actor.machine.agreement.terms.segments, bytes.fromhex(v["context"])
+        update = update_of(segments, s.given["updates"][v["update"]])
         data = b"".join(respond(actor.machine, actor.store, reply, update, context=context))
     elif isinstance(reply, Resend):
         data = bytes(actor.store.load(reply.name))
     else:
         data = encode(reply)
     return {"message": s.put(v["as"], data)}
-
-
-def _update(s: Session, terms: Terms, name: str) -> Any:
-    """An update of `given`: a list with one part per segment, in order."""
-    parts = [
-        numbers(part).reshape(segment.shape)
-        for segment, part in zip(terms.segments, s.given["updates"][name], strict=True)
-    ]
-    named = {segment.name: part for segment, part in zip(terms.segments, parts, strict=True)}
-    return named.get("", named)
 
 
 def _client_release(s: Session, v: Values) -> Values:
@@ -172,7 +174,7 @@ def _server_hello(s: Session, v: Values) -> Values:
 
 def _server_begin(s: Session, v: Values) -> Values:
     data, context = bytes.fromhex(v["data"]), bytes.fromhex(v["context"])
-    return _sent(s, v["as"], s.whole_server.begin(v["round"], data=data, context=context))
+    return _sent(s, v["as"], s.whole_server.begin(v["round"], data=data, context=context, present=v.get("present")))
 
 
 def _sent(s: Session, name: str, outbox: Mapping[ClientId, ToClient]) -> Values:
