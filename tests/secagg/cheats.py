@@ -148,7 +148,7 @@ for _stage, _kind in STAGES.items():
 @cache
 def another_run(plan: Plan) -> dict[int, list[bytes]]:
     """Everything that everybody sent in another run of the same plan, with other keys."""
-    inputs = {v: np.zeros(plan.length, np.int64 if plan.bound is not None else np.float64) for v in plan.ids}
+    inputs = {v: np.zeros(plan.length, np.int64 if plan.bounds else np.float64) for v in plan.ids}
     cluster = Cluster(plan, inputs, seed=b"another run").start()
     with suppress(TooFewSurvivors):  # some plans never come to an end
         cluster.finish()

@@ -24,6 +24,7 @@ EXTREMES = tuple(
 )
 
 
+@cache
 def plans() -> list[Plan]:
     """Plans of every kind, small so that they decode fast."""
     return [
@@ -64,7 +65,7 @@ def corpus() -> Corpus:
         cheats = {1: CHEATS["disputes everybody"]}
         if len(plan.ids) > 3 and not plan.semi_honest_only:
             cheats[0] = CHEATS["silence at unmasking"]
-        cluster = Cluster(plan, make_inputs(plan), cheats=cheats if not plan.clip else {}).start()
+        cluster = Cluster(plan, make_inputs(plan), cheats=cheats if not plan.clips else {}).start()
         try:
             while cluster.server.stage < Stage.DONE:
                 while cluster.flying:
@@ -78,10 +79,11 @@ def corpus() -> Corpus:
                     cluster.deliver()
                 data = cluster.server.save()
                 servers.add(data)
-                cluster.server = Server.restore(data, cluster.server_journal)
+                cluster.server = Server.restore(data, cluster.server_journal, plan=plan)
                 cluster.advance()
         except SecAggError:
             pass
+    servers.add(Server(Plan.from_bytes(plans()[1].to_bytes())).save())  # of a plan that was drawn from its own roster
     return Corpus(
         {name: sorted(found, key=len)[:20] for name, found in messages.items()},
         [plan.to_bytes() for plan in plans()],
@@ -163,9 +165,16 @@ def _agreed() -> object:
     return Cluster(plans()[1], make_inputs(plans()[1])).agreed
 
 
+def saved_under(data: bytes) -> Plan | None:
+    """The plan to restore a saved server with: none, if the bytes do not say that it follows from an agreement."""
+    if b"agreement" not in data[:40]:
+        return None
+    return next((plan for plan in plans() if plan.to_bytes() in data), plans()[1])
+
+
 def decode_server(data: bytes) -> bytes | None:
     try:
-        server = Server.restore(data)
+        server = Server.restore(data, plan=saved_under(data))
     except UsageError:
         return None
     return server.save() if server.stage < Stage.DONE else data

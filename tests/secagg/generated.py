@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from secagg import Plan, Policy, Schedule, Stage, TooFewSurvivors, UsageError
+from secagg import AgreementRefused, Plan, Policy, Schedule, Stage, TooFewSurvivors, UsageError
 from secagg.protocol.wire import encode
 from tests.secagg.cheats import CHEATS, LIARS, SPOILERS, STAGES
 from tests.secagg.cluster import (
@@ -68,7 +68,7 @@ def draw_plan(rng: random.Random) -> Plan:
             "colluders": rng.randint(0, n // 2),
             "length": rng.randint(1, 6),
             "round": rng.randint(0, 1000),
-            "training_seed": rng.randbytes(32),
+            "seed": rng.randbytes(32),
             "context": rng.randbytes(rng.choice([0, 32])),
             "policy": rng.choice(
                 [LOOSE, Policy(), Policy(anonymity=2), Policy(anonymity=3, min_survivors=4, max_leverage=1.0)]
@@ -87,16 +87,16 @@ def draw_plan(rng: random.Random) -> Plan:
         try:
             schedule = Schedule(name=name, size=size, groupings=rng.choice([1, 1, 2, 3, 4]), atom=atom)
             return make_plan(n, schedule=schedule, **changes)
-        except UsageError:
+        except (UsageError, AgreementRefused):
             continue
 
 
 def draw_inputs(plan: Plan, rng: random.Random) -> dict[int, Any]:
     numbers = np.random.default_rng(rng.getrandbits(64))
-    if plan.bound is not None:
-        return {v: numbers.integers(-plan.bound, plan.bound + 1, plan.length) for v in plan.ids}
-    assert plan.clip is not None
-    return {v: numbers.normal(0, plan.clip, plan.length) for v in plan.ids}
+    for bound in plan.bounds:
+        return {v: numbers.integers(-bound, bound + 1, plan.length) for v in plan.ids}
+    [clip] = plan.clips
+    return {v: numbers.normal(0, clip, plan.length) for v in plan.ids}
 
 
 def draw(seed: int) -> Case:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from secagg import MemoryJournal, Plan, SecAggError, Stage, reference
+from secagg import Agreement, MemoryJournal, Plan, SecAggError, Stage, reference
 from secagg.crypto import hashtree, shamir
 from secagg.crypto.keys import HASH_BYTES, AgreementKey
 from secagg.crypto.prg import add_masks, pairwise_sign
@@ -42,8 +42,7 @@ from secagg.protocol.messages import (
 )
 from secagg.protocol.unmask import ENTRY
 from secagg.protocol.wire import decode, encode
-from secagg.simulation.one_plan import OnePlan
-from tests.secagg.cluster import Vector, WideCache, copied, identity, make_inputs, signed
+from tests.secagg.cluster import Vector, WideCache, agreement_of, copied, identity, make_inputs, signed
 from tests.secagg.drbg import Drbg
 
 
@@ -117,12 +116,12 @@ class World:
         plan: Plan,
         *,
         colluders: Collection[int] = (),
-        agreed: OnePlan | None = None,
+        agreed: Agreement | None = None,
         inputs: Mapping[int, Vector] | None = None,
         name: bytes = b"world",
     ) -> None:
         self.plan, self.name = plan, name
-        self.agreed = agreed or OnePlan(plan)
+        self.agreed = agreed or agreement_of(plan)
         self.colluders = frozenset(colluders)
         self.honest = tuple(v for v in plan.ids if v not in self.colluders)
         self.inputs = dict(inputs) if inputs is not None else make_inputs(plan)

@@ -170,6 +170,38 @@ def framed(name: str, *parts: bytes) -> bytes:
     return sha256(b"".join(len(part).to_bytes(8, "big") + part for part in (label(name), *parts))).digest()
 
 
+@dataclass
+class Segment:
+    """A part of the vector with its own encoding."""
+
+    name: bytes
+    shape: list[int]
+    floats: int
+    clip: float
+    bound: int
+
+    @property
+    def length(self) -> int:
+        return prod(self.shape)
+
+    def encode(self, values: Sequence[float], weight: float, clients: int) -> list[int]:
+        if not self.floats:
+            return [int(x) % 2**32 for x in values]
+        scale = 2.0 ** self.frac_bits(clients)
+        factor, limit = weight * scale, self.clip * scale
+        return [round(min(max(x * factor, -limit), limit)) % 2**32 for x in values]
+
+    def frac_bits(self, clients: int) -> int:
+        def fits(f: int) -> bool:
+            most = Fraction(self.clip) * Fraction(2) ** f
+            return clients * most < 2**31 and clients * round(most) < 2**31
+
+        f = 200
+        while not fits(f):
+            f -= 1
+        return f
+
+
 class Plan:
     def __init__(self, data: bytes) -> None:
         read = Reader(data)
@@ -183,7 +215,15 @@ class Plan:
         self.R, self.atom, self.seed = read.number("H"), read.number("I"), read.take(32)
         self.policy = read.number("I"), read.number("I"), read.number("d"), read.number("B")
         self.degree, self.context = read.number("I"), read.blob()
+        self.tail, self.segments = data[read.at :], []
+        if self.tail:
+            self.segments = read.many(
+                lambda: Segment(read.blob(), read.ids(), read.number("B"), read.number("d"), read.number("I"))
+            )
         read.end()
+        if not self.segments:
+            self.segments = [Segment(b"", [self.length], self.floats, self.clip, self.bound)]
+        assert sum(segment.length for segment in self.segments) == self.length
         self.bytes, self.hash = data, H("plan", data)
         self.parts = [H("plan-part", name.encode() + b"\n", part) for name, part in self._parts()]
         self.ids = [client for client, _ in self.roster]
@@ -205,7 +245,7 @@ class Plan:
             ("round", u64(self.round)),
             ("roster", many(u32(client) + key for client, key in self.roster)),
             ("thresholds", u32(self.t) + u32(self.colluders)),
-            ("vector", u32(self.length) + u8(self.floats) + struct.pack("<d", self.clip) + u32(self.bound)),
+            ("vector", u32(self.length) + u8(self.floats) + struct.pack("<d", self.clip) + u32(self.bound) + self.tail),
             ("weights", ids(self.weights)),
             ("schedule", u8(self.schedule) + u32(self.size) + u16(self.R) + u32(self.atom)),
             ("seed", self.seed),
@@ -262,28 +302,15 @@ class Plan:
             v: sorted(circle[(place + step) % n] for step in range(-half, half + 1)) for place, v in enumerate(circle)
         }
 
-    def encode(self, client: int, update: Sequence[float]) -> list[int]:
-        if not self.floats:
-            return [int(x) % 2**32 for x in update]
-        scale, clip = 2.0**self.frac_bits, self.clip
-        factor, limit = self.weight(client) * scale, clip * scale
-        return [round(min(max(x * factor, -limit), limit)) % 2**32 for x in update]
+    def encode(self, client: int, update: Sequence[Sequence[float]]) -> list[int]:
+        """The update, a list with one part per segment, in the ring."""
+        parts = zip(self.segments, update, strict=True)
+        return [x for segment, part in parts for x in segment.encode(part, self.weight(client), self.size)]
 
     def weight(self, client: int) -> float:
         if not self.weights:
             return 1.0
         return self.weights[self.ids.index(client)] * len(self.ids) / sum(self.weights)
-
-    @property
-    def frac_bits(self) -> int:
-        def fits(f: int) -> bool:
-            most = Fraction(self.clip) * Fraction(2) ** f
-            return self.size * most < 2**31 and self.size * round(most) < 2**31
-
-        f = 200
-        while not fits(f):
-            f -= 1
-        return f
 
 
 def fisher_yates(items: Sequence[Any], words: Iterable[int]) -> list[Any]:
@@ -373,7 +400,7 @@ class Client:
         public = u32(self.id) + many(commitments) + root + signature
         return b"\x02\x03" + public + blob(b"".join(hashes)) + blob(b"".join(boxes))
 
-    def masked(self, bundle: bytes, update: Sequence[float]) -> bytes:
+    def masked(self, bundle: bytes, update: Sequence[Sequence[float]]) -> bytes:
         plan, read = self.plan, message(bundle, 4)
         for v, commitments, root in read.many(
             lambda: (read.number("I"), read.many(lambda: read.take(32)), read.take(32))

@@ -163,10 +163,86 @@ class Part:
         return [float(x) * (1.0 / 2.0 ** self.frac_bits(clients)) for x in signed]
 
 
+# --- section 3 -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """Draws from ids and a seed."""
+
+    terms: "Terms"
+    ids: Sequence[int]
+    seed: bytes
+
+    def shuffle(self, items: Sequence[Any], when: int, purpose: str, index: int = 0) -> list[Any]:
+        numbers = (when.to_bytes(8, "big"), index.to_bytes(8, "big"))
+        key = framed("schedule", purpose.encode("ascii"), *numbers, self.seed)
+
+        def words() -> Iterable[int]:
+            counter = 0
+            while True:
+                yield from struct.unpack(">4Q", sha256(key + counter.to_bytes(8, "big")).digest())
+                counter += 1
+
+        return fisher_yates(items, words())
+
+    @property
+    def count(self) -> int:
+        """Groups in a grouping of a round."""
+        return (self.terms.sample or len(self.ids)) // self.terms.size
+
+    def fixed(self) -> list[Grouping]:
+        return self.cut(0, len(self.ids) // self.terms.size)
+
+    def crossed(self, t: int) -> list[Grouping]:
+        m, count = self.terms.size, self.count
+        seats = self.shuffle(sorted(self.shuffle(self.ids, t + 1, "lot")[: count * m]), t + 1, "transversal")
+        return [
+            [tuple(sorted(seats[a * count + (k - r * a) % count] for a in range(m))) for k in range(count)]
+            for r in range(self.terms.groupings)
+        ]
+
+    def atoms(self) -> list[tuple[int, ...]]:
+        k, order = self.terms.atom, self.shuffle(self.ids, 0, "atoms")
+        return [tuple(sorted(order[i : i + k])) for i in range(0, len(order) // k * k, k)]
+
+    def of_atoms(self, atoms: Sequence[tuple[int, ...]], t: int) -> list[Grouping]:
+        m, k = self.terms.size, self.terms.atom
+        count = min(self.terms.sample or len(atoms) * k, len(atoms) * k) // m
+        seated = sorted(self.shuffle(atoms, t + 1, "lot")[: count * m // k])
+        drawn = []
+        for r in range(self.terms.groupings):
+            flat = [who for atom in self.shuffle(seated, t + 1, "grouping", r) for who in atom]
+            drawn.append([tuple(sorted(flat[g * m : (g + 1) * m])) for g in range(count)])
+        return drawn
+
+    def cut(self, when: int, count: int) -> list[Grouping]:
+        m, drawn = self.terms.size, []
+        lot = sorted(self.shuffle(self.ids, when, "lot")[: count * m])
+        for r in range(self.terms.groupings):
+            order = self.shuffle(lot, when, "grouping", r)
+            drawn.append([tuple(sorted(order[g * m : (g + 1) * m])) for g in range(count)])
+        return drawn
+
+    def sampled(self, groupings: list[Grouping], t: int) -> list[Grouping]:
+        if not self.terms.sample:
+            return groupings
+        sets: list[set[int]] = []
+        for group in (set(group) for grouping in groupings for group in grouping):
+            touching = [other for other in sets if other & group]
+            sets = [other for other in sets if not other & group] + [group.union(*touching)]
+        left, taken = self.terms.sample, set[int]()
+        for connected in self.shuffle(sorted(tuple(sorted(one)) for one in sets), t + 1, "sample"):
+            if len(connected) <= left:
+                left -= len(connected)
+                taken |= set(connected)
+        return [[group for group in grouping if set(group) <= taken] for grouping in groupings]
+
+
 NUMBERS = (  # fields of the terms that are single numbers, in three runs between the lists
     (("first_round", "Q"), ("last_round", "Q")),
     (("schedule", "B"), ("size", "I"), ("groupings", "H"), ("atom", "I"), ("groups", "B"), ("sample", "I")),
-    (("cell", "I"), ("degree", "I"), ("min_survivors", "I"), ("anonymity", "I")),
+    (("cell", "I"), ("degree", "I"), ("roll_call", "B"), ("min_survivors", "I"), ("anonymity", "I")),
 )
 
 
@@ -181,6 +257,7 @@ class Terms:
     atom: int
     groups: int
     sample: int
+    roll_call: int
     min_survivors: int
     anonymity: int
 
@@ -199,6 +276,7 @@ class Terms:
         self.mode, self.memory = read.number("B"), read.number("B")
         self.beacon = read.many(lambda: (read.number("Q"), read.number("Q"), read.take(32)))
         self.predecessors = read.many(lambda: read.take(32))
+        self.keep = read.many(lambda: (read.take(32), read.many(lambda: read.number("I"))))
         read.end()
         self.bytes, self.hash = data, H("terms", data)
         self._check()
@@ -227,10 +305,29 @@ class Terms:
         need(all(member.weight >= 1 for member in self.members), "weights are at least 1")
         need(self.first_round <= self.last_round < 2**63, "the last round is not below the first")
         need(self.schedule <= ATOMS and self.groups <= 1 and self.mode <= 1 and self.memory <= 1, "a known number")
-        need(max(len(self.colluders), len(self.threshold), len(self.beacon)) <= 1, "at most one")
+        need(max(map(len, (self.colluders, self.threshold, self.beacon, self.keep))) <= 1, "at most one")
         need(bool(self.atom) == (self.schedule == ATOMS), "an atom only for the schedule of atoms")
+        self._check_roll_call()
+        self._check_keep()
         for part in self.segments:
             need(part.floats <= 1 and (not part.bound if part.floats else not part.clip), "a clip or a bound")
+
+    def _check_roll_call(self) -> None:
+        need(self.roll_call <= 1, "a roll call or none")
+        one = self.groupings == 1 and (self.sample or len(self.members)) // self.size == 1
+        need(not self.roll_call or (one and not self.groups and self.memory == 1), "a roll call of one group and round")
+
+    def _check_keep(self) -> None:
+        for seed, dropped in self.keep:
+            need(bool(dropped) and ascending(dropped), "the dropped ones are ascending")
+            need(not set(dropped) & set(self.ids), "the dropped ones are no members")
+            need(bool(self.predecessors) and not self.groups, "kept groups are whole and of a named agreement")
+            need(self.schedule in (FIXED, ATOMS), "only fixed groups and atoms are kept")
+            earlier = Drawing(self, sorted({*self.ids, *dropped}), seed)
+            fixed = [group for grouping in earlier.fixed() for group in grouping]
+            units = earlier.atoms() if self.schedule == ATOMS else fixed
+            for unit in units:
+                need(len({who in dropped for who in unit}) == 1, "a group or an atom is kept whole or dropped whole")
 
     @property
     def ids(self) -> list[int]:
@@ -317,20 +414,6 @@ class Agreement:
         name, number = b"NIST 2.0, chain %d" % chain, b"%d" % time
         return framed("beacon-seed", terms.hash, name, number, sha512(signed + signature).digest())
 
-    # --- section 3
-
-    def _shuffle(self, items: Sequence[Any], when: int, purpose: str, index: int = 0) -> list[Any]:
-        numbers = (when.to_bytes(8, "big"), index.to_bytes(8, "big"))
-        key = framed("schedule", purpose.encode("ascii"), *numbers, self.seed)
-
-        def words() -> Iterable[int]:
-            counter = 0
-            while True:
-                yield from struct.unpack(">4Q", sha256(key + counter.to_bytes(8, "big")).digest())
-                counter += 1
-
-        return fisher_yates(items, words())
-
     def groupings(self, t: int) -> list[Grouping]:
         """The groups of a round, by grouping."""
         if t not in self._drawn:
@@ -340,49 +423,20 @@ class Agreement:
     def _draw(self, t: int) -> list[Grouping]:
         terms = self.terms
         need(terms.first_round <= t <= terms.last_round, "the round is in the agreement")
-        m, ids = terms.size, terms.ids
-        count = (terms.sample or len(ids)) // m
+        draw, fixed, atoms = Drawing(terms, terms.ids, self.seed), None, None
+        for seed, dropped in terms.keep:
+            before, here = Drawing(terms, sorted({*terms.ids, *dropped}), seed), set(terms.ids)
+            if terms.schedule == FIXED:
+                fixed = [[group for group in grouping if here.issuperset(group)] for grouping in before.fixed()]
+            else:
+                atoms = [atom for atom in before.atoms() if here.issuperset(atom)]
         if terms.schedule == FIXED:
-            return self._sampled(self._cut(ids, 0, len(ids) // m), t)
+            return draw.sampled(fixed or draw.fixed(), t)
         if terms.schedule == RANDOM:
-            return self._cut(ids, t + 1, count)
+            return draw.cut(t + 1, draw.count)
         if terms.schedule == TRANSVERSAL:
-            seats = self._shuffle(sorted(self._shuffle(ids, t + 1, "lot")[: count * m]), t + 1, "transversal")
-            return [
-                [tuple(sorted(seats[a * count + (k - r * a) % count] for a in range(m))) for k in range(count)]
-                for r in range(terms.groupings)
-            ]
-        k = terms.atom
-        order = self._shuffle(ids, 0, "atoms")
-        atoms = [tuple(sorted(order[i : i + k])) for i in range(0, len(order) // k * k, k)]
-        seated = sorted(self._shuffle(atoms, t + 1, "lot")[: count * m // k])
-        drawn = []
-        for r in range(terms.groupings):
-            flat = [who for atom in self._shuffle(seated, t + 1, "grouping", r) for who in atom]
-            drawn.append([tuple(sorted(flat[g * m : (g + 1) * m])) for g in range(count)])
-        return drawn
-
-    def _cut(self, ids: Sequence[int], when: int, count: int) -> list[Grouping]:
-        m, drawn = self.terms.size, []
-        lot = sorted(self._shuffle(ids, when, "lot")[: count * m])
-        for r in range(self.terms.groupings):
-            order = self._shuffle(lot, when, "grouping", r)
-            drawn.append([tuple(sorted(order[g * m : (g + 1) * m])) for g in range(count)])
-        return drawn
-
-    def _sampled(self, groupings: list[Grouping], t: int) -> list[Grouping]:
-        if not self.terms.sample:
-            return groupings
-        sets: list[set[int]] = []
-        for group in (set(group) for grouping in groupings for group in grouping):
-            touching = [other for other in sets if other & group]
-            sets = [other for other in sets if not other & group] + [group.union(*touching)]
-        left, taken = self.terms.sample, set[int]()
-        for connected in self._shuffle(sorted(tuple(sorted(one)) for one in sets), t + 1, "sample"):
-            if len(connected) <= left:
-                left -= len(connected)
-                taken |= set(connected)
-        return [[group for group in grouping if set(group) <= taken] for grouping in groupings]
+            return draw.crossed(t)
+        return draw.of_atoms(atoms or draw.atoms(), t)
 
     def groups(self, t: int) -> dict[Group, tuple[int, ...]]:
         """The members of every group (r, g) of a round."""
@@ -430,10 +484,15 @@ class Agreement:
         shown = fields + bytes(64) + u32(0) + u32(0)
         return H("answer", self.fingerprint, shown, H("answer-vectors", *(sha256(v).digest() for v in vectors)))
 
-    def mask_key(self, secret: bytes, t: int, context: bytes, r: int, one: tuple[int, bytes], other: Any) -> bytes:
+    def called(self, t: int, summed: Sequence[int]) -> bytes:
+        """The present hash, or nothing without a roll call."""
+        return H("present", self.fingerprint, u64(t), *map(u32, summed)) if self.terms.roll_call else b""
+
+    def mask_key(self, secret: bytes, t: int, bound: bytes, r: int, one: tuple[int, bytes], other: Any) -> bytes:
+        """`bound` is the context hash, and after it the present hash of a roll call."""
         (low, low_key), (high, high_key) = sorted((one, other))
         pair = u32(low) + low_key + u32(high) + high_key
-        return hkdf(secret, label("group-mask") + self.fingerprint + u64(t) + context + u32(r) + pair, 16)
+        return hkdf(secret, label("group-mask") + self.fingerprint + u64(t) + bound + u32(r) + pair, 16)
 
     # --- section 7, what client and server share
 
@@ -441,16 +500,21 @@ class Agreement:
         return len(self.groups(t)) == 1
 
     def no_releases(self, t: int) -> bool:
-        return self.is_flat(t) and self.terms.memory == 0
+        return bool(self.terms.roll_call) or (self.is_flat(t) and self.terms.memory == 0)
 
-    def summed(self, t: int, group: Group, released: set[int]) -> list[int]:
+    def keeps_limits(self, left: Sequence[int]) -> bool:
+        if len(left) < max(2, self.terms.anonymity, self.terms.min_survivors):
+            return False
+        squares = [self.terms.member(who).weight ** 2 for who in left]
+        return Fraction(max(squares), sum(squares)) <= self.terms.max_leverage + 1e-9
+
+    def summed(self, t: int, group: Group, released: set[int], present: Sequence[int]) -> list[int]:
         """The members of a group that are summed."""
-        terms, members = self.terms, list(self.groups(t)[group])
+        members = list(self.groups(t)[group])
+        if self.terms.roll_call:
+            return list(present)
         left = [who for who in members if who not in released]
-        if not self.is_flat(t) or len(left) < max(2, terms.anonymity, terms.min_survivors):
-            return members
-        squares = [terms.member(who).weight ** 2 for who in left]
-        return left if Fraction(max(squares), sum(squares)) <= terms.max_leverage + 1e-9 else members
+        return left if self.is_flat(t) and self.keeps_limits(left) else members
 
 
 # --- section 5 -------------------------------------------------------------------------------------------
@@ -619,6 +683,7 @@ class Client:
             need(t == self.last and record.startswith(b"answer "), "the round is a new one, or the last one answered")
             return self.spool[record.removeprefix(b"answer ")]
         keys = self._keys(start)  # 3
+        present = self._present(start)
         released = self._released(start)
         if self.slot(t) in self.slots:
             return self._settled(t, self.slots[self.slot(t)])
@@ -626,17 +691,26 @@ class Client:
         encoded = agreement.encode(self.id, update)
         answered: list[tuple[Group, bytes, bytes]] = []
         for group in agreement.of(self.id, t):  # 5
-            summed = agreement.summed(t, group, released)
+            summed = agreement.summed(t, group, released, present)
             if group not in start.groups or not all(who in keys for who in summed):
                 continue
-            vector = self._masked(encoded, t, bound, group[0], keys, summed)  # 6
+            vector = self._masked(encoded, t, bound + agreement.called(t, summed), group[0], keys, summed)  # 6
             answered.append((group, agreement.seen(t, group, keys, summed), vector))
         if not answered:
             return None
         made = self._reply(t, bound, answered)
         name = agreement.answer_hash(made.fields(), made.vectors)
+        self._enrol()
         self.spool[name] = made.wire()
         return self._settled(t, self.slots.setdefault(self.slot(t), b"answer " + name))  # 7
+
+    def _enrol(self) -> None:
+        public, mine = self.agreement.terms.member(self.id).identity, self.agreement.fingerprint
+        for k in range(2**32):
+            found = self.slots.setdefault("v2-" + H("agreement-record", public, u64(k)).hex(), mine)
+            if found == mine:
+                return
+            need(found in self.agreement.terms.predecessors, "the stored agreements are named as predecessors")
 
     def _settled(self, t: int, record: bytes) -> bytes:
         self.keys = {when: key for when, key in self.keys.items() if when > t}  # 8
@@ -659,6 +733,15 @@ class Client:
                 keys[who] = key
         return keys
 
+    def _present(self, start: Start) -> list[int]:
+        if not self.agreement.terms.roll_call:
+            return []
+        present = [advert[0] for advert in start.adverts]
+        (members,) = self.agreement.groups(start.round).values()
+        need(set(present) <= set(members), "the members present are in the group of the round")
+        need(self.agreement.keeps_limits(present), "the members present keep the limits")
+        return present
+
     def _released(self, start: Start) -> set[int]:
         agreement, t, senders = self.agreement, start.round, [release[0] for release in start.releases]
         need(ascending(senders), "releases are in ascending order")
@@ -669,20 +752,20 @@ class Client:
         return set(senders)
 
     def _masked(
-        self, encoded: list[int], t: int, context: bytes, r: int, keys: Mapping[int, bytes], summed: Sequence[int]
+        self, encoded: list[int], t: int, bound: bytes, r: int, keys: Mapping[int, bytes], summed: Sequence[int]
     ) -> bytes:
         vector, me = encoded, (self.id, keys[self.id])
         for who in summed:
             if who != self.id:
                 secret = agree(self.keys[t], keys[who])
-                key = self.agreement.mask_key(secret, t, context, r, me, (who, keys[who]))
+                key = self.agreement.mask_key(secret, t, bound, r, me, (who, keys[who]))
                 vector = add(vector, stream(key, len(vector)), 1 if self.id < who else -1)
         return struct.pack(f"<{len(vector)}I", *vector)
 
     def _reply(self, t: int, context: bytes, answered: Sequence[tuple[Group, bytes, bytes]]) -> Reply:
         agreement, adverts = self.agreement, []
         for later in range(t + 1, min(t + MOST_AHEAD, agreement.terms.last_round) + 1):
-            if agreement.of(self.id, later) and later not in self.keys:
+            if agreement.of(self.id, later) and later not in self.keys and not agreement.terms.roll_call:
                 self.keys[later] = self.draw(32)
                 adverts.append(self._advert(later))
         groups, seen, vectors = (list(column) for column in zip(*answered, strict=True))
@@ -709,6 +792,7 @@ class Server:
     dropouts: dict[int, str] = field(default_factory=dict)
     convicted: set[int] = field(default_factory=set)
     complete: dict[Group, list[int]] = field(default_factory=dict)
+    present: list[int] = field(default_factory=list)
     data: bytes = b""
     context: bytes = b""
 
@@ -766,15 +850,18 @@ class Server:
         elif t == self.round and who in self.answers:
             self.convicted.add(who)
 
-    def begin(self, t: int, data: bytes, context: bytes) -> dict[int, bytes]:
+    def begin(self, t: int, data: bytes, context: bytes, present: Sequence[int] | None = None) -> dict[int, bytes]:
         """The Round for every client with a complete group; none: the round is skipped."""
         agreement = self.agreement
         self.round, self.data, self.context = t, data, agreement.context_hash(data, context)
         self.is_open, self.next = True, t + 1
         self.answers, self.dropouts, self.complete = {}, {}, {}
         released = {who for when, who in self.releases if when == t}
+        self.present = sorted(present if present is not None else [who for when, who in self.adverts if when == t])
         for group in agreement.groups(t):
-            summed = agreement.summed(t, group, released)
+            summed = agreement.summed(t, group, released, self.present)
+            if agreement.terms.roll_call and not agreement.keeps_limits(summed):
+                continue
             if all((t, who) in self.adverts for who in summed):
                 self.complete[group] = summed
         if len(self.complete) < agreement.terms.least_groups:
@@ -807,6 +894,7 @@ class Server:
         assert t is not None
         need(reply.round == t, "the round is this one")
         need(reply.context == self.context, "the context is the server's")
+        need(not agreement.terms.roll_call or who in self.present, "the sender is present")
         mine = [group for group in self.complete if who in agreement.groups(t)[group]]
         need(reply.groups == mine and bool(mine), "the groups are all the sender's complete ones")
         length = 4 * agreement.terms.length
@@ -900,8 +988,9 @@ def terms_bytes(
     ]
     draws = u8(settings["schedule"]) + u32(settings["size"]) + u16(settings["groupings"]) + u32(settings["atom"])
     draws += u8(0) + u32(settings["sample"]) + u32(settings["least_groups"])
-    survivors = many([]) + many([]) + u32(0) + u32(0)
+    survivors = many([]) + many([]) + u32(0) + u32(0) + u8(settings.get("roll_call", 0))
     policy = u32(settings["min_survivors"]) + u32(settings["anonymity"]) + struct.pack("<d", settings["max_leverage"])
     policy += u8(settings["mode"]) + u8(settings["memory"])
     head = u8(2) + blob(name) + many(people) + u64(rounds[0]) + u64(rounds[1]) + many(parts)
-    return head + draws + survivors + policy + many([]) + many(settings.get("predecessors", []))
+    kept = [seed + many(map(u32, dropped)) for seed, dropped in settings.get("keep", [])]
+    return head + draws + survivors + policy + many([]) + many(settings.get("predecessors", [])) + many(kept)

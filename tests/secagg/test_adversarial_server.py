@@ -25,7 +25,7 @@ from secagg import (
     labels,
     reference,
 )
-from secagg.crypto import shamir
+from secagg.crypto import Segment, shamir
 from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey
 from secagg.crypto.prg import add_masks, pairwise_sign
 from secagg.protocol import dealing, transcript
@@ -41,7 +41,6 @@ from secagg.protocol.messages import (
     ToClient,
     Unmasking,
 )
-from secagg.simulation.one_plan import OnePlan
 from tests.secagg.cluster import both_kinds, identity, make_inputs, make_plan, signed
 from tests.secagg.drbg import Drbg
 from tests.secagg.malicious import Puppet, World
@@ -138,16 +137,16 @@ def test_a_sybil_key_signed_by_another_client_is_refused() -> None:
     assert error.culprit == 2
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"round": 4}, {"training_id": bytes(32)}, {"roster": make_plan(6).roster}],
-    ids=["round", "training", "roster"],
-)
-def test_keys_signed_for_another_round_training_or_roster_are_refused(change: dict[str, object]) -> None:
+@pytest.mark.parametrize("change", [{"agreement": bytes(32)}, {"round": 4}, {"roster": make_plan(6).roster_hash}])
+def test_keys_signed_for_another_round_agreement_or_roster_are_refused(change: dict[str, Any]) -> None:
     world, puppets, adverts = advertised()
-    elsewhere = World(make_plan(6 if "roster" in change else 5, **change), name=b"elsewhere")
-    stale = elsewhere.run_to(Stage.KEYS)[3].find(KeyAdvert)
-    bad = world.key_list({**adverts, 3: stale}.values())
+    plan = world.plan
+    where = {"agreement": plan.training_id, "round": plan.round, "roster": plan.roster_hash}
+    right, elsewhere = (
+        signed(3, transcript.key_statement(*changed.values(), adverts[3])) for changed in (where, where | change)
+    )
+    assert right == adverts[3].signature
+    bad = world.key_list({**adverts, 3: replace(adverts[3], signature=elsewhere)}.values())
     refuses(puppets[0], bad, PeerError, "client 3: wrong signature")
 
 
@@ -216,10 +215,10 @@ def test_without_signatures_on_keys_the_server_reads_every_share_and_lays_the_vi
 
 
 def test_another_plan_for_the_same_update_is_refused() -> None:
-    """A repeat with another threshold, length or grouping would give another sum of the same update."""
+    """A repeat with another context could ask for another sum of the same update."""
     world = World(make_plan(5))
     world.run_to(Stage.SHARES)
-    other = World(make_plan(5, length=4), name=b"again")
+    other = World(make_plan(5, context=b"another model"), name=b"again")
     other.journals = world.journals
     puppets = other.run_to(Stage.KEYS)
     adverts = [p.find(KeyAdvert) for p in puppets.values()]
@@ -250,9 +249,9 @@ PARTS_OF_A_PLAN: dict[str, dict[str, Any]] = {
     "agreement": {"training_id": bytes(32)},
     "roster": {"roster": make_plan(6).roster[1:]},
     "thresholds": {"threshold": 5},
-    "vector": {"length": 4},
+    "vector": {"length": 4, "segments": (Segment(shape=(4,), bound=10**6),)},
     "weights": {"weights": (2, 2, 2, 2, 2)},
-    "schedule": {"schedule": Schedule(name="fixed", size=5)},
+    "schedule": {"schedule": Schedule(name="random", size=4)},
     "seed": {"training_seed": bytes(32)},
     "policy": {"policy": Policy(anonymity=3)},
     "graph": {"degree": 4, "threshold": 4},
@@ -262,16 +261,18 @@ PARTS_OF_A_PLAN: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("part", PARTS_OF_A_PLAN)
 def test_a_server_with_another_plan_is_refused_and_told_in_what_it_differs(part: str) -> None:
-    _, puppets, adverts = advertised()
-    other = World(make_plan(5, **PARTS_OF_A_PLAN[part])).key_list(adverts.values())
+    world, puppets, adverts = advertised()
+    liar = World(replace(world.plan, **PARTS_OF_A_PLAN[part]), agreed=world.agreed)
+    other = liar.key_list(adverts.values())
     refuses(puppets[0], other, PlanRefused, f"the server's {part} differs from mine")
 
 
 def test_a_sparse_plan_that_is_too_risky_is_refused() -> None:
-    plan = make_plan(8, degree=4, threshold=3, colluders=3)
-    risk = plan.sparse_risk(0)
+    graph: dict[str, Any] = {"degree": 4, "threshold": 3, "colluders": 3}
+    risk = make_plan(8, **graph).sparse_risk(0)
     for allowed, refused in ((risk / 2, True), (risk, False)):
-        world = World(plan, agreed=OnePlan(plan, sparse_risk=allowed))
+        plan = make_plan(8, **graph, sparse_risk=allowed)
+        world = World(plan)
         puppets = world.attempt()
         adverts = {v: p.hello() for v, p in puppets.items()}
         asked = world.key_list(adverts[v] for v in plan.peers(0))
@@ -479,10 +480,9 @@ def test_without_the_audit_a_group_of_one_survivor_is_opened(monkeypatch: pytest
 
 def test_a_sparse_run_with_too_many_dropouts_is_refused() -> None:
     """Six dropouts of twelve on a ring with six neighbours each may disconnect the others."""
-    plan = make_plan(12, degree=6, threshold=3, colluders=1)
-    agreed = OnePlan(plan, sparse_risk=0.1)
+    plan = make_plan(12, degree=6, threshold=3, colluders=1, sparse_risk=0.1)
     for count, allowed in ((5, True), (6, False)):
-        world = World(plan, agreed=agreed)
+        world = World(plan)
         puppets = world.run_to(Stage.KEYS)
         adverts = {v: p.find(KeyAdvert) for v, p in puppets.items()}
         for v, p in puppets.items():
@@ -633,8 +633,8 @@ def test_only_seeds_of_opened_groups_and_keys_of_their_members_leave() -> None:
     gone = plan.groupings[0][0][0]
     puppets = world.run_to(Stage.INPUTS, absent={gone: Stage.INPUTS})
     inputs = [p.find(MaskedInput) for v, p in puppets.items() if v != gone]
-    row = plan.groups_of[gone][1]
-    other = next((1, g) for g in range(3) if (1, g) != row)
+    opened = sorted(plan.audit([v for v in plan.ids if v != gone]).opened)
+    other = next(group for group in opened if gone not in plan.group(group))
     live = {v: p for v, p in puppets.items() if v != gone}
     for p in live.values():
         p.tell(world.survivors(inputs, rows=(other,)))

@@ -49,15 +49,14 @@ from secagg.crypto import (
 )
 from secagg.exposure import Beacon, SeedCeremony, keep_whole_atoms, revealed, shuffled
 from secagg.simulation import agree_on, clear, make_agreement, make_identities, make_roster, run
-from secagg.simulation.one_plan import OnePlan
+from tests.secagg import wrong_types
 
-IDENTITIES = make_identities(range(4))
-ROSTER = make_roster(IDENTITIES)
+AGREED, IDENTITIES = make_agreement(members=4, size=4, length=2, bound=9, groups="survivors")
+ROSTER = AGREED.terms.members
 SCHEDULE = Schedule(name="random", size=4)
 PLAN: dict[str, Any] = {"training_id": bytes(32), "training_seed": bytes(32), "round": 0, "roster": ROSTER}
 PLAN |= {"length": 2, "schedule": SCHEDULE, "bound": 9}
-THE_PLAN = Plan(**PLAN)
-AGREED = OnePlan(THE_PLAN)
+THE_PLAN = AGREED.plan(0, 0, b"")
 INPUTS = {v: np.array([v, 1]) for v in range(4)}
 AGREEMENT, MEMBERS = make_agreement(members=6, size=3, length=2, clip=1.0)
 SIGNATURES = {v: AGREEMENT.sign(v, MEMBERS[v]) for v in MEMBERS}
@@ -154,7 +153,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
     ),
     "Server.restore": (
         Server.restore,
-        {"data": Server(THE_PLAN).save()},
+        {"data": Server(Plan(**PLAN)).save()},
         {"data": ("data|saved server", [None, "text", b""]), "threads": ("threads", [0])},
     ),
     "encode": (encode, {"message": ADVERT}, {"message": ("message|field", [None, b"", 5, {}, Stage.KEYS])}),
@@ -431,21 +430,28 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
     ),
     "run": (
         run,
-        {"plan": THE_PLAN, "inputs": INPUTS, "identities": IDENTITIES},
+        {"agreement": AGREED, "inputs": INPUTS, "identities": IDENTITIES},
         {
-            "plan": ("plan: expected Plan", [None, AGREEMENT]),
+            "agreement": ("agreement: expected Agreement|survivors", [None, THE_PLAN, AGREEMENT]),
+            "round": ("round", [1, -1, "0", 0.5]),
+            "cell": ("cell", [None, 1, -1, "0"]),
+            "context": ("context", [None, "model", 5, [1]]),
             "inputs": ("inputs", [None, [1, 2], {}, {0: [1, 2]}]),
             "identities": ("identities", [None, {}, {0: bytes(32)}]),
-            "drop": ("drop", [[3], {9: Stage.INPUTS}, {3: "inputs"}, 5]),
-            "misbehave": ("misbehave", [[3], {9: None}, {3: "silence"}]),
-            "tamper": ("tamper", [5, {9: None}]),
+            "drop": ("drop", [[3], {9: Stage.INPUTS}, {3: "inputs"}, 5, np.array([3]), np.array([])]),
+            "misbehave": ("misbehave", [[3], {9: None}, {3: "silence"}, np.array([1, 2])]),
+            "tamper": ("tamper", [5, {9: None}, {3: 5}, np.array([1, 2])]),
             "processes": ("processes", [None, 0, -1, "2", 1.5]),
             "journal": ("journal", ["folder", MemoryJournal]),
+            "cost": ("cost", [0, {}, Stage.KEYS]),
+            "on_stage": ("on_stage", [5, "print"]),
+            "on_answer": ("on_answer", [5, "print"]),
+            "entropy": ("entropy", [5, b"seed"]),
         },
     ),
     "clear": (
         clear,
-        {"plan": THE_PLAN, "inputs": INPUTS},
+        {"agreement": AGREED, "inputs": INPUTS},
         {"inputs": ("inputs", [None, {}]), "drop": ("drop", [[3], {9: Stage.INPUTS}, {3: 2.5}])},
     ),
     "make_identities": (make_identities, {"clients": [1]}, {"clients": ("clients", [None, 5, ["a"], [-1]])}),
@@ -531,7 +537,7 @@ CALLS: dict[str, tuple[Callable[..., Any], Mapping[str, Any], Mapping[str, tuple
         {"data": ("bytes", [None, "x", 5])},
     ),
     "result.sum": (
-        run(THE_PLAN, INPUTS, IDENTITIES).sum,
+        run(AGREED, INPUTS, IDENTITIES).sum,
         {"group": (0, 0)},
         {"group": ("group", [None, 0, (0, 9), [0, 0], "00"])},
     ),
@@ -595,3 +601,44 @@ def test_an_error_does_not_show_bytes() -> None:
         with pytest.raises(UsageError) as refused:
             call()
         assert "secret-" not in str(refused.value)
+
+
+@pytest.fixture(scope="module")
+def every_call() -> dict[str, wrong_types.Call]:
+    return {call.title: call for call in wrong_types.calls()}
+
+
+@pytest.mark.parametrize("package", [*wrong_types.PACKAGES, "methods"])
+def test_wrong_types_in_any_argument_of_anything_public_are_a_typed_error_or_accepted(
+    every_call: dict[str, wrong_types.Call], package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found, tried = [], 0
+    for title, call in every_call.items():
+        if (title.rpartition(".")[0] if "()" not in title else "methods") != package:
+            continue
+        for name in call.names:
+            for wrong in wrong_types.WRONG:
+                tried += 1
+                error = wrong_types.outcome(call, name, wrong)
+                if error is not None:
+                    found.append(f"{title}({name}={type(wrong).__name__}): {type(error).__name__}: {error}")
+    assert not found, "\n".join(found[:20])
+    assert tried > 300
+
+
+def test_the_calls_cover_what_is_public(every_call: dict[str, wrong_types.Call]) -> None:
+    assert {"secagg.Client", "secagg.Server", "secagg.secure_sum", "secagg.simulation.run"} <= set(every_call)
+    assert {"protocol.Server().receive", "whole.Client().receive", "Agreement().plan"} <= set(every_call)
+    assert len(every_call) > 200
+
+
+@pytest.mark.parametrize("context", ["model", None, 5, [1], np.zeros(2)])
+def test_a_context_that_is_not_bytes_is_refused_before_anything_happens(context: Any) -> None:
+    server, clients = Server(THE_PLAN), {v: client(me=v, identity=IDENTITIES[v]) for v in range(4)}
+    for v, one in clients.items():
+        server.receive(v, one.hello())
+    message = server.advance()[0]
+    with pytest.raises(UsageError, match="context: expected bytes"):
+        clients[0].receive(message, context=context)
+    assert clients[0].receive(message).sender == 0  # the run goes on

@@ -102,6 +102,7 @@ BOUND: dict[str, tuple[Any, dict[str, Any], dict[str, list[Any]]]] = {
                 replace(SHARES, sender=2),
                 replace(SHARES, own=b"other"),
                 replace(SHARES, own=b"own\x02"),
+                replace(SHARES, own=b"OWN"),  # of the same length
                 replace(SHARES, seed_owners=(1,)),
                 replace(SHARES, seeds=b"other"),
                 replace(SHARES, seeds=b"seed", keys=b"skeys"),

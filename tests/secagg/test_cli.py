@@ -48,7 +48,7 @@ def test_demo_seed_fixes_who_drops_but_never_the_keys(capsys: pytest.CaptureFixt
         (["demo", "--clients", "5", "--drop", "9"], "--drop 9"),
         (["demo", "--clients", "10", "--drop", "5", "--length", "10"], "threshold"),
         (["demo", "--clients", "3", "--drop", "1", "--length", "10"], "fewer colluders allow more"),
-        (["demo", "--clients", "10", "--threshold", "5"], "2t > n"),
+        (["demo", "--clients", "10", "--threshold", "5"], "does not fit cells"),
         (["exposure", "--clients", "60", "--size", "3", "--groupings", "2", "--schedule", "spiral"], "spiral"),
     ],
 )

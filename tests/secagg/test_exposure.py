@@ -358,3 +358,18 @@ def test_a_policy_for_single_rounds_is_weaker_than_one_for_the_training():
     assert training.at_least(training)
     assert rounds.at_least(rounds)
     assert not rounds.at_least(training)
+
+
+def test_beyond_three_every_component_is_tested():
+    """Clients 0 to 7 hide four by four; of 10 to 16 the two sums together would reveal the sum of 14, 15 and 16."""
+    groupings = [((0, 1, 2, 3), (10, 11, 12, 13)), (tuple(range(8)), tuple(range(10, 17)))]
+    clients = [client for group in groupings[1] for client in group]
+    verdict = audit(groupings, clients, Policy(anonymity=4, max_leverage=1.0), plan_hash=b"")
+    assert {(0, 0), (1, 0)} <= verdict.opened
+    assert len(verdict.opened & {(0, 1), (1, 1)}) == 1
+    assert verdict.anonymity.lower == 4
+
+
+def test_assumed_colluders_are_missing_for_a_schedules_proof_as_dropouts_are():
+    rows = Incidence([((0, 1, 2), (3, 4, 5))], [0, 1, 2, 3, 4], colluders=[1], plan_hash=b"")
+    assert rows.missing == {1, 5}

@@ -7,28 +7,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg.agreement.plan import Plan
+from secagg import Plan
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Policy, audit, revealed
 from secagg.exposure.schedules import Schedule
 from secagg.protocol.result import Result, Stage
-from secagg.simulation.run import make_identities, make_roster, run
 from tests.secagg import lattice
 from tests.secagg.attack import solve
-from tests.secagg.drbg import Drbg
+from tests.secagg.cluster import make_plan, run_plan
 
 SEED = bytes(range(32))
-LENGTH = 40
+LENGTH = 400
+
+
+def plan_for(schedule: Schedule, n: int, policy: Policy, weights=()) -> Plan:
+    return make_plan(n, length=LENGTH, schedule=schedule, clip=1.0, policy=policy, weights=weights or (1,) * n)
 
 
 def aggregate(schedule: Schedule, n: int, *, policy: Policy, drop=(), weights=()) -> tuple[Result, np.ndarray]:
     """A real run over random updates: keys, shares, masks, consistency, unmasking."""
-    identities = make_identities(range(n), Drbg(b"identities"))
-    plan = Plan(
-        training_id=SEED, round=0, roster=make_roster(identities), length=LENGTH, schedule=schedule,
-        training_seed=SEED, clip=1.0, policy=policy, weights=weights,
-    )  # fmt: skip
+    plan = plan_for(schedule, n, policy, weights)
     updates = np.random.default_rng(3).uniform(-1, 1, (n, LENGTH)).astype(np.float32)
-    result = run(plan, dict(enumerate(updates)), identities, drop=dict.fromkeys(drop, Stage.INPUTS))
+    result = run_plan(plan, dict(enumerate(updates)), drop=dict.fromkeys(drop, Stage.INPUTS))
     return result, updates
 
 
@@ -81,10 +80,10 @@ def test_by_default_the_same_attack_learns_nothing(schedule):
 
 def test_the_attack_finds_a_client_in_a_real_run_exactly_if_the_audit_says_exposed():
     schedule = Schedule(name="random", size=3, groupings=2)
-    lonely, *mates = schedule.draw(range(15), SEED, 0)[0][0]
-    exposed = set()
+    report, exposed = Policy(mode=REPORT_EVEN_IF_EXPOSED), set()
+    lonely, *mates = plan_for(schedule, 15, report).groupings[0][0]
     for drop in ((), mates[:1], mates):
-        result, updates = aggregate(schedule, 15, policy=Policy(mode=REPORT_EVEN_IF_EXPOSED), drop=drop)
+        result, updates = aggregate(schedule, 15, policy=report, drop=drop)
         found = attack(result)
         assert set(found) == result.verdict.exposed
         exposed |= set(found)

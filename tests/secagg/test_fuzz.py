@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from secagg import Client, MemoryJournal, Plan, SecAggError, Server, Stage, UsageError, WireError
+from secagg.codec import U32, Many, from_bytes
 from secagg.protocol.messages import (
     Bundle,
     Consistency,
@@ -28,8 +29,9 @@ from secagg.protocol.messages import (
     Unmasking,
 )
 from secagg.protocol.wire import LAYOUTS, decode, encode, parts, size
+from secagg.types import u32
 from tests.secagg.cluster import Cluster, identity, make_inputs, make_plan, remembered_signatures
-from tests.secagg.fuzz import Mutator, corpus, decoders, fuzz
+from tests.secagg.fuzz import Mutator, corpus, decoders, fuzz, saved_under
 from tests.secagg.malicious import World
 
 MESSAGES = [layout.cls.__name__ for layout in LAYOUTS.values()]
@@ -98,7 +100,7 @@ def fuzz_servers(count: int, seed: int) -> tuple[int, int]:
         for letter in rest:
             cluster.server.receive(letter.client, letter.data)
         saved.append(cluster.server.save())
-        cluster.server = Server.restore(saved[-1], cluster.server_journal)
+        cluster.server = Server.restore(saved[-1], cluster.server_journal, plan=plan)
         cluster.server.receive(0, due[-1])
         cluster.flying.clear()
         cluster.advance()
@@ -106,7 +108,7 @@ def fuzz_servers(count: int, seed: int) -> tuple[int, int]:
     taken = dropped = 0
     for _ in range(count):
         which = rng.randrange(5)
-        server, data = Server.restore(saved[which]), mutators[which]()
+        server, data = Server.restore(saved[which], plan=plan), mutators[which]()
         try:
             out = server.receive(0, data)
             taken, dropped = taken + (out is None), dropped + (out is not None)
@@ -298,7 +300,7 @@ def test_a_plan_or_saved_state_with_a_count_of_four_billion_allocates_little(kin
         elif kind == "client":
             Client.restore(data, identity(0), floors, MemoryJournal())
         else:
-            Server.restore(data)
+            Server.restore(data, plan=saved_under(data))
 
     def act() -> None:
         for at in range(0, len(raw) - 3):
@@ -319,3 +321,8 @@ def test_vectors_are_read_only_views_of_the_message_and_not_copies() -> None:
     assert not seen.flags.writeable
     pieces = parts(MaskedInput(1, (), bytes(64), vectors))
     assert sum(np.shares_memory(np.frombuffer(part, np.uint8), vectors) for part in pieces if part) == 3
+
+
+def test_a_declared_count_is_held_against_the_bytes_before_anything_is_read() -> None:
+    with pytest.raises(WireError, match="60000 values declared, but only 4 bytes follow"):
+        from_bytes(Many(U32), u32(60000) + b"1234")

@@ -31,13 +31,13 @@ def test_ten_thousand_generated_runs_are_exact_finish_and_blame_nobody_honest(fi
 
 
 def test_the_generator_reaches_every_size_schedule_cheat_and_kind_of_trouble() -> None:
-    cases = [draw(seed) for seed in range(1500)]
+    cases = [draw(seed) for seed in range(3000)]
     assert {len(case.plan.ids) for case in cases} == set(range(2, MOST + 1))
     assert {case.plan.schedule.name for case in cases} == {"random", "fixed", "transversal", "atoms"}
     assert {case.plan.schedule.groupings for case in cases} == {1, 2, 3, 4}
     assert any(case.plan.weights for case in cases)
     assert any(case.plan.semi_honest_only for case in cases)
-    assert any(len(case.plan.groups_of[v]) == 0 for case in cases for v in case.plan.ids)  # left out
+    assert any(len(case.plan.ids) < case.plan.members for case in cases)  # somebody is left out
     drawn = {name for case in cases for name in case.cheaters.values()}
     assert {name for name in CHEATS if not name.startswith("silence")} <= drawn
     assert {stage for case in cases for stage in case.absent.values()} == set(range(5))

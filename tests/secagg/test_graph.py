@@ -16,7 +16,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from secagg.agreement import graph
-from secagg.errors import UsageError
+from secagg.errors import PeerError, TooFewSurvivors, UsageError
+from secagg.protocol import client_checks
+from secagg.protocol.messages import Dealer, Endorsement, Signatures, Survivor, Survivors
+from tests.secagg.cluster import make_plan, signed
 
 DOCS = Path(__file__).parents[2] / "docs" / "sparse.md"
 
@@ -451,3 +454,22 @@ def test_search_refuses(n: int, colluders: float, dropouts: float, privacy: floa
 def test_assess_refuses_impossible_parameters(degree: int, threshold: int) -> None:
     with pytest.raises(UsageError, match=f"{threshold if threshold > degree else degree}"):
         graph.assess(100, degree=degree, threshold=threshold, colluders=0.0, dropouts=0.0)
+
+
+def test_a_threshold_of_one_is_not_assessed() -> None:
+    with pytest.raises(UsageError, match="threshold 1 must be between 2"):
+        graph.assess(100, degree=10, threshold=1, colluders=0.1, dropouts=0.1)
+
+
+def test_only_neighbours_count_for_a_client_of_a_sparse_run() -> None:
+    plan = make_plan(12, degree=6, threshold=3, colluders=1)
+    near = plan.peers(0)
+    far = [v for v in plan.ids if v not in near][:3]
+    dealers = [Dealer(v, (), bytes(32)) for v in near]
+    everybody = Survivors(tuple(Survivor(v, (), bytes(64)) for v in sorted((0, *far))), ())
+    with pytest.raises(TooFewSurvivors, match="1 clients survive"):
+        client_checks.check_survivors(plan, 0, dealers, bytes(32), 1.0, everybody)
+    statement = b"what all signed"
+    signatures = Signatures(tuple(Endorsement(v, signed(v, statement)) for v in far))
+    with pytest.raises(PeerError, match=f"client {far[0]} may not sign"):
+        client_checks.check_endorsements(plan, 0, plan.ids, statement, signatures)

@@ -189,3 +189,25 @@ def test_private_keys_of_another_length_are_refused(size: int) -> None:
         Identity.from_private(bytes(size))
     with pytest.raises(UsageError, match="32 bytes"):
         AgreementKey.from_private(bytes(size))
+
+
+def roots(value: int) -> list[int]:
+    """The square roots modulo 2^255 - 19: none or two (one for zero)."""
+    root = pow(value, (FIELD + 3) // 8, FIELD)
+    candidates = {root, root * pow(2, (FIELD - 1) // 4, FIELD) % FIELD}
+    return sorted({r for c in candidates for r in (c, -c % FIELD) if r * r % FIELD == value % FIELD})
+
+
+def test_no_point_of_low_order_is_missing_from_the_list() -> None:
+    """The orders that divide 8 on the curve and its twist: u is 0, 1 or -1, or the double of u is 1 or -1.
+
+    With s = u + 1/u, doubling (RFC 7748's curve, A = 486662) gives 1 if s^2 - 4 = 4s + 4A, and -1 if
+    s^2 - 4 = -4s - 4A.
+    """
+    found = {0, 1, FIELD - 1}
+    half = pow(2, -1, FIELD)
+    for sign in (1, -1):
+        for root in roots(4 + 4 + sign * 4 * 486662):  # s = 2 sign + root
+            s = (2 * sign + root) % FIELD
+            found |= {(s + r) * half % FIELD for r in roots(s * s - 4)}
+    assert {point.to_bytes(32, "little") for point in found} == LOW_ORDER_POINTS

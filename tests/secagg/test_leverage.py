@@ -128,3 +128,25 @@ def test_the_best_estimate_has_correlation_root_leverage_with_an_update(size, gr
     cosines = np.einsum("nd,nd->n", estimates, updates)
     cosines /= np.linalg.norm(estimates, axis=1) * np.linalg.norm(updates, axis=1)
     assert cosines == pytest.approx(np.sqrt(measure(rows, [1] * n).values), abs=0.02)
+
+
+def test_a_row_that_is_nearly_dependent_is_projected_twice():
+    result = measure([(0, 1, 2), (0, 1)], [1.1, 0.7, 1e-4])
+    assert result.rank == 2
+    assert not result.lost
+    assert abs(result._basis[0] @ result._basis[1]) < 1e-14  # one projection alone leaves about 1e-12
+
+
+def test_the_values_are_a_copy():
+    result = measure([(0, 1, 2)], [1, 1, 1])
+    result.values[:] = 0
+    assert result.values == pytest.approx(1 / 3)
+
+
+def test_what_was_lost_stays_lost_for_every_later_row():
+    result = Leverage(np.array([1, 1, 1e-9, 1, 1]))
+    for row in ((0, 1, 2), (0, 1)):
+        result.add(row)
+    assert (result.consider((3, 4)) == 1).all()
+    result.add((3, 4))
+    assert (result.values == 1).all()

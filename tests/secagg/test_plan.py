@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import Member, Plan, Policy, Schedule, UsageError, WireError
+from secagg import Agreement, Member, Plan, Policy, Schedule, UsageError, WireError
 from secagg.agreement.plan import MOST_CONTEXT
 from secagg.agreement.thresholds import default_colluders, default_threshold
 from tests.secagg.drbg import Drbg
@@ -76,6 +76,7 @@ def test_defaults_are_those_of_the_documents(n: int, colluders: int, t: int) -> 
         ({"degree": 3, "threshold": 2}, "degree"),
         ({"degree": 4}, "explicit threshold"),
         ({"degree": 4, "threshold": 5}, "sparse threshold"),
+        ({"degree": 4, "threshold": 1}, "sparse threshold"),
         ({"degree": 4, "threshold": 3, "schedule": Schedule(name="random", size=3)}, "one group"),
         ({"policy": Policy(anonymity=7)}, "no group could be opened"),
         ({"policy": Policy(min_survivors=7)}, "no group could be opened"),
@@ -151,3 +152,12 @@ def test_relative_weights_average_to_one() -> None:
     made = plan(6, weights=(1, 2, 3, 4, 5, 6))
     assert sum(made.relative_weight(v) for v in made.ids) == pytest.approx(6)
     assert plan(6).relative_weight(0) == 1.0
+
+
+def test_the_audit_of_a_run_counts_the_weights() -> None:
+    weighted = plan(weights=(3, 2, 2, 2, 2, 2))
+    assert weighted.audit(weighted.ids).leverage[0] == pytest.approx(9 / 29)
+
+
+def test_a_sparse_graph_may_risk_two_to_the_minus_forty() -> None:
+    assert Agreement.sparse_risk == 2.0**-40

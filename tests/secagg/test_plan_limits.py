@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg import Policy, Schedule, UsageError
+from secagg.crypto import Segment
 from secagg.simulation import make_identities, make_roster
 from tests.secagg.cluster import LOOSE, make_plan
 from tests.secagg.drbg import Drbg
@@ -20,7 +21,7 @@ ROSTER = make_roster(make_identities(range(300), Drbg(b"three hundred")))
 def test_a_threshold_that_two_sets_could_reach_cannot_be_built(n: int, colluders: int, t: int) -> None:
     """2t > n + colluders and t <= n, for every n, t and number of colluders; nothing else is accepted."""
     flat: Any = make_plan(2)
-    fields = {"schedule": Schedule(name="random", size=n), "bound": 1, "policy": LOOSE}
+    fields = {"schedule": Schedule(name="random", size=n), "segments": (Segment(shape=(3,), bound=1),), "policy": LOOSE}
     allowed = 2 <= t <= n and 2 * t > n + colluders and colluders < n
     try:
         plan = replace(flat, roster=ROSTER[:n], threshold=t, colluders=colluders, **fields)

@@ -8,11 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secagg import Plan, Policy, Schedule, Stage, TooFewSurvivors, reference
+from secagg import Plan, Schedule, Stage, TooFewSurvivors, reference
 from secagg.crypto.shamir import SHARE_BYTES
+from secagg.protocol import client_state
 from secagg.protocol.client_state import ClientMemory
+from secagg.protocol.dealing import HeldShares
 from secagg.protocol.messages import MaskedInput, ToServer
-from secagg.simulation.run import make_identities, make_roster, run
+from tests.secagg import cluster
+from tests.secagg.cluster import run_plan
 from tests.secagg.drbg import Drbg
 
 SCHEDULES = [
@@ -24,28 +27,12 @@ SCHEDULES = [
 ]
 
 
-def make_plan(n: int, schedule: Schedule, length: int = 5, **changes: object) -> Plan:
-    identities = identities_of(n)
-    settings: dict[str, object] = {
-        "training_id": bytes(32),
-        "round": 3,
-        "roster": make_roster(identities),
-        "length": length,
-        "schedule": schedule,
-        "training_seed": bytes(range(32)),
-        "bound": 1000,
-        "policy": Policy(min_survivors=2, anonymity=2, max_leverage=1.0),
-        "colluders": 1,
-    }
-    return Plan(**{**settings, **changes})  # type: ignore[arg-type]
+def make_plan(n: int, schedule: Schedule, length: int = 5) -> Plan:
+    return cluster.make_plan(n, schedule=schedule, length=length, bound=1000, colluders=1)
 
 
-def identities_of(n: int) -> dict:
-    return make_identities(range(n), Drbg(b"identities"))
-
-
-def private_keys(n: int) -> dict:
-    return {v: identity.private for v, identity in identities_of(n).items()}
+def private_keys(plan: Plan) -> dict[int, bytes]:
+    return {v: cluster.identity(v).private for v in plan.ids}
 
 
 @pytest.mark.parametrize("case", range(len(SCHEDULES)))
@@ -54,7 +41,7 @@ def private_keys(n: int) -> dict:
 def test_real_and_reference_agree_on_shares_masked_vectors_and_totals(case: int, data: st.DataObject) -> None:
     n, schedule = SCHEDULES[case]
     plan = make_plan(n, schedule)
-    drop = data.draw(st.dictionaries(st.integers(0, n - 1), st.sampled_from(list(Stage)[:5]), max_size=4))
+    drop = data.draw(st.dictionaries(st.sampled_from(plan.ids), st.sampled_from(list(Stage)[:5]), max_size=4))
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
     inputs = {v: rng.integers(-1000, 1001, plan.length) for v in plan.ids}
     encoded = {v: [int(x) % 2**32 for x in inputs[v]] for v in plan.ids}
@@ -71,10 +58,10 @@ def test_real_and_reference_agree_on_shares_masked_vectors_and_totals(case: int,
 
     def real() -> object:
         tamper = dict.fromkeys(plan.ids, watch)
-        return run(plan, inputs, identities_of(n), drop=drop, entropy=entropy, tamper=tamper)
+        return run_plan(plan, inputs, drop=drop, entropy=entropy, tamper=tamper)
 
     try:
-        seen = reference.run(plan, encoded, private_keys(n), entropy, drop=drop)
+        seen = reference.run(plan, encoded, private_keys(plan), entropy, drop=drop)
     except TooFewSurvivors:
         with pytest.raises(TooFewSurvivors):
             real()
@@ -93,22 +80,24 @@ def test_real_and_reference_agree_on_shares_masked_vectors_and_totals(case: int,
 def test_real_and_reference_deal_the_same_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(8, Schedule(name="random", size=4, groupings=2))
     inputs = {v: np.zeros(plan.length, np.int64) for v in plan.ids}
-    memories: dict[int, ClientMemory] = {}
-    original = ClientMemory.__init__
+    dealt: dict[int, tuple[HeldShares, ...]] = {}
+    forget = client_state.forget_secrets
 
-    def remember(self: ClientMemory, *args: object, **kwargs: object) -> None:
-        original(self, *args, **kwargs)  # type: ignore[arg-type]
-        memories[self.me] = self
+    def remember(memory: ClientMemory) -> None:
+        dealt[memory.me] = memory.held or dealt[memory.me]
+        forget(memory)
 
-    monkeypatch.setattr(ClientMemory, "__init__", remember)
+    monkeypatch.setattr(client_state, "forget_secrets", remember)
 
     def entropy(v: int) -> Drbg:
         return Drbg(f"client {v}".encode())
 
-    run(plan, inputs, identities_of(8), entropy=entropy)
-    seen = reference.run(plan, {v: [0] * plan.length for v in plan.ids}, private_keys(8), entropy)
-    for holder, memory in memories.items():
-        for held in memory.held:
+    run_plan(plan, inputs, entropy=entropy)
+    seen = reference.run(plan, {v: [0] * plan.length for v in plan.ids}, private_keys(plan), entropy)
+    assert set(dealt) == set(plan.ids)
+    for holder, all_held in dealt.items():
+        assert len(all_held) == len(plan.ids)
+        for held in all_held:
             expected = b"".join(x.to_bytes(SHARE_BYTES, "little") for x in seen.shares[held.dealer, holder])
             assert held.shares == expected
 
@@ -119,7 +108,7 @@ def test_reference_runs_in_any_ring() -> None:
     seen = reference.run(
         plan,
         inputs,
-        private_keys(5),
+        private_keys(plan),
         lambda v: Drbg(f"client {v}".encode()),
         modulus=7,
         expand=lambda key, length: [word % 7 for word in reference.expand(key, length)],

@@ -1,9 +1,12 @@
 """What version 1 fell to, as tests: threads, large messages, other floors, kept secrets, broken atoms, rounds."""
 
+import time
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from threading import Thread
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secagg import (
+    Agreement,
     AlreadyUsed,
     Client,
     FileJournal,
@@ -19,24 +23,36 @@ from secagg import (
     PeerError,
     Policy,
     Schedule,
+    SecAggError,
     Server,
     Stage,
     UsageError,
     encode,
 )
 from secagg.crypto import box, hashtree, shamir
-from secagg.protocol import transcript, unmask
+from secagg.protocol import outcome, transcript, unmask
 from secagg.protocol.client_state import ClientMemory, State
 from secagg.protocol.dealing import HeldShares, share_hashes
-from secagg.protocol.messages import Consistency, Dealing, MaskedInput, Survivors, Unmasking
+from secagg.protocol.messages import Consistency, Dealing, MaskedInput, Survivor, Survivors, Unmasking
 from secagg.protocol.relations import possible_sums
 from secagg.protocol.result import BROKEN_ATOM, TOO_LARGE, GroupSum
 from secagg.protocol.rounds import claim_round
+from secagg.protocol.server_state import ServerMemory
 from secagg.protocol.suspects import Suspects
 from secagg.protocol.unmask import AgreedOpening, Shares, rebuild
-from secagg.simulation.one_plan import OnePlan
-from secagg.simulation.run import clear, run
-from tests.secagg.cluster import Cluster, identities_of, identity, make_inputs, make_plan, signed
+from tests.secagg.cluster import (
+    Cluster,
+    agreement_of,
+    clear_plan,
+    identities_of,
+    identity,
+    make_agreement,
+    make_inputs,
+    make_plan,
+    plan_from,
+    run_plan,
+    signed,
+)
 from tests.secagg.drbg import Drbg
 from tests.secagg.malicious import World
 
@@ -54,8 +70,26 @@ def answered_to(stage: Stage, **changes: object) -> Cluster:
 # --- both roles (findings 9, 11, 12, 14) ---------------------------------------------------------------------
 
 
-def test_inputs_from_six_threads_each_delivered_twice_give_the_right_sum() -> None:
+def threads_inside(monkeypatch: pytest.MonkeyPatch, role: type[Client] | type[Server]) -> list[int]:
+    """How many threads are in `_receive` at once, one number per call; a pause lets threads meet that no lock parts."""
+    take, inside, seen = role._receive, [0], []
+
+    def slow(*arguments: object) -> object:
+        inside[0] += 1
+        seen.append(inside[0])
+        time.sleep(0.005)
+        try:
+            return take(*arguments)
+        finally:
+            inside[0] -= 1
+
+    monkeypatch.setattr(role, "_receive", slow)
+    return seen
+
+
+def test_inputs_from_six_threads_each_delivered_twice_give_the_right_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding 9: the sums were wrong in every coordinate."""
+    seen = threads_inside(monkeypatch, Server)
     plan = make_plan(6, length=100_000, colluders=0, bound=1000)
     cluster = Cluster(plan, {v: np.full(plan.length, v + 1) for v in plan.ids}).start()
     for _ in range(2):
@@ -73,18 +107,26 @@ def test_inputs_from_six_threads_each_delivered_twice_give_the_right_sum() -> No
     cluster.advance()
     result = cluster.finish()
     assert (result.sum() == sum(range(1, 7))).all()
+    assert set(seen) == {1}
 
 
-def test_one_message_from_two_threads_gets_one_answer() -> None:
+def test_one_message_from_six_threads_gets_one_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = answered_to(Stage.SHARES)
+    seen = threads_inside(monkeypatch, Client)
     letter = next(letter for letter in cluster.flying if letter.client == 2)
     answers: list[object] = []
     client = cluster.clients[2]
-    threads = [Thread(target=lambda: answers.append(client.receive(letter.data))) for _ in range(6)]
+
+    def receive() -> None:
+        with suppress(SecAggError):  # a second answer is refused; the count below says why
+            answers.append(client.receive(letter.data))
+
+    threads = [Thread(target=receive) for _ in range(6)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    assert seen == [1]  # the other five get the answer that is kept
     assert len(answers) == 6
     assert all(answer == answers[0] for answer in answers)
 
@@ -153,7 +195,7 @@ def test_an_unmasking_of_megabytes_is_not_kept() -> None:
     for change in ({"seeds": bytes(3_000_000)}, {"keys": bytes(3_000_000)}, {"own": bytes(3_000_000)}):
         large = replace(honest, **change)  # type: ignore[arg-type]
         large = replace(large, signature=signed(2, transcript.unmasking_statement(cluster.plan.hash, large)))
-        server = Server.restore(cluster.server.checkpoint(), MemoryJournal())
+        server = Server.restore(cluster.server.checkpoint(), MemoryJournal(), plan=cluster.plan)
         out = server.receive(2, encode(large))
         assert out is not None
         assert "wrong unmasking size" in out.reason
@@ -165,12 +207,14 @@ def test_a_saved_client_is_restored_only_under_its_own_agreement() -> None:
     plan = make_plan(6)
     world = World(plan)
     data = world.run_to(Stage.SHARES)[0].client.save()
-    strict = OnePlan(replace(plan, policy=Policy(min_survivors=5, anonymity=5)))
-    with pytest.raises(UsageError, match="another plan"):
-        Client.restore(data, identity(0), strict, world.journals[0])
-    other = OnePlan(replace(plan, training_id=bytes(32)))
+    strict = agreement_of(make_plan(6, policy=Policy(min_survivors=5, anonymity=5)))
     with pytest.raises(UsageError, match="another agreement"):
-        Client.restore(data, identity(0), other, world.journals[0])
+        Client.restore(data, identity(0), strict, world.journals[0])
+    changed = replace(plan, policy=Policy(min_survivors=5, anonymity=5))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Agreement, "plan", lambda *_: changed)  # other software, the same agreement
+        with pytest.raises(UsageError, match="another plan"):
+            Client.restore(data, identity(0), world.agreed, world.journals[0])
     assert Client.restore(data, identity(0), world.agreed, world.journals[0]).state is State.DEALT
 
 
@@ -252,7 +296,7 @@ def test_a_sum_that_honest_members_cannot_reach_is_discarded() -> None:
     def huge(stage: Stage, message: object) -> object:
         return replace(message, vectors=message.vectors + np.uint32(10**6)) if stage is Stage.INPUTS else message
 
-    result = run(plan, {v: np.full(3, v) for v in plan.ids}, identities_of(plan), tamper={2: huge})
+    result = run_plan(plan, {v: np.full(3, v) for v in plan.ids}, tamper={2: huge})
     (group,) = result.lost
     assert 2 in plan.group(group)
     assert result.lost[group] == TOO_LARGE
@@ -272,8 +316,8 @@ def test_different_vectors_in_two_groupings_are_noticed() -> None:
         return message
 
     inputs = {v: np.full(3, v) for v in plan.ids}
-    assert run(plan, inputs, identities_of(plan)).inconsistent == ()
-    assert run(plan, inputs, identities_of(plan), tamper={2: two_faced}).inconsistent
+    assert run_plan(plan, inputs).inconsistent == ()
+    assert run_plan(plan, inputs, tamper={2: two_faced}).inconsistent
 
 
 @given(st.integers(1, 5), st.lists(st.integers(-1000, 1000), min_size=3, max_size=3))
@@ -314,17 +358,29 @@ def test_clients_sum_whole_atoms_only_whatever_the_server_wants() -> None:
         assert not found.clients & set(plan.atoms[0])
 
 
+def test_a_client_does_not_sign_the_sum_of_a_broken_atom_alone() -> None:
+    """Three of four members survive, as many as the policy asks for; only the rule of whole atoms closes the group."""
+    plan = make_plan(12, colluders=0, schedule=Schedule(name="atoms", size=4, atom=4), policy=Policy(anonymity=3))
+    world = World(plan)
+    missing = plan.atoms[0][0]
+    puppets = world.run_to(Stage.INPUTS, absent={missing: Stage.INPUTS})
+    inputs = [p.find(MaskedInput) for v, p in puppets.items() if v != missing]
+    asked = replace(world.survivors(inputs), groups=((0, 0), (0, 1), (0, 2)))
+    with pytest.raises(PeerError, match="which my audit closes"):
+        puppets[plan.atoms[1][0]].client.receive(encode(asked))
+
+
 def test_broken_atoms_help_to_open_and_do_not_cost_the_quorum() -> None:
     plan = atoms_plan()
     gone = {atom[0]: Stage.INPUTS for atom in plan.atoms[:3]}  # 3 of 12 are absent, 9 sign, 3 are summed
     inputs = {v: np.full(3, v) for v in plan.ids}
-    result = run(plan, inputs, identities_of(plan), drop=gone)
+    result = run_plan(plan, inputs, drop=gone)
     assert result.survivors == tuple(sorted(plan.atoms[3]))
     (opened,) = [group for group in result.groups if result.groups[group].members]
     assert result.sum(opened).tolist() == [sum(plan.atoms[3])] * 3
     broken = {v for v, out in result.dropouts.items() if out.reason == BROKEN_ATOM}
     assert broken == {v for atom in plan.atoms[:3] for v in atom[1:]}
-    same = clear(plan, inputs, drop=gone)
+    same = clear_plan(plan, inputs, drop=gone)
     assert same.survivors == result.survivors
     assert same.sum(opened).tolist() == result.sum(opened).tolist()
 
@@ -342,7 +398,7 @@ def test_a_wrong_seed_of_ones_own_is_signed_evidence() -> None:
         wrong = replace(message, own=bytes(len(message.own)))
         return replace(wrong, signature=identities[2].sign(transcript.unmasking_statement(plan.hash, wrong)))
 
-    result = run(plan, make_inputs(plan), identities, tamper={2: lie})
+    result = run_plan(plan, make_inputs(plan), tamper={2: lie})
     assert result.blamed == {2: "client 2 gave a wrong seed of its own"}
     assert result.sum().tolist() == np.sum(list(make_inputs(plan).values()), axis=0).tolist()  # from shares
 
@@ -357,7 +413,7 @@ def test_a_wrong_number_of_ones_own_seeds_is_signed_evidence() -> None:
         wrong = replace(message, own=message.own * 2)
         return replace(wrong, signature=identities[2].sign(transcript.unmasking_statement(plan.hash, wrong)))
 
-    result = run(plan, make_inputs(plan), identities, tamper={2: lie})
+    result = run_plan(plan, make_inputs(plan), tamper={2: lie})
     assert result.blamed == {2: "client 2 gave the wrong number of its own seeds"}
     assert result.groups
 
@@ -446,27 +502,29 @@ def test_the_number_of_subsets_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_no_round_is_opened_after_a_later_one() -> None:
     """Finding 8: the server chose among round numbers until the clusters suited it."""
-    first = World(make_plan(6, round=5))
+    agreement = make_agreement(6, round=4, last_round=6)
+    first = World(plan_from(agreement, later=1))
     first.run_to(Stage.CONSISTENCY)
-    earlier = World(make_plan(6, round=4), name=b"earlier")
+    earlier = World(plan_from(agreement), name=b"earlier")
     earlier.journals = first.journals
     puppets = earlier.run_to(Stage.INPUTS)
     asked = earlier.survivors(p.find(MaskedInput) for p in puppets.values())
     with pytest.raises(AlreadyUsed, match="round 5 was signed before"):
         puppets[0].tell(asked)
-    later = World(make_plan(6, round=6), name=b"later")
+    later = World(plan_from(agreement, later=2), name=b"later")
     later.journals = first.journals
     later.run_to(Stage.UNMASKING)
 
 
 def test_a_signed_run_may_finish_after_a_later_round() -> None:
-    old = World(make_plan(6, round=5))
+    agreement = make_agreement(6, round=5, last_round=6)
+    old = World(plan_from(agreement))
     puppets = old.run_to(Stage.INPUTS)
     asked = old.survivors(p.find(MaskedInput) for p in puppets.values())
     stored = puppets[0].client.checkpoint()
     for puppet in puppets.values():
         puppet.tell(asked)
-    new = World(make_plan(6, round=6), name=b"new")
+    new = World(plan_from(agreement, later=1), name=b"new")
     new.journals = old.journals
     new.run_to(Stage.UNMASKING)
     twin = Client.restore(stored, identity(0), old.agreed, old.journals[0])
@@ -528,3 +586,63 @@ def test_suspensions_double_and_keep_to_the_limit() -> None:
     assert suspects.excluded(100) == (7,)
     with pytest.raises(UsageError, match="most"):
         Suspects(most=-1)
+
+
+def test_a_client_whose_input_is_in_the_sums_cannot_be_given_up() -> None:
+    cluster = answered_to(Stage.INPUTS)
+    cluster.deliver_all()
+    assert cluster.server.give_up(3, "too late") is None
+    assert 3 not in cluster.server.dropouts
+    cluster.advance()
+    assert cluster.server.give_up(3, "too late") is None
+    assert cluster.finish().survivors == cluster.plan.ids
+
+
+def test_a_second_answer_in_stage_three_changes_nothing() -> None:
+    cluster = answered_to(Stage.CONSISTENCY)
+    cluster.deliver_all()
+    before = dict(cluster.server._memory.endorsements)
+    assert cluster.server.receive(3, Consistency(3, bytes(64))) is None
+    assert cluster.server._memory.endorsements == before
+    assert 3 not in cluster.server.dropouts
+
+
+def test_a_server_that_may_not_go_on_keeps_no_sums() -> None:
+    cluster = answered_to(Stage.INPUTS)
+    cluster.deliver_all()
+    journal = MemoryJournal()
+    data = cluster.server.checkpoint()
+    one, other = (Server.restore(data, journal, plan=cluster.plan) for _ in range(2))
+    one.advance()
+    assert other._memory.sums
+    with pytest.raises(AlreadyUsed):
+        other.advance()
+    assert other.stage is Stage.FAILED
+    assert not other._memory.sums
+
+
+@pytest.mark.parametrize(("disputes", "doomed"), [(1, False), (2, True)])
+def test_a_vanished_dealer_dooms_its_group_exactly_if_fewer_than_t_survivors_hold_a_good_share(
+    disputes: int, doomed: bool
+) -> None:
+    plan = make_plan(6, threshold=4, colluders=0)  # 5 survivors hold a share of client 5
+    memory = ServerMemory(plan=plan, instance=bytes(16))
+    memory.survivors = {v: Survivor(v, (5,) if v < disputes else (), bytes(64)) for v in range(5)}
+    views = SimpleNamespace(places=lambda _: {v: place for place, v in enumerate(plan.ids)})
+    assert bool(outcome.doomed_groups(memory, views)) is doomed  # type: ignore[arg-type]
+
+
+def test_a_message_with_too_many_key_shares_is_refused_and_its_sender_named() -> None:
+    plan = make_plan(6, threshold=4, colluders=0, bound=10**6)
+
+    def more(stage: Stage, message: object) -> object:
+        if stage is not Stage.UNMASKING:
+            return message
+        longer = replace(message, keys=message.keys + bytes(unmask.ENTRY))
+        statement = transcript.unmasking_statement(plan.hash, longer)
+        return replace(longer, signature=signed(1, statement))
+
+    inputs = make_inputs(plan)
+    result = run_plan(plan, inputs, drop={5: Stage.INPUTS}, tamper={1: more})
+    assert result.blamed == {1: "client 1 gave the wrong number of shares"}
+    assert result.sum().tolist() == np.sum([inputs[v] for v in range(5)], axis=0).tolist()

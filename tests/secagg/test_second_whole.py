@@ -11,6 +11,7 @@ import math
 import random
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg import Identity, Member, Policy, Schedule
-from secagg.agreement import Agreement, Terms
+from secagg.agreement import Agreement, Terms, successor_terms
 from secagg.crypto import Segment
-from secagg.errors import PeerError, SecAggError
+from secagg.errors import PeerError, SecAggError, UsageError
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED
 from secagg.simulation.agree import agree_on
 from secagg.whole import Client, MemoryStore, Resend, Server, Task, WholeResult, encode, respond
@@ -38,7 +39,8 @@ ONE = Segment(shape=(5,), clip=2.0)
 @st.composite
 def terms(draw: st.DrawFn) -> Terms:
     """Terms with any schedule, sampling, weights, segments and rounds, small enough for a quick run."""
-    name = draw(st.sampled_from(["random", "fixed", "transversal", "atoms", "flat"]))
+    name = draw(st.sampled_from(["random", "fixed", "transversal", "atoms", "flat", "called"]))
+    name, called = ("flat", True) if name == "called" else (name, False)
     atom = 2 if name == "atoms" else 0
     size = draw(st.integers(2, 4)) if not atom else 4
     count = 1 if name == "flat" else draw(st.integers(2, 3))
@@ -66,8 +68,9 @@ def terms(draw: st.DrawFn) -> Terms:
             anonymity=2,
             max_leverage=draw(st.sampled_from([0.4, 0.9, 1.0])),
             mode=REPORT_EVEN_IF_EXPOSED,
-            memory=draw(st.sampled_from(["round", "training"])),
+            memory="round" if called else draw(st.sampled_from(["round", "training"])),
         ),
+        roll_call=called,
     )
 
 
@@ -114,6 +117,9 @@ def second_terms(made: Terms) -> bytes:
         max_leverage=policy.max_leverage,
         mode=int(policy.mode == REPORT_EVEN_IF_EXPOSED),
         memory=["training", "round"].index(policy.memory),
+        roll_call=int(made.roll_call),
+        predecessors=made.predecessors,
+        keep=[(made.keep.seed, made.keep.dropped)] if made.keep else [],
     )
 
 
@@ -175,9 +181,10 @@ class TwoServers:
         assert made == self.second.hello(t)
         return made
 
-    def begin(self, t: int, data: bytes, context: bytes) -> dict[int, bytes]:
-        made = {v: encode(message) for v, message in self.first.begin(t, data=data, context=context).items()}
-        assert made == self.second.begin(t, data, context)
+    def begin(self, t: int, data: bytes, context: bytes, present: list[int] | None = None) -> dict[int, bytes]:
+        started = self.first.begin(t, data=data, context=context, present=present)
+        made = {v: encode(message) for v, message in started.items()}
+        assert made == self.second.begin(t, data, context, present)
         return made
 
     def receive(self, sender: int, message: bytes) -> bool:
@@ -230,7 +237,11 @@ def play(made: Terms, rng: random.Random) -> None:
             if rng.random() < 0.9 and clients[v].first.answered != t:
                 assert servers.receive(v, clients[v].hello(message))
         sums: dict[int, Any] = {}
-        for v, message in servers.begin(t, b"model %d" % t, b"code").items():
+        present = [v for v in servers.first.present(t) if rng.random() < 0.9] if made.roll_call else None
+        for v, message in servers.begin(t, b"model %d" % t, b"code", present).items():
+            other = without_one(message, v, rng)
+            if made.roll_call and other and rng.random() < 0.1:  # another set, and then this one: the slot is filled
+                clients[v].answer(other, b"code", update_of(made, rng))
             context = b"code" if rng.random() < 0.97 else b"other code"
             update = update_of(made, rng)
             answer = clients[v].answer(message, context, update)
@@ -247,6 +258,14 @@ def play(made: Terms, rng: random.Random) -> None:
         for opened in result.groups.values():
             total = np.sum([sums[v] for v in opened.members], axis=0, dtype=np.uint64).astype(np.uint32)
             assert np.array_equal(opened.total, total)
+
+
+def without_one(message: bytes, member: int, rng: random.Random) -> bytes:
+    """The Round without one of the other members' adverts."""
+    start = second_whole.Start.read(message)
+    others = [advert for advert in start.adverts if advert[0] != member]
+    start.adverts.remove(rng.choice(others))
+    return start.wire()
 
 
 def damaged(message: bytes, rng: random.Random) -> bytes:
@@ -312,6 +331,38 @@ def test_released_members_leave_a_flat_sum_if_the_policy_is_kept(weights: tuple[
     assert [group.members for group in opened.values()] == ([(0, 1, 2)] if left else [])
 
 
+def test_kept_groups_are_drawn_as_documented() -> None:
+    """The successor of a successor, with a sample, for fixed groups and for atoms."""
+    policy = Policy(anonymity=2, max_leverage=1.0, mode=REPORT_EVEN_IF_EXPOSED)
+    schedules = [Schedule(name="fixed", size=3), Schedule(name="fixed", size=2, groupings=2)]
+    for schedule in (
+        *schedules,
+        Schedule(name="atoms", size=4, groupings=2, atom=2),
+        Schedule(name="atoms", size=2, atom=2),
+    ):
+        for sample in (0, 8):
+            made = small(30, 3, schedule=schedule, sample=sample, policy=policy, last_round=9)
+            for name, leaver in (("first", 5), ("second", 9)):
+                try:
+                    made = successor_terms(both_agreements(made)[0], [leaver], name=name)
+                except UsageError:
+                    break  # it left before
+                agreement, other = both_agreements(made)
+                for t in made.rounds:
+                    assert dict(agreement.groups(t)) == other.groups(t)
+                data = made.to_bytes()
+                assert made.keep is not None
+                stranger = replace(made.keep, dropped=tuple(v for v in made.keep.dropped if v != leaver))
+                with pytest.raises(UsageError):
+                    replace(made, keep=stranger)
+                dropped = b"".join(map(second_whole.u32, made.keep.dropped))
+                fewer = b"".join(map(second_whole.u32, stranger.dropped))
+                count = second_whole.u32
+                bad = data.replace(count(len(made.keep.dropped)) + dropped, count(len(stranger.dropped)) + fewer)
+                with pytest.raises(second_whole.Refused):
+                    second_whole.Terms(bad)
+
+
 def test_two_answers_to_one_round_convict_their_sender() -> None:
     made, rng = small(4, 2), random.Random(4)
     clients, servers, rounds = begun(made, 0)
@@ -341,7 +392,7 @@ def test_different_vectors_to_two_groups_are_reported() -> None:
 
 
 def test_fixed_groupings_that_connect_members_are_sampled_as_documented() -> None:
-    made = small(24, 2, name="sample 7", schedule=Schedule(name="fixed", size=2, groupings=2), last_round=9, sample=12)
+    made = small(24, 2, name="sample 2", schedule=Schedule(name="fixed", size=2, groupings=2), last_round=9, sample=12)
     agreement, other = both_agreements(made)
     drawn = [other.groups(t) for t in made.rounds]
     assert drawn == [dict(agreement.groups(t)) for t in made.rounds]

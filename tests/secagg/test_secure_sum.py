@@ -66,7 +66,7 @@ def test_booleans_half_floats_and_generators_are_summed_too() -> None:
         ([[], [], []], {}, "empty"),
         ([[2**30]] * 4, {}, "2"),
         ([[1], [2], [3]], {"drop": [7]}, "client 7"),
-        ([[1], [2], [3], [4]], {"threshold": 2}, "2t > n"),
+        ([[1], [2], [3], [4]], {"threshold": 2}, "does not fit cells"),
         ([[1], [2]], {}, "needs at least 3 vectors"),
     ],
 )

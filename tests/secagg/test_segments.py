@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from secagg import EntryVanished, LossWarning, Plan, Policy, Schedule, Stage, UsageError, secure_mean, secure_sum
 from secagg.crypto import FixedPoint, Integers, Losses, Segment, Segments
 from secagg.crypto.fixedpoint import HALF_RING
-from secagg.simulation import clear, make_identities, make_roster, run
+from secagg.simulation import make_identities, make_roster
+from tests.secagg.cluster import clear_plan, make_plan, run_plan
 
 shapes = st.sampled_from([(), (1,), (3,), (2, 2), (1, 2, 3)])
 clips = st.one_of(st.floats(1e-9, 1e9), st.integers(-40, 40).map(lambda e: 2.0**e))
@@ -134,26 +135,16 @@ def test_a_million_beside_a_thousandth_survives_one_sum() -> None:
 def test_secure_equals_clear_with_segments_weights_and_dropouts(data: st.DataObject) -> None:
     n = data.draw(st.integers(4, 6))
     segments = data.draw(layouts(n).filter(lambda found: any(s.clip is not None for s in found)))
-    identities = make_identities(range(n))
-    plan = Plan(
-        training_id=bytes(32),
-        round=0,
-        roster=make_roster(identities),
-        length=sum(segment.length for segment in segments),
-        schedule=Schedule(name="random", size=n),
-        training_seed=bytes(32),
-        segments=segments,
-        weights=tuple(data.draw(st.lists(st.integers(1, 5), min_size=n, max_size=n))),
-        policy=Policy(max_leverage=1.0),
-    )
-    assert Plan.from_bytes(plan.to_bytes()) == plan
+    weights = tuple(data.draw(st.lists(st.integers(1, 5), min_size=n, max_size=n)))
+    plan = make_plan(n, segments=segments, weights=weights, policy=Policy(max_leverage=1.0))
+    assert Plan.from_bytes(plan.to_bytes()).to_bytes() == plan.to_bytes()
     inputs = {v: data.draw(updates(segments)) for v in plan.ids}
     drop = {n - 1: data.draw(st.sampled_from([Stage.INPUTS, Stage.UNMASKING, Stage.DONE]))} if n > 4 else {}
     try:
-        expected = clear(plan, inputs, drop=drop)
+        expected = clear_plan(plan, inputs, drop=drop)
     except EntryVanished:
         return
-    found = run(plan, inputs, identities, drop=drop)
+    found = run_plan(plan, inputs, drop=drop)
     assert found.groups[0, 0].total.tolist() == expected.groups[0, 0].total.tolist()
     for mine, theirs in ((found.sum(), expected.sum()), (found.mean(), expected.mean())):
         assert {k: v.tolist() for k, v in mine.items()} == {k: v.tolist() for k, v in theirs.items()}

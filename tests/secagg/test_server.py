@@ -2,37 +2,28 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 
-from secagg import Client, JournalError, MemoryJournal, Plan, Policy, Schedule, Server, Stage, UsageError, encode
+from secagg import Client, JournalError, MemoryJournal, Plan, Policy, Server, Stage, UsageError, encode
 from secagg.protocol import unmask
 from secagg.protocol.dealing import box_bytes
 from secagg.protocol.messages import Dealing, ToServer
 from secagg.protocol.server import CLOSE, STEPS
 from secagg.protocol.suspects import Suspects
-from secagg.simulation.one_plan import OnePlan
-from secagg.simulation.run import make_identities, make_roster, run
-from tests.secagg.cluster import Cluster, expected_rows, make_inputs, make_plan
-from tests.secagg.drbg import Drbg
+from tests.secagg.cluster import Cluster, agreement_of, expected_rows, identity, make_inputs, make_plan, run_plan
 
 N = 10
 
 
-def flat_plan(n: int = N) -> tuple[Plan, dict]:
-    identities = make_identities(range(n), Drbg(b"identities"))
-    plan = Plan(
-        training_id=bytes(32),
-        round=0,
-        roster=make_roster(identities),
-        length=3,
-        schedule=Schedule(name="random", size=n),
-        training_seed=bytes(range(32)),
-        bound=100,
-        policy=Policy(),
-    )
-    return plan, identities
+def flat_plan(n: int = N, **changes: Any) -> Plan:
+    return make_plan(n, bound=100, policy=Policy(), **changes)
+
+
+def client_of(plan: Plan, me: int) -> Client:
+    return Client(me, identity(me), agreement_of(plan), plan.round, MemoryJournal())
 
 
 def garbage_boxes(_: Stage, message: ToServer) -> ToServer:
@@ -49,15 +40,15 @@ def silent_from(stage: Stage, message: ToServer, *, at: Stage) -> ToServer | Non
 
 
 def test_a_dealer_of_garbage_that_stays_loses_nothing_and_is_blamed() -> None:
-    plan, identities = flat_plan()
-    result = run(plan, {v: np.full(3, v) for v in plan.ids}, identities, tamper={3: garbage_boxes})
+    plan = flat_plan()
+    result = run_plan(plan, {v: np.full(3, v) for v in plan.ids}, tamper={3: garbage_boxes})
     assert result.sum().tolist() == [sum(plan.ids)] * 3
     assert not result.lost
     assert set(result.blamed) == {3}
 
 
 def test_a_dealer_of_garbage_that_vanishes_is_named_before_stage_three_and_the_run_repeated_without_it() -> None:
-    plan, identities = flat_plan()
+    plan = flat_plan()
     inputs = {v: np.full(3, v) for v in plan.ids}
     seen: list = []
     original = Server.doomed_groups
@@ -68,7 +59,7 @@ def test_a_dealer_of_garbage_that_vanishes_is_named_before_stage_three_and_the_r
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Server, "doomed_groups", look)
-        result = run(plan, inputs, identities, tamper={3: partial(silent_from, at=Stage.INPUTS)})
+        result = run_plan(plan, inputs, tamper={3: partial(silent_from, at=Stage.INPUTS)})
     assert seen == [{(0, 0): (3,)}, {}]
     assert result.sum().tolist() == [sum(plan.ids) - 3] * 3
     assert result.dropouts[3].reason == "left out by the application"
@@ -76,7 +67,7 @@ def test_a_dealer_of_garbage_that_vanishes_is_named_before_stage_three_and_the_r
 
 def test_a_silent_dealer_loses_the_sum_only_by_vanishing_and_is_among_the_suspects() -> None:
     """Finding 4: n - t bad boxes, silence at stage 4. The sum was lost and nobody named."""
-    plan, identities = flat_plan()
+    plan = flat_plan()
 
     def cheat(stage: Stage, message: ToServer) -> ToServer | None:
         if isinstance(message, Dealing):
@@ -88,22 +79,22 @@ def test_a_silent_dealer_loses_the_sum_only_by_vanishing_and_is_among_the_suspec
 
     inputs = {v: np.full(3, v) for v in plan.ids}
     last = Stage.DONE
-    assert run(plan, inputs, identities, tamper={5: cheat}).sum().tolist() == [sum(plan.ids)] * 3
+    assert run_plan(plan, inputs, tamper={5: cheat}).sum().tolist() == [sum(plan.ids)] * 3
     last = Stage.UNMASKING
-    result = run(plan, inputs, identities, tamper={5: cheat})
+    result = run_plan(plan, inputs, tamper={5: cheat})
     assert set(result.lost) == {(0, 0)}
     assert {dealer for dealer, _ in result.disputes} == {5}
     suspects = Suspects(most=2)
     suspects.learn(result)
     assert 5 in suspects.excluded(1)
     assert len(suspects.excluded(1)) == 2
-    again = replace(plan, round=1)
+    again = flat_plan(round=plan.round + 1)
     left = dict.fromkeys(suspects.excluded(1), Stage.KEYS)
-    assert run(again, inputs, identities, drop=left).sum().tolist() == [sum(set(plan.ids) - set(left))] * 3
+    assert run_plan(again, inputs, drop=left).sum().tolist() == [sum(set(plan.ids) - set(left))] * 3
 
 
 def test_the_application_may_leave_a_client_out() -> None:
-    plan, _ = flat_plan()
+    plan = flat_plan()
     server = Server(plan, exclude=[3])
     assert 3 not in server.waiting_for()
     out = server.receive(3, b"whatever it says")
@@ -113,7 +104,7 @@ def test_the_application_may_leave_a_client_out() -> None:
 
 @pytest.mark.parametrize("message", [None, "text", 7, {"sender": 3}])
 def test_what_is_not_a_message_at_all_is_the_callers_mistake(message: object) -> None:
-    plan, _ = flat_plan()
+    plan = flat_plan()
     server = Server(plan)
     with pytest.raises(UsageError, match="bytes or a message"):
         server.receive(3, message)  # type: ignore[arg-type]
@@ -122,9 +113,9 @@ def test_what_is_not_a_message_at_all_is_the_callers_mistake(message: object) ->
 
 @pytest.mark.parametrize("buffer", [bytes, bytearray, memoryview])
 def test_any_buffer_of_bytes_is_taken(buffer: type) -> None:
-    plan, identities = flat_plan()
+    plan = flat_plan()
     server = Server(plan)
-    client = Client(3, identities[3], OnePlan(plan), 0, MemoryJournal())
+    client = client_of(plan, 3)
     assert server.receive(3, buffer(encode(client.hello()))) is None
     assert 3 not in server.waiting_for()
 
@@ -134,10 +125,10 @@ def test_a_journal_that_fails_leaves_the_stage_where_it_was() -> None:
         def create(self, name: str, content: bytes) -> bytes | None:
             raise OSError("disk full")
 
-    plan, identities = flat_plan()
+    plan = flat_plan()
     server = Server(plan, Full())
     for v in plan.ids:
-        server.receive(v, Client(v, identities[v], OnePlan(plan), 0, MemoryJournal()).hello())
+        server.receive(v, client_of(plan, v).hello())
     with pytest.raises(JournalError, match="disk full"):
         server.advance()
     assert server.stage is Stage.KEYS
@@ -182,7 +173,7 @@ def assert_lost_for_good(server: Server) -> None:
 def test_sums_whose_masks_are_half_off_are_never_taken_for_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, journal = delivered(Stage.UNMASKING)
     saved = cluster.server.save()
-    cluster.server = Server.restore(saved, journal)
+    cluster.server = Server.restore(saved, journal, plan=cluster.plan)
     real = unmask.add_masks
 
     def interrupted(*args: object, **options: object) -> None:
@@ -194,7 +185,7 @@ def test_sums_whose_masks_are_half_off_are_never_taken_for_whole(monkeypatch: py
         cluster.server.advance()
     monkeypatch.undo()
     assert_lost_for_good(cluster.server)
-    cluster.server = Server.restore(saved, journal)  # what was saved before is whole
+    cluster.server = Server.restore(saved, journal, plan=cluster.plan)  # what was saved before is whole
     result = cluster.finish()
     for row, total in expected_rows(cluster.plan, cluster.inputs, result.survivors).items():
         assert np.array_equal(result.groups[row].total, total)

@@ -17,9 +17,9 @@ from secagg import FileJournal, MemoryJournal, Plan, Policy, Result, Schedule, S
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED
 from secagg.protocol import wire
 from secagg.protocol.messages import MaskedInput, ToServer, Unmasking
-from secagg.simulation import Cost, Misbehaviour, Tamper, clear, run
+from secagg.simulation import Cost, Misbehaviour, Tamper
 from tests.benchmarks.secagg.memory import Watch, held
-from tests.secagg.cluster import LOOSE, identities_of, make_inputs, make_plan
+from tests.secagg.cluster import LOOSE, clear_plan, make_inputs, make_plan, run_plan
 from tests.secagg.drbg import Drbg
 
 STAGES = list(Stage)[:5]
@@ -33,12 +33,12 @@ def fixed(client: int) -> Drbg:
 
 def inputs_of(plan: Plan, seed: int = 0) -> dict[int, Any]:
     """Updates that fit the plan: integers, or floats where it clips."""
-    kind = np.float32 if plan.clip is not None else np.int64
+    kind = np.float32 if plan.clips else np.int64
     return {v: vector.astype(kind) for v, vector in make_inputs(plan, seed).items()}
 
 
 def play(plan: Plan, inputs: Any = None, **options: Any) -> Result:
-    return run(plan, inputs_of(plan) if inputs is None else inputs, identities_of(plan), **options)
+    return run_plan(plan, inputs_of(plan) if inputs is None else inputs, **options)
 
 
 def same(one: Result, other: Result) -> None:
@@ -82,7 +82,7 @@ def test_run_and_clear_give_the_same_result_for_any_dropouts(kind: str, data: st
     drop = data.draw(st.dictionaries(st.sampled_from(plan.ids), st.sampled_from(STAGES), max_size=most))
     inputs = inputs_of(plan, data.draw(st.integers(0, 99)))
     try:
-        expected = clear(plan, inputs, drop=drop)
+        expected = clear_plan(plan, inputs, drop=drop)
     except TooFewSurvivors:  # of atoms more leave than drop
         with pytest.raises(TooFewSurvivors):
             play(plan, inputs, drop=drop)
@@ -181,7 +181,7 @@ def test_a_client_with_wrong_shares_is_named_and_the_sum_stays_exact() -> None:
 def test_run_and_clear_give_the_same_sums_when_clients_misbehave(kind: Misbehaviour, processes: int) -> None:
     plan = make_plan(12, schedule=Schedule(name="transversal", size=4, groupings=2))
     options = {"drop": {1: Stage.CONSISTENCY}, "misbehave": {5: kind}}
-    expected = clear(plan, make_inputs(plan), **options)
+    expected = clear_plan(plan, make_inputs(plan), **options)
     result = play(plan, make_inputs(plan), processes=processes, **options)
     assert set(result.lost) == set(expected.lost)
     assert not expected.lost
@@ -303,14 +303,14 @@ def test_too_few_survivors_leave_no_process_behind() -> None:
 @needs_fork
 def test_more_processes_than_clients_do_no_harm() -> None:
     plan = make_plan(3, colluders=0)
-    same(play(plan, processes=5), clear(plan, make_inputs(plan)))
+    same(play(plan, processes=5), clear_plan(plan, make_inputs(plan)))
 
 
 def test_a_memory_journal_is_refused_with_several_processes(tmp_path: Path) -> None:
     plan = make_plan(5)
     with pytest.raises(UsageError, match="FileJournal"):
         play(plan, processes=2, journal=MemoryJournal())
-    same(play(plan, processes=2, journal=FileJournal(tmp_path)), clear(plan, make_inputs(plan)))
+    same(play(plan, processes=2, journal=FileJournal(tmp_path)), clear_plan(plan, make_inputs(plan)))
 
 
 def test_an_update_is_opened_once_even_by_two_runs_with_one_journal(tmp_path: Path) -> None:
@@ -395,6 +395,6 @@ def test_memory_of_processes_is_the_group_sums_and_two_clients_each() -> None:
 
 def test_clear_and_run_audit_alike() -> None:
     plan = make_plan(9, schedule=Schedule(name="random", size=3, groupings=4), policy=LOOSE)
-    expected = clear(plan, make_inputs(plan), drop={0: Stage.INPUTS})
+    expected = clear_plan(plan, make_inputs(plan), drop={0: Stage.INPUTS})
     assert expected.closed  # the policy leaves something shut, or this tests nothing
     same(play(plan, drop={0: Stage.INPUTS}), expected)

@@ -8,25 +8,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg import Client, MemoryJournal, Plan, Server, Stage
-from secagg.protocol import wire
+from secagg import Client, MemoryJournal, Plan, Schedule, Server, Stage
+from secagg.protocol import NoCache, wire
 from secagg.protocol.messages import MaskedInput
 from secagg.simulation import clients
 from secagg.simulation.clients import ForkedClients, InProcessClients, Scenario, start_clients
-from secagg.simulation.one_plan import OnePlan
-from secagg.simulation.run import run
-from tests.secagg.cluster import identities_of, make_inputs, make_plan
+from tests.secagg.cluster import agreement_of, identities_of, make_agreement, make_inputs, make_plan, run_plan
 from tests.secagg.drbg import Drbg
 
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
 
 def make_scenario(plan: Plan, **changes: Any) -> Scenario:
-    identities, floors = identities_of(plan), OnePlan(plan)
+    identities, agreement = identities_of(plan), agreement_of(plan)
 
     def make(v: int) -> Client:
         journal = MemoryJournal()
-        return Client(v, identities[v], floors, plan.round, journal, entropy=Drbg(b"%d" % v), threads=1)
+        return Client(v, identities[v], agreement, plan.round, journal, entropy=Drbg(b"%d" % v), threads=1)
 
     return Scenario(plan, make, make_inputs(plan), {}, **changes)
 
@@ -92,7 +90,7 @@ def test_a_message_to_all_is_decoded_once_per_process_and_a_private_one_once(
         return message
 
     monkeypatch.setattr(clients.wire, "decode", noting)
-    run(plan, make_inputs(plan), identities_of(plan), processes=processes)
+    run_plan(plan, make_inputs(plan), processes=processes)
     counted = Counter((tmp_path / "decoded").read_text().split())
     assert counted == {"KeyList": processes, "Bundle": 6, "Survivors": processes, "Signatures": processes}
 
@@ -157,3 +155,16 @@ def test_a_worker_does_not_overwrite_what_the_server_has_not_read() -> None:
             assert np.array_equal(first.vectors, seen)
     finally:
         clients.close()
+
+
+def test_the_shared_cache_answers_as_if_there_were_none() -> None:
+    one, other = make_agreement(6), make_agreement(6, name="another")
+    shared, none = clients.SharedCache(), NoCache()
+    for agreement, round, context in [(one, 0, b"a"), (one, 0, b"b"), (one, 1, b"b"), (other, 1, b"b"), (one, 0, b"a")]:
+        first = agreement.terms.first_round
+        where = (agreement, first + min(round, agreement.terms.last_round - first), 0, context)
+        assert shared.plan(*where).hash == none.plan(*where).hash
+    plan = make_plan(9, schedule=Schedule(name="random", size=3))
+    for gone in plan.ids:
+        survivors = tuple(v for v in plan.ids if v != gone)
+        assert shared.verdict(plan, survivors).opened == none.verdict(plan, survivors).opened

@@ -282,7 +282,7 @@ def blind_to(label: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_checks, "verify", verify)
 
 
-@pytest.mark.parametrize("case", [(4, 0, 3, PAIRS), (4, 1, 3, TWICE), (5, 1, 4, PAIRS)], ids=name_of)
+@pytest.mark.parametrize("case", [(4, 0, 3, PAIRS), (4, 1, 3, TWICE), (4, 1, 3, PAIRS)], ids=name_of)
 def test_without_the_check_of_the_u2_view_a_split_lays_a_victim_bare(
     case: tuple[int, int, int, Schedule], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,17 +294,15 @@ def test_without_the_check_of_the_u2_view_a_split_lays_a_victim_bare(
     assert len(found.clients) == 1
 
 
-# A different U3 for every client: n = 5, t = 3, a group of four and one client left out at random. Each is
-# shown a U3 that its own audit allows (two of the group missing), but a majority misses three of the four.
+# A different U3 for every client: n = 8, t = 5, two groups of four. Each is shown a U3 that its own audit allows (at
+# most two of a group missing), but for each of three clients of one group, t clients are told that it is missing.
 
 
 def divided_survivors() -> tuple[World, dict[int, Puppet], dict[int, set[int]], int]:
-    plan = make_plan(5, colluders=0, threshold=3, schedule=Schedule(name="random", size=4), length=2)
-    (group,) = plan.groupings[0]
-    a, b, c, d = group
-    (outside,) = set(plan.ids) - set(group)
+    plan = make_plan(8, colluders=0, threshold=5, schedule=Schedule(name="random", size=4), length=2)
+    (a, b, c, d), (e, f, g, h) = plan.groupings[0]
     world = World(plan)
-    gone = {a: {b, c}, b: {c, d}, c: {b, d}, d: {b, c}, outside: {d}}
+    gone = {a: {b, c}, b: {c, d}, c: {b, d}, d: {b, c}, e: {b, d}, f: {c, d}, g: {b, c}, h: {d}}
     return world, world.run_to(Stage.INPUTS), gone, a
 
 
@@ -331,7 +329,7 @@ def test_different_survivors_told_to_everybody_open_nothing() -> None:
 def test_without_the_consistency_check_different_survivors_lay_a_victim_bare(monkeypatch: pytest.MonkeyPatch) -> None:
     blind_to(labels.SIGN_OPENING, monkeypatch)
     world, puppets, gone, victim = divided_survivors()
-    assert len(open_divided(world, puppets, gone)) == 5
+    assert len(open_divided(world, puppets, gone)) == 8
     attacker = world.attacker()
     assert frozenset({victim}) in {found.clients for found in attacker.more_than_agreed()}
     assert all(attacker.is_right(found) for found in attacker.learned)

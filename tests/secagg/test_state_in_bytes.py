@@ -73,7 +73,7 @@ def transcript_of(plan: Plan, *, restoring: bool) -> tuple[list[bytes], list[lis
         nonlocal server
         sent.append(encode(message))  # type: ignore[arg-type]
         if restoring:
-            server = Server.restore(server.save(), journal)
+            server = Server.restore(server.save(), journal, plan=plan)
         assert server.receive(v, sent[-1]) is None
 
     for v in plan.ids:
@@ -86,7 +86,7 @@ def transcript_of(plan: Plan, *, restoring: bool) -> tuple[list[bytes], list[lis
                 continue
             take(v, fresh(v).receive(message, update=update))
     if restoring:
-        server = Server.restore(server.save(), journal)
+        server = Server.restore(server.save(), journal, plan=plan)
     server.advance()
     return sent, [opened.total.tolist() for opened in server.result().groups.values()]
 
@@ -150,7 +150,7 @@ def test_saved_bytes_belong_to_one_identity_and_one_version() -> None:
     server = Server(plan_of_six()).save()
     for bad in (b"", server[:10], data, server[:-1], server + b"\0"):
         with pytest.raises(UsageError):
-            Server.restore(bad)
+            Server.restore(bad, plan=plan_of_six())
     with pytest.raises(UsageError, match=r"^this saved client is of version 1, this is version 2$"):
         Client.restore(b"secagg client 1\n" + data[16:], identity(0), world.agreed, MemoryJournal())
     with pytest.raises(UsageError, match=r"^this saved server is of version 1, this is version 2$"):
@@ -272,7 +272,7 @@ def test_of_two_servers_restored_from_the_same_bytes_exactly_one_closes_the_stag
         cluster.advance()
     cluster.deliver_all()
     data = cluster.server.save()
-    first, second = (Server.restore(data, cluster.server_journal) for _ in range(2))
+    first, second = (Server.restore(data, cluster.server_journal, plan=cluster.plan) for _ in range(2))
     first.advance()
     with pytest.raises(AlreadyUsed):
         second.advance()

@@ -104,7 +104,8 @@ class Rerun:
         (me, t, my_key, _), (mate, _, key, _) = map(second_whole.read_advert, read)
         agreed, secret = self.agreed(v), second_whole.agree(bytes.fromhex(v["private"]), key)
         context = H("context", blob(bytes.fromhex(v["data"])), blob(bytes.fromhex(v["context"])))
-        mask_key = agreed.mask_key(secret, t, context, v["grouping"], (me, my_key), (mate, key))
+        bound = context + (agreed.called(t, v["present"]) if "present" in v else b"")
+        mask_key = agreed.mask_key(secret, t, bound, v["grouping"], (me, my_key), (mate, key))
         named = {"context": context.hex(), "agreed": secret.hex(), "key": mask_key.hex()}
         return {**named, "sign": 1 if me < mate else -1}
 
@@ -174,7 +175,7 @@ class Rerun:
 
     def whole_server_begin(self, v: Values) -> Values:
         data, context = bytes.fromhex(v["data"]), bytes.fromhex(v["context"])
-        return self.sent(v["as"], self.hub.begin(v["round"], data, context))
+        return self.sent(v["as"], self.hub.begin(v["round"], data, context, v.get("present")))
 
     def sent(self, name: str, made: dict[int, bytes]) -> Values:
         same = len(set(made.values())) == 1

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from secagg import Plan, Policy, Schedule, Stage, reference
+from secagg.crypto import Segment
 from secagg.crypto.keys import AgreementKey
 from secagg.protocol import client_state, transcript
 from secagg.protocol.client_state import ClientMemory
@@ -14,7 +15,7 @@ from secagg.protocol.messages import Dealing, Unmasking
 from secagg.protocol.wire import decode, encode
 from tests.secagg.drbg import Drbg
 from tests.secagg.vector_case import Case, identity, make_plan, vector
-from tests.vectors.check.session import doubles, numbers, ring
+from tests.vectors.check.session import doubles, ring, update_of
 
 FIVE = (2, 3, 5, 7, 11)  # not 1 to 5: a Shamir index is a place in the roster, not an id
 FLAT = Schedule(name="random", size=5)
@@ -33,7 +34,7 @@ def flat_run() -> Case:
 def complete_runs() -> list[Case]:
     flat = flat_run()
     dropouts = [drop_at(flat, stage) for stage in STAGES]
-    return [flat, *dropouts, two_groupings(), transversal(), atoms(), left_out(), sparse()]
+    return [flat, *dropouts, two_groupings(), transversal(), atoms(), left_out(), sparse(), segments()]
 
 
 def flat_plan(**changes: Any) -> Plan:
@@ -51,11 +52,25 @@ def integer_update(client: int, length: int, bound: int) -> dict[str, list[int]]
     return {"i64": [int(value) % (2 * bound + 1) - bound for value in drawn]}
 
 
+def flat_update(plan: Plan, client: int) -> dict[str, Any]:
+    """The update of a plan without segments."""
+    if plan.bound is None:
+        return float_update(client, plan.length)
+    return integer_update(client, plan.length, plan.bound)
+
+
+def part_of(client: int, place: int, segment: Segment) -> dict[str, Any]:
+    """One segment of a client's update, with clients apart by a thousand."""
+    if segment.bound is None:
+        return float_update(1000 * place + client, segment.length)
+    return integer_update(1000 * place + client, segment.length, segment.bound)
+
+
 def given_for(plan: Plan) -> dict[str, Any]:
     return {
         "identities": {str(v): identity(v).private.hex() for v in plan.ids},
         "updates": {
-            str(v): float_update(v, plan.length) if plan.bound is None else integer_update(v, plan.length, plan.bound)
+            str(v): [part_of(v, place, segment) for place, segment in enumerate(plan.segments)] or flat_update(plan, v)
             for v in plan.ids
         },
     }
@@ -164,7 +179,7 @@ def check_sums(plan: Plan, case: Case, result: Any) -> None:
     for opened in result["rows"].values():
         total = np.zeros(plan.length, np.uint32)
         for v in opened["members"]:
-            update = numbers(case.session.given["updates"][str(v)])
+            update = update_of(plan.encoding.segments, case.session.given["updates"][str(v)])
             total += plan.encoding.encode(update, weight=plan.relative_weight(v))[0]
         assert (ring(opened["total"]) == total).all()
 
@@ -255,6 +270,31 @@ def sparse() -> Case:
         "Eight clients on a circle with four neighbours each (semi-honest server only); client 6 leaves after dealing.",
         plan,
         drop={6: Stage.INPUTS},
+    )
+
+
+def segments() -> Case:
+    plan = make_plan(
+        (1, 2, 4, 8, 16, 32),
+        Schedule(name="random", size=3, groupings=1),
+        weights=(10, 20, 30, 10, 15, 25),
+        colluders=1,
+        length=8,
+        clip=None,
+        segments=(
+            Segment(name="layer", shape=(2, 3), clip=1.0),
+            Segment(name="votes", shape=(), bound=7),
+            Segment(name="large", shape=(1,), clip=4096.0),
+        ),
+        policy=Policy(max_leverage=1.0),
+    )
+    return whole_run(
+        "n6_segments",
+        "Six weighted clients in threes; vectors have three segments, each with its own scale: floats up to 1 and "
+        "to 4096, and integers. Client 8 leaves after its vector arrived.",
+        plan,
+        drop={8: Stage.CONSISTENCY},
+        hashed=("bundle/",),
     )
 
 

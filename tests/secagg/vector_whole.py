@@ -7,10 +7,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from secagg import Member, Policy, Schedule
-from secagg.agreement import Agreement, Terms
+from secagg.agreement import Agreement, Terms, successor_terms
 from secagg.agreement.origin import Ceremony, commit, commitments_hash, origin_to_bytes, sign_reveal
 from secagg.crypto import Segment
 from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey
+from secagg.errors import UsageError
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED
 from secagg.whole import Advert, Answer, Hello, Message, Release, Round, transcript
 from secagg.whole.messages import decode, encode
@@ -85,8 +86,8 @@ class Run:
         out = self.case.do("whole.server.receive", {"client": client, "message": message})
         assert out == {"outcome": outcome}, (self.case.name, client, message, out)
 
-    def answers(self, t: int, silent: Collection[int] = ()) -> None:
-        request = {"round": t, "data": DATA.hex(), "context": CONTEXT.hex(), "as": f"{t}/round"}
+    def answers(self, t: int, silent: Collection[int] = (), **more: Any) -> None:
+        request = {"round": t, "data": DATA.hex(), "context": CONTEXT.hex(), "as": f"{t}/round", **more}
         sent = self.case.do("whole.server.begin", request)["messages"]
         self.case.mark(f"{t} begun")
         given = [v for v in sent if int(v) not in silent]
@@ -114,7 +115,7 @@ def new_run(name: str, about: str, terms: Terms) -> Run:
 
 def whole_runs() -> list[Case]:
     """Other cases start from these."""
-    return [plain(), two_groupings(), weights_and_segments(), flat_release()]
+    return [plain(), two_groupings(), weights_and_segments(), flat_release(), roll_call()]
 
 
 def plain() -> Case:
@@ -188,6 +189,32 @@ def flat_release() -> Case:
     return case
 
 
+def roll_call() -> Case:
+    about = "A flat sum of those present: first without one that is not there, then without one that is not called."
+    terms = make_terms(
+        SIX[:5], Schedule(name="fixed", size=5), policy=Policy(memory="round"), roll_call=True, last_round=9
+    )
+    run = new_run("whole_roll_call", about, terms)
+    case = run.case
+    run.adverts(7, absent=[7])
+    run.answers(7)
+    present = [2, 3, 5, 11]
+    for mate in (3, 5):
+        shared = {"agreement": "agreement", "mine": "7/advert/2", "theirs": f"7/advert/{mate}", "grouping": 0}
+        given = {"private": case.given["entropy"]["2"][0], "data": DATA.hex(), "context": CONTEXT.hex()}
+        case.do("group-mask-key", {**shared, **given, "present": present})
+    assert case.do("whole.server.close", {})["rows"]["0/0"]["members"] == present
+    case.do("whole.client.memory", {"client": "2"})
+    case.mark("7 closed")
+    run.adverts(8)
+    run.answers(8, present=[2, 5, 7])
+    assert case.do("whole.server.close", {})["rows"]["0/0"]["members"] == [2, 5, 7]
+    run.adverts(9, absent=[2, 3, 11])
+    run.answers(9)
+    assert case.do("whole.server.close", {})["skipped"]
+    return case
+
+
 # --- agreements ------------------------------------------------------------------------------------------
 
 
@@ -214,6 +241,28 @@ def agreements(case: Case) -> None:
         for t in (7, 8, 12):
             case.do("agreement.groups", {"agreement": name, "round": t})
         case.do("agreement.groups", {"agreement": name, "round": 13}, "UsageError")
+        if schedule.name in ("fixed", "atoms"):
+            kept_groups(case, name)
+
+
+def kept_groups(case: Case, name: str) -> None:
+    """A successor in the groups of before, and terms that cut one of them."""
+    before = Agreement.from_bytes(case.session.get(name))
+    try:
+        made = successor_terms(before, [TEN[0]], name="successor")
+    except UsageError:  # everybody is connected
+        return
+    assert made.keep is not None
+    after = f"{name}, kept"
+    terms = case.give(f"{after}/terms", made.to_bytes())
+    case.do("agreement.make", {"terms": terms, "as": after, "entropy": after})
+    case.do("agreement", {"agreement": after})
+    for t in (7, 12):
+        case.do("agreement.groups", {"agreement": after, "round": t})
+    ids = b"".join(v.to_bytes(4, "little") for v in made.keep.dropped)
+    count, fewer = len(made.keep.dropped).to_bytes(4, "little"), (len(made.keep.dropped) - 1).to_bytes(4, "little")
+    cut = case.give(f"{after}/cut", made.to_bytes().replace(count + ids, fewer + ids[4:]))
+    case.do("agreement.make", {"terms": cut, "as": "nothing", "entropy": after}, "WireError")
 
 
 def agreement_of(case: Case) -> Agreement:
@@ -272,7 +321,7 @@ def bad_whole_agreements(case: Case) -> None:
         "one byte short": good[:-1],
         "empty": b"",
         "version 1": blob(b"\x01" + terms[1:]) + good[4 + len(terms) :],
-        "unknown section": blob(terms + b"\x01\x01") + good[4 + len(terms) :],
+        "unknown section": blob(terms + b"\xff\x01") + good[4 + len(terms) :],
         "no such origin": good[: start - 5] + b"\x02" + good[start - 4 :],
         "huge list": good[: start - 4] + b"\xff" * 4 + good[start:],
         "negative zero": blob(terms[:leverage] + np.float64(-0.0).tobytes() + terms[leverage + 8 :])
@@ -654,6 +703,37 @@ def bad_whole_release_refused(case: Case) -> None:
     case.do("whole.server.begin", request)
     message = got(case, "7/round", Round)
     hear(case, "round with a release", replace(message, releases=(signed_release(case, 3, 7),)), "PeerError")
+
+
+@vector("bad_whole_roll_call", base="whole_roll_call", after="7 begun")
+def bad_whole_roll_call(case: Case) -> None:
+    """Sets that a client does not answer for; a second set; answers of a member that is not present."""
+    good = got(case, "7/round", Round)
+    adverts = {advert.sender: advert for advert in good.adverts}
+    stranger = signed_advert(case, 7, 7, other_key("not present"))
+    two = tuple(adverts[v] for v in (2, 3))
+    hear(case, "too few", replace(good, adverts=two), "PeerError")
+    hear(case, "without me", replace(good, adverts=tuple(adverts[v] for v in (3, 5, 11))), "PeerError")
+    nobody = Advert(99, 7, stranger.key, stranger.signature)
+    hear(case, "a stranger", replace(good, adverts=(*good.adverts, nobody)), "PeerError")
+    hear(case, "a release", replace(good, releases=(signed_release(case, 7, 7),)), "PeerError")
+    unsigned = replace(stranger, signature=bytes(64))
+    order = tuple(sorted((*good.adverts, unsigned), key=lambda advert: advert.sender))
+    hear(case, "a member whose advert is not signed", replace(good, adverts=order), "PeerError")
+    case.do("whole.client.release", {"client": "2", "round": 7, "as": "nothing"}, "UsageError")
+    send(case, 3, {"release to the server": signed_release(case, 3, 7)})
+    case.do("whole.client.receive", answering("2", "7/round", 7, "7/answer/2"))
+    less = case.give("lie/another set", encode(replace(good, adverts=tuple(adverts[v] for v in (2, 3, 5)))))
+    again = case.do("whole.client.receive", answering("2", less, 7, "7/answer/2"))
+    assert again == {"message": "7/answer/2"}
+    late = case.give("lie/another set first", encode(replace(good, adverts=tuple(adverts[v] for v in (3, 5, 11)))))
+    case.do("whole.client.receive", answering("3", late, 7, "7/other answer/3"))
+    refused_by_server(case, 3, "7/other answer/3")
+    answer = got(case, "7/answer/2", Answer)
+    send(case, 7, {"answer of an absent member": signed_answer(case, replace(answer, sender=7, adverts=()))})
+    refused_by_server(case, 2, "7/answer/2", "taken")
+    out = case.do("whole.server.close", {})
+    assert (out["blamed"], out["rows"]) == ([], {})
 
 
 UNEQUAL = make_terms(

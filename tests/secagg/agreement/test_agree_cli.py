@@ -15,7 +15,7 @@ import pytest
 from secagg.agreement import file
 from secagg.agreement.folder import MemberFolder
 from secagg.agreement.proposal import Proposal
-from secagg.cli import agree
+from secagg.cli import agree, steps
 from secagg.cli.main import main
 from secagg.crypto.keys import Identity
 from tests.secagg.agreement.common import NIST, PULSES, beacon_terms, beaconed, made, named, pulse, signed
@@ -146,7 +146,7 @@ def agreed(folder: Path, members: Sequence[int], extra: str = "", head: str = ""
     path = proposal(folder, members, extra, head, size)
     current = file.read(path.read_text())
     folders = {member: MemberFolder(folder / str(member)) for member in members}
-    for step in (agree._commit, agree._reveal):
+    for step in (steps.commit_step, steps.reveal_step):
         current = current.add(step(current, folders[member]) for member in list(folders))
     path.write_text(file.write(current))
     return path

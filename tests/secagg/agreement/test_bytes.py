@@ -2,15 +2,25 @@
 
 import resource
 import tracemalloc
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from secagg.agreement import Agreement, Terms
+from secagg import Policy
+from secagg.agreement import Agreement, Terms, sections, successor_terms
+from secagg.agreement.sections import Section
+from secagg.codec import U32, Reader
 from secagg.errors import PeerError, WireError
+from secagg.simulation.agree import agree_on
 from tests.secagg.agreement.common import beaconed, made
+from tests.secagg.drbg import Drbg
 from tests.secagg.fuzz import Mutator
 
-AGREEMENTS = [made()[0], made(6, 3, groups="survivors", colluders=1)[0], beaconed()]
+CALLED = made(4, 4, policy=Policy(anonymity=2, memory="round"), roll_call=True)[0]
+KEPT = agree_on(successor_terms(made()[0], [0], name="successor"), made()[1], Drbg(b"successor"))
+AGREEMENTS = [made()[0], made(6, 3, groups="survivors", colluders=1)[0], beaconed(), CALLED, KEPT]
 
 
 @pytest.mark.parametrize("agreement", AGREEMENTS)
@@ -44,6 +54,43 @@ def test_an_unknown_section_is_refused() -> None:
     raw = made()[0].terms.to_bytes()
     with pytest.raises(WireError, match="unknown section 7 in the terms"):
         Terms.from_bytes(raw + b"\x07\x01")
+
+
+def made_up(number: int, version: int = 1) -> Section:
+    """A section whose value is a number."""
+    return Section(
+        number=number,
+        version=version,
+        name=f"part{number}",
+        layout=U32,
+        flat=lambda value: value,
+        build=lambda value: value,
+        read=lambda table: table,
+        lines=lambda value: iter([f"part{number} = {value}"]),
+    )
+
+
+@given(values=st.dictionaries(st.sampled_from([1, 4, 200]), st.integers(0, 2**32 - 1)))
+def test_sections_round_trip_and_absent_ones_take_no_bytes(values: dict[int, int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sections, "SECTIONS", tuple(map(made_up, (1, 4, 200))))
+        terms = SimpleNamespace(**{f"part{number}": values.get(number) for number in (1, 4, 200)})
+        raw = sections.to_bytes(terms)
+        assert len(raw) == 10 * len(values)
+        assert sections.read(Reader(raw)) == {f"part{number}": value for number, value in values.items()}
+
+
+def test_sections_out_of_order_twice_or_of_another_version_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sections, "SECTIONS", (made_up(1), made_up(4, version=2)))
+    one, four = b"\x01\x01\x04\0\0\0abcd", b"\x04\x02\x04\0\0\0abcd"
+    assert len(sections.read(Reader(one + four))) == 2
+    for raw, message in ((four + one, "stands after section 4"), (one + one, "stands after section 1")):
+        with pytest.raises(WireError, match=message):
+            sections.read(Reader(raw))
+    with pytest.raises(WireError, match="version 1; this is version 2"):
+        sections.read(Reader(b"\x04\x01" + four[2:]))
+    with pytest.raises(WireError, match="extra bytes"):
+        sections.read(Reader(b"\x01\x01\x05\0\0\0abcde"))
 
 
 def test_terms_in_another_encoding_are_refused() -> None:

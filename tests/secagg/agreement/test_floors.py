@@ -31,6 +31,7 @@ def terms(**more: Any) -> Terms:
         ("memory", {}, {"policy": ROUND}),
         ("survivors", {}, {"groups": "survivors", "rounds": 1}),
         ("sparse", {"survivors": True}, {"groups": "survivors", "rounds": 1, "size": 12, "degree": 10, "threshold": 9}),
+        ("roll_call", {}, {"size": 12, "policy": ROUND, "rounds": 1, "roll_call": True}),
         ("report", {}, {"policy": Policy(mode="report-even-if-exposed")}),
     ],
 )
@@ -45,6 +46,7 @@ def test_an_agreement_on_the_floors_is_accepted() -> None:
     Floors(anonymity=3, size=4, leverage=0.5, rounds=5, clip=(1.0, 1.0)).check(terms())
     Floors(memory="round").check(terms(policy=ROUND))
     Floors().check(terms(policy=ROUND, rounds=1))
+    Floors(roll_call=True).check(terms(size=12, policy=ROUND, rounds=1, roll_call=True))
     Floors(survivors=True).check(terms(groups="survivors", rounds=1))
     Floors(report=True).check(terms(policy=Policy(mode="report-even-if-exposed")))
     Floors(bound=(100, 100)).check(terms(clip=None, bound=100))
@@ -65,6 +67,7 @@ def test_an_agreement_on_the_floors_is_accepted() -> None:
         {"survivors": 1},
         {"sparse": None},
         {"report": "no"},
+        {"roll_call": 1},
     ],
 )
 def test_floors_of_the_wrong_type_are_refused(wrong: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from secagg.agreement.origin import commitments_hash, sign_reveal
 from secagg.crypto.keys import Identity
 from secagg.crypto.pulse import Pulse, key_of
 from secagg.errors import PeerError, UsageError
+from secagg.exposure.audit import Policy
 from secagg.exposure.seed import NotCommitted, NotRevealed, SeedCeremony, WronglyRevealed
 from tests.secagg.agreement.common import NIST, OUTPUTS, PULSES, beacon_terms, beaconed, made, pulse
 
@@ -38,8 +39,8 @@ def test_the_seed_is_recomputed_and_is_the_same_for_everybody() -> None:
 def test_an_agreement_is_not_made_with_an_origin_of_other_terms() -> None:
     with pytest.raises(PeerError, match="client 0: wrong signature"):
         Agreement(terms=replace(TERMS, last_round=TERMS.last_round + 1), origin=ORIGIN)
-    with pytest.raises(PeerError, match="client 0: wrong signature"):  # its groups are not judged yet, its seed is
-        Agreement(terms=replace(TERMS, predecessors=(bytes(32),)), origin=ORIGIN)
+    with pytest.raises(PeerError, match="client 0: wrong signature"):  # its groups are not judged, its seed is
+        Agreement(terms=replace(TERMS, policy=Policy(mode="report-even-if-exposed")), origin=ORIGIN)
 
 
 @pytest.mark.parametrize("member", TERMS.ids)

@@ -53,10 +53,12 @@ def terms_bytes(agreement: Agreement) -> bytes:
     for value in (t.colluders, t.threshold):
         out += u32(0) if value is None else u32(1) + u32(value)
     p = t.policy
-    out += struct.pack("<IIIId", t.cell, t.degree, p.min_survivors, p.anonymity, p.max_leverage)
+    out += struct.pack("<IIBIId", t.cell, t.degree, t.roll_call, p.min_survivors, p.anonymity, p.max_leverage)
     out += bytes([["enforce", "report-even-if-exposed"].index(p.mode), ["training", "round"].index(p.memory)])
     out += u32(0) if t.beacon is None else u32(1) + struct.pack("<QQ", t.beacon.chain, t.beacon.time) + t.beacon.key
-    return out + u32(len(t.predecessors)) + b"".join(t.predecessors)
+    out += u32(len(t.predecessors)) + b"".join(t.predecessors)
+    dropped = t.keep.dropped if t.keep else ()
+    return out + (u32(1) + t.keep.seed + u32(len(dropped)) + b"".join(map(u32, dropped)) if t.keep else u32(0))
 
 
 @pytest.mark.parametrize("agreement", AGREEMENTS, ids=["whole", "survivors", "beacon", "atoms"])

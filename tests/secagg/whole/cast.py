@@ -55,7 +55,7 @@ class Cast:
         assert isinstance(advert, Advert)
         return advert
 
-    def begin(self, round: int = 0, *, absent: Collection[int] = (), **given: bytes) -> Mapping[int, Round]:
+    def begin(self, round: int = 0, *, absent: Collection[int] = (), **given: Any) -> Mapping[int, Round]:
         """Collect the adverts that are missing and begin the round."""
         for member in self.server.hello(round):
             if member not in absent:

@@ -1,9 +1,10 @@
 """Hostile runs of whole groups, generated from a seed: a server, a network and clients that do what they like.
 
 Honest members are real clients with a store each. The adversary drops, delays, repeats, reorders, damages and replays
-messages, shows different members different adverts and different data, asks for rounds out of order, and restarts
-clients and the server, from old bytes as well. `play(seed)` checks every round and, at the end, what a symbolic
-attacker can compute from all that honest members ever sent. `python -m tests.secagg.whole.hostile 1234` repeats a run.
+messages, shows different members different adverts, different data and different sets of members present, asks for
+rounds out of order, and restarts clients and the server, from old bytes as well. `play(seed)` checks every round and,
+at the end, what a symbolic attacker can compute from all that honest members ever sent.
+`python -m tests.secagg.whole.hostile 1234` repeats a run.
 """
 
 from __future__ import annotations
@@ -61,6 +62,7 @@ class Outcome:
     restarts: int = 0
     releases: int = 0
     resends: int = 0
+    called: int = 0
 
 
 class Members(Cast):
@@ -82,12 +84,12 @@ class Members(Cast):
 def draw_settings(rng: random.Random) -> dict[str, Any]:
     """Settings of an agreement; those that the package refuses are drawn again."""
     while True:
-        n, name = rng.randint(2, 7), rng.choice(["fixed", "random", "random", "transversal", "atoms", "flat"])
+        n, name = rng.randint(2, 7), rng.choice(["fixed", "random", "random", "transversal", "atoms", "flat", "called"])
         settings: dict[str, Any] = {"members": n, "schedule": name, "size": rng.randint(2, min(n, 4))}
         settings |= {"groupings": rng.choice([1, 1, 2, 3]), "length": rng.randint(1, 3), "bound": BOUND}
         settings |= {"rounds": ROUNDS, "policy": OPEN}
-        if name == "flat":
-            settings |= {"schedule": "fixed", "size": n, "groupings": 1}
+        if name in ("flat", "called"):
+            settings |= {"schedule": "fixed", "size": n, "groupings": 1, "roll_call": name == "called"}
         if name == "atoms":
             settings |= {"atom": 2, "size": rng.choice([2, 4])}
         if rng.random() < 0.2:
@@ -115,6 +117,7 @@ class Hostile:
         self.touched: set[int] = set()  # members that were disturbed in this round
         self.hurt: set[int] = set()  # members that were disturbed permanently
         self.late: list[tuple[int, bytes]] = []
+        self.told: dict[int, Round] = {}  # what members are sent instead of their round
 
     def chance(self, factor: float = 1.0) -> bool:
         return self.rng.random() < self.trouble * factor
@@ -122,6 +125,10 @@ class Hostile:
     @property
     def flat(self) -> bool:
         return len(self.cast.groups()) == 1
+
+    @property
+    def called(self) -> bool:
+        return self.cast.agreement.terms.roll_call
 
     @property
     def honest(self) -> frozenset[int]:
@@ -135,14 +142,32 @@ class Hostile:
             self.collect_adverts(round)
             self.release_some(round)
             data = self.rng.randbytes(2)
-            box = self.cast.server.begin(round, data=data)
+            box = self.cast.server.begin(round, data=data, present=self.present(round))
             self.rounds += box.values()
             self.restart_server()
+            self.told = self.split_roll_call(box)
             letters = [letter for v in self.shuffled(box) for letter in self.ask(v, box[v])]
             self.deliver(letters)
             self.check(round, self.cast.server.close(), box)
         self.check_knowledge()
         return self.outcome
+
+    def present(self, round: int) -> list[int] | None:
+        """Whom the server's application calls: mostly everybody that is there."""
+        if not self.called or not self.chance():
+            return None
+        return [v for v in self.cast.server.present(round) if self.rng.random() < 0.8]
+
+    def split_roll_call(self, box: Mapping[int, Round]) -> dict[int, Round]:
+        """Tell each member another set: disjoint ones, or a chain in which neighbours are in each other's sets."""
+        if not self.called or not self.chance():
+            return {}
+        order = self.shuffled(box)
+        parts = [order[i : i + 2] for i in range(0, len(order), 2)]
+        sets = {v: part for part in parts for v in part}
+        if self.rng.random() < 0.7:
+            sets = {v: order[max(0, i - 1) : i + 2] for i, v in enumerate(order)}
+        return {v: replace(box[v], adverts=tuple(one for one in box[v].adverts if one.sender in sets[v])) for v in sets}
 
     def shuffled(self, items: Any) -> list[Any]:
         items = list(items)
@@ -208,9 +233,9 @@ class Hostile:
     def ask(self, member: int, message: Round) -> Iterator[tuple[int, bytes]]:
         """Send a member its round, and other things before and after; what it sends back."""
         self.saves[member].append(self.cast.clients[member].save())
-        messages: list[tuple[Round, bool]] = [(message, False)]
+        messages: list[tuple[Round, bool]] = [(self.told.get(member, message), member in self.told)]
         while self.chance():
-            messages.insert(self.rng.randrange(len(messages) + 1), (self.tampered(message), True))
+            messages.insert(self.rng.randrange(len(messages) + 1), (self.tampered(member, message), True))
         if self.chance():
             messages = [(m, bad) for m, bad in messages if bad]
             self.touched.add(member)
@@ -233,9 +258,12 @@ class Hostile:
         other = replace(message, data=self.rng.choice([message.data, self.rng.randbytes(2)]))
         yield from self.answered(member, self.tell(member, other))
 
-    def tampered(self, message: Round) -> Round:
+    def tampered(self, receiver: int, message: Round) -> Round:
         """A message that the server never sent: changed data, adverts, groups, releases, or one of another time."""
         rng, kind = self.rng, self.rng.randrange(9)
+        if self.called and rng.random() < 0.6:
+            kept = [one for one in message.adverts if one.sender == receiver or rng.random() < 0.6]
+            return replace(message, adverts=tuple(kept))
         if self.flat and rng.random() < 0.3:
             kind = 7
         elif rng.random() < 0.3:
@@ -403,7 +431,11 @@ class Hostile:
             if self.honest.issuperset(opened.members):
                 assert (opened.total == total).all()
         for group, members in groups.items():
-            calm = set(members) <= self.honest - self.touched - self.hurt and set(members) <= set(box)
+            if self.called:
+                members = tuple(box)
+                assert group not in result.groups or result.groups[group].members == members
+                self.outcome.called += group in result.groups and set(members) < set(groups[group])
+            calm = bool(members) and set(members) <= self.honest - self.touched - self.hurt and set(members) <= set(box)
             if calm:
                 self.outcome.must_open += 1
                 assert group in result.groups, result.lost[group]
@@ -414,7 +446,10 @@ class Hostile:
         granted, certain = [], []
         for row in rows:
             self.check_members(row)
-        kinds = [(row.round, row.group, row.context, self.honest_of(row)) for row in rows]
+        # A roll call is bound in the keys: sets with the same honest members and other colluders are different sets.
+        kinds = [
+            (row.round, row.group, row.context, self.honest_of(row), row.members if self.called else ()) for row in rows
+        ]
         for kind in sorted(set(kinds)):
             chosen = [i for i, other in enumerate(kinds) if other == kind]
             if sorted(rows[i].client for i in chosen) == list(kind[3]):
@@ -432,12 +467,16 @@ class Hostile:
         return tuple(v for v in row.members if v in self.honest)
 
     def check_members(self, row: Row) -> None:
-        """A client masks with all members of a group; in a flat sum, without those that released the round."""
+        """A client masks with all members of a group; in a flat sum, without those that released or are not present."""
         places = layout(self.cast.agreement, row.round)
         missing = set(places.groups[row.group]) - set(row.members)
         assert set(row.members) <= set(places.groups[row.group])
         assert not missing or len(places.groups) == 1
-        assert all(v in self.colluders or (v, row.round) in self.released for v in missing)
+        assert row.client in row.members
+        if self.called:
+            assert len(row.members) >= OPEN.anonymity
+        else:
+            assert all(v in self.colluders or (v, row.round) in self.released for v in missing)
         assert not any(row.client == v and row.round == t for v, t in self.released), "answered and released"
 
 

@@ -148,15 +148,15 @@ def test_an_answer_that_came_before_its_round_is_not_added_without_a_check(monke
     early = cast.server.save()
     answers = {member: cast.answer(member, message) for member, message in cast.server.begin(0).items()}
     cast.server = Server.restore(early, cast.agreement)
-    checked = Server._checked_hash
+    checked = Server._checked_hashes
 
-    def begun_meanwhile(server: Server, answer: Answer) -> bytes:
-        hash = checked(server, answer)
+    def begun_meanwhile(server: Server, answer: Answer) -> tuple[bytes, bytes]:
+        hashes = checked(server, answer)
         if server.stage is Stage.IDLE:
             server.begin(0)
-        return hash
+        return hashes
 
-    monkeypatch.setattr(Server, "_checked_hash", begun_meanwhile)
+    monkeypatch.setattr(Server, "_checked_hashes", begun_meanwhile)
     forged = replace(answers[0], vectors=np.zeros_like(answers[0].vectors))
     assert cast.server.receive(0, forged) == "its answer came before the round began"
     for member, answer in answers.items():

@@ -21,7 +21,7 @@ def test_hostile_runs_open_exact_sums_blame_nobody_honest_and_show_only_sums(fir
     totals = play_all(range(first, first + 100))
     assert totals["must_open"] > 20
     assert totals["opened"] > totals["must_open"]
-    for kind in ("lost", "refused", "blamed", "learned", "restarts", "releases", "resends"):
+    for kind in ("lost", "refused", "blamed", "learned", "restarts", "releases", "resends", "called"):
         assert totals[kind] > 0, kind
 
 
@@ -48,7 +48,7 @@ def finds(first: int = 0, count: int = 300) -> bool:
 
 def test_runs_find_a_key_without_its_context(monkeypatch: pytest.MonkeyPatch) -> None:
     infos = transcript.mask_infos
-    monkeypatch.setattr(transcript, "mask_infos", lambda f, t, _, pairs: infos(f, t, bytes(32), pairs))
+    monkeypatch.setattr(transcript, "mask_infos", lambda f, t, _, *rest: infos(f, t, bytes(32), *rest))
     assert finds()
 
 
@@ -61,6 +61,19 @@ def test_runs_find_clients_that_answer_without_an_exclusive_slot(monkeypatch: py
         return None
 
     monkeypatch.setattr(MemoryStore, "keep", forgetful)
+    assert finds()
+
+
+def test_runs_find_a_key_without_the_members_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript, "present_hash", lambda *_: b"")
+    assert finds()
+
+
+def test_runs_find_clients_that_do_not_check_who_is_present(monkeypatch: pytest.MonkeyPatch) -> None:
+    def believed(agreement: object, message: whole_client.Round) -> tuple[int, ...]:
+        return tuple(advert.sender for advert in message.adverts)
+
+    monkeypatch.setattr(whole_client, "check_present", believed)
     assert finds()
 
 

@@ -31,14 +31,18 @@ def rows_of(
     absent: Collection[int] = (),
     contexts: Mapping[int, bytes] | None = None,
     adverts: Mapping[int, Mapping[int, Any]] | None = None,
+    present: Mapping[int, Collection[int]] | None = None,
 ) -> tuple[list[Row], Groups]:
-    """The rows that clients send in these rounds: some do not answer, some are sent other data or other adverts."""
+    """The rows that clients send: some do not answer, some are sent other data, adverts or members present."""
     rows: list[Row] = []
     with recording() as recorder:
         for round in range(rounds):
             for member, message in cast.begin(round).items():
                 if member not in absent:
-                    rows += recorder.rows(cast.answer(member, changed(message, member, contexts, adverts)))
+                    message = changed(message, member, contexts, adverts)
+                    chosen = (present or {}).get(member, cast.clients)
+                    message = replace(message, adverts=tuple(a for a in message.adverts if a.sender in chosen))
+                    rows += recorder.rows(cast.answer(member, message))
             cast.server.close()
     return rows, {(t, group): members for t in range(rounds) for group, members in cast.groups(t).items()}
 
@@ -137,15 +141,48 @@ def test_an_equivocated_advert_shows_nothing() -> None:
     assert all(seen == everything[0] for seen in everything)
 
 
+@pytest.mark.parametrize(
+    ("sets", "opened"),
+    [
+        ({0: (0, 1, 2), 1: (0, 1, 2), 2: (0, 1, 2)}, 1),
+        ({0: (0, 1), 1: (0, 1), 2: (2, 3), 3: (2, 3)}, 2),
+        ({0: (0, 1), 1: (0, 1, 2), 2: (1, 2)}, 0),
+        ({0: (0, 1), 1: (0, 1), 2: (0, 1, 2)}, 1),
+        ({0: (0, 1, 2), 1: (0, 1, 2), 2: (1, 2)}, 0),
+    ],
+)
+def test_a_roll_call_shows_the_sums_of_sets_whose_members_all_answered_for_them(
+    sets: dict[int, tuple[int, ...]], opened: int
+) -> None:
+    cast = pairs(members=4, size=4, roll_call=True)
+    rows, _ = rows_of(cast, present=sets, absent=[v for v in range(4) if v not in sets])
+    groups = {(0, chosen): chosen for chosen in sorted(set(sets.values()))}
+    rows = [replace(row, group=row.members) for row in rows]  # type: ignore[arg-type]
+    assert len(allowed(rows, groups)) == opened  # type: ignore[arg-type]
+    assert flaws(rows, groups, 2) == 0  # type: ignore[arg-type]
+
+
 # --- the count fails when the masking is broken ----------------------------------------------------------------
 
 
 def test_the_count_fails_without_the_context_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     infos = transcript.mask_infos
-    monkeypatch.setattr(transcript, "mask_infos", lambda f, t, _, pairs: infos(f, t, bytes(32), pairs))
+    monkeypatch.setattr(transcript, "mask_infos", lambda f, t, _, *rest: infos(f, t, bytes(32), *rest))
     rows, groups = rows_of(pairs(members=3, size=3), contexts={0: b"other"})
     assert allowed(rows, groups) == []
     assert flaws(rows, groups, 3) > 0
+    assert rank(learned(rows)) == 1
+
+
+def test_the_count_fails_without_the_members_present_in_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript, "present_hash", lambda *_: b"")
+    rows, _ = rows_of(
+        pairs(members=4, size=4, roll_call=True), present={0: (0, 1), 1: (0, 1, 2), 2: (1, 2)}, absent=[3]
+    )
+    groups = {(0, chosen): chosen for chosen in ((0, 1), (0, 1, 2), (1, 2))}
+    rows = [replace(row, group=row.members) for row in rows]  # type: ignore[arg-type]
+    assert allowed(rows, groups) == []  # type: ignore[arg-type]
+    assert flaws(rows, groups, 2) > 0  # type: ignore[arg-type]
     assert rank(learned(rows)) == 1
 
 

@@ -156,7 +156,7 @@ def test_misbehaviour_and_cost_of_a_simulated_round() -> None:
     assert cost.as_dict()["bytes_up"]["inputs"] > 0
     with pytest.raises(UsageError, match="whole groups have no shares"):
         run_whole(agreement, 0, inputs, identities, misbehave={1: Misbehaviour.WRONG_SHARES})
-    with pytest.raises(UsageError, match="client 77 is not a member"):
+    with pytest.raises(UsageError, match="client 77 is not on the roster"):
         run_whole(agreement, 0, inputs, identities, drop=[77])
 
 
@@ -184,7 +184,14 @@ def test_a_mistake_in_a_forked_process_is_raised_here() -> None:
     inputs: dict[int, Any] = {v: update_of(agreement, v, 0) for v in agreement.terms.ids}
     with pytest.raises(UsageError, match="shape"):
         run_whole(agreement, 0, {**inputs, 3: np.zeros(4, np.int64)}, identities, processes=2)
-    with pytest.raises(RuntimeError, match="KeyError"):
+    with pytest.raises(UsageError, match="none of client 5"):
         run_whole(agreement, 0, {v: inputs[v] for v in range(5)}, identities, processes=2)
+
+    class Lazy(dict[int, Any]):
+        def __getitem__(self, client: int) -> Any:
+            raise ZeroDivisionError(f"client {client}")
+
+    with pytest.raises(RuntimeError, match="ZeroDivisionError"):
+        run_whole(agreement, 0, Lazy(inputs), identities, processes=2)
     with pytest.raises(UsageError, match="use a FileStore"):
         run_whole(agreement, 0, inputs, identities, processes=2, store=MemoryStore())

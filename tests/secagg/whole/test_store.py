@@ -120,7 +120,7 @@ def test_spool_and_folder_are_synced_before_the_slot_is_claimed(
     client.receive(cast.begin()[0])
     monkeypatch.setattr(os, "fsync", fsync)
     respond(client, store, client.task, np.full(5, 1))
-    assert seen == ["file", "folder", "slot"]
+    assert seen == ["slot", "file", "folder", "slot"]  # first that of the agreement
 
 
 def test_a_store_of_slots_keeps_no_vectors() -> None:
