@@ -14,6 +14,7 @@ from fl.config.describe import describe, describe_markdown, sections
 from fl.config.read import packaged_experiments, read_tables, to_toml
 from fl.errors import ConfigError
 from fl.training.models import MODELS
+from fl.training.objective import ACCURACY, LOSSES, METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -21,7 +22,9 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_names_in_the_configuration_are_those_of_the_code() -> None:
     assert set(schema.MODELS) == set(MODELS)
     assert set(schema.keys(schema.Aggregation)["rule"].choices) == {*robust.AGGREGATORS, "weighted-mean"}
-    assert set(schema.keys(schema.Attack)["name"].choices) == {*robust.ATTACKS, "none", "label-flip"}
+    assert set(schema.keys(schema.Attack)["name"].choices) == {*robust.ATTACKS, *schema.DATA_ATTACKS}
+    assert set(schema.LOSSES) == set(LOSSES)
+    assert set(schema.METRICS) == {*METRICS, ACCURACY}
 
 
 SURVIVORS = {"clusters": {"groups": "survivors"}, "privacy": {"memory": "round"}}

@@ -61,7 +61,7 @@ def test_bytes_without_scaling_are_tokens():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"labels": torch.zeros(4)}, "int64"),
+        ({"labels": torch.zeros(4, dtype=torch.float64)}, "int64"),
         ({"labels": torch.zeros(3, dtype=torch.int64)}, "one input row per label"),
         ({"inputs": torch.zeros(4, 2, dtype=torch.float64)}, "float32, uint8 or int64"),
         ({"scaling": Scaling(255.0, (0.0,), (1.0,))}, "needs uint8"),
@@ -128,7 +128,7 @@ def test_a_data_set_of_your_own_is_loaded_by_its_import_path(tmp_path: Path, mon
     assert load("own_data:coins").name == "coins"
     with pytest.raises(ValueError, match="expected a DataSet, it returned int"):
         load("own_data:nothing")
-    with pytest.raises(ValueError, match="no function missing"):
+    with pytest.raises(ValueError, match="has no missing"):
         load("own_data:missing")
 
 

@@ -488,3 +488,11 @@ def test_convolutions_run_in_the_fast_layout_on_a_cpu(digits: Federated):
     kernels = [p for p in parameters(ours._module) if p.dim() == 4]
     assert kernels
     assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
+
+
+def test_batch_norm_on_a_minibatch_of_one_says_what_to_do() -> None:
+    part = Examples(torch.randn(5, 64), torch.arange(5))
+    data = from_clients([part, part], part, classes=5)
+    task = Task(batch_norm_net, data, LocalTraining(epochs=1, batch_size=4), seed=0)
+    with Learner(task) as trainer, pytest.raises(TrainingError, match=r"client 0.*GroupNorm, or set local\.drop_last"):
+        trainer.train(trainer.initial(), [0], round_index=0)

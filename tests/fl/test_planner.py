@@ -13,6 +13,7 @@ from fl.config.checks import experiment
 from fl.config.rules import rule_problem
 from fl.errors import ConfigError
 from fl.planner import Candidate, Question, as_text, plan, toml
+from fl.reporting.picture import draw_plan
 from robust import tolerance
 
 
@@ -145,7 +146,7 @@ def test_the_same_question_gets_the_same_answer_and_json_holds_it_all() -> None:
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
-    planner.draw(plan(Question(clients=30, byzantine=2, rule="krum")), tmp_path / "deep" / "plan.png")
+    draw_plan(plan(Question(clients=30, byzantine=2, rule="krum")), tmp_path / "deep" / "plan.png")
     assert (tmp_path / "deep" / "plan.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -167,3 +168,29 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 def test_a_wrong_question_names_the_option(wrong: dict, key: str) -> None:
     with pytest.raises(ConfigError, match=key):
         Question(**{"clients": 30, "byzantine": 2, **wrong})
+
+
+def test_a_probability_below_the_wanted_one_never_looks_equal_to_it() -> None:
+    assert planner._less(0.9497, 0.95) == "94%"
+    assert planner._less(0.9549, 0.955) == "95%"
+    assert planner._less(0.999996, 1.0) == "99%"
+    answer = plan(Question(clients=60, byzantine=6, rule="krum", holds=0.951))
+    for candidate in answer.candidates:
+        if "holds in" in candidate.ruled_out:
+            shown = candidate.ruled_out.rpartition("holds in ")[2].split("%")[0]
+            assert float(shown) / 100 < 0.951
+
+
+def test_with_dropouts_the_rule_withstands_what_it_withstands_of_the_opened_clusters() -> None:
+    question = Question(clients=60, byzantine=2, dropout=0.1, rule="trimmed_mean", holds=0.5)
+    answer = plan(question)
+    for candidate in answer.candidates:
+        if candidate.opened:
+            assert candidate.counted <= candidate.clusters
+            assert candidate.withstands == max(0, (candidate.counted - 1) // 2)
+            assert not candidate.certain
+    best = answer.recommended
+    assert best is not None
+    assert best.counted < best.clusters
+    assert f"f = {min(2, best.withstands)}" in planner.toml(answer)
+    assert not any(line.startswith("f =") for line in planner.toml(plan(Question(clients=60, byzantine=2))))

@@ -18,6 +18,7 @@ from fl.errors import ConfigError, RecordError
 from fl.reporting import records
 from fl.reporting.records import Folder, recorded
 from fl.training.loop import run
+from secagg.evidence import verify
 from tests.fl.runs import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -173,10 +174,10 @@ def test_a_wrong_checkpoint_is_refused(tmp_path: Path, change: dict, words: str)
 
 
 def test_a_run_is_not_overwritten_and_a_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Folder.create(tmp_path / "run", tiny())
-    with pytest.raises(RecordError, match="holds a run already"):
-        Folder.create(tmp_path / "run", tiny())
     monkeypatch.setattr(records, "PATIENCE", 0.1)
+    folder = Folder.create(tmp_path / "run", tiny())
+    with pytest.raises(RecordError, match="another process"):
+        Folder.create(tmp_path / "run", tiny())
     with pytest.raises(RecordError, match="another process"):
         Folder.resume(tmp_path / "run")
     folder.close()
@@ -195,7 +196,7 @@ def test_a_write_that_fails_leaves_the_old_file_unchanged(tmp_path: Path, monkey
         raise OSError("disk on fire")
 
     monkeypatch.setattr(os, "fsync", broken)
-    with pytest.raises(OSError, match="fire"):
+    with pytest.raises(RecordError, match="fire"):
         records.write(place, b"new")
     assert place.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [place]
@@ -217,3 +218,20 @@ def test_a_run_records_its_configuration_versions_and_attackers(tmp_path: Path) 
     assert found.info["parameters"] == 650
     assert found.summary["rounds"] == 2
     assert found.summary["accuracy"] == found.rounds[-1]["accuracy"]
+
+
+def test_a_secure_run_leaves_evidence_that_holds(tmp_path: Path) -> None:
+    trained_in(tmp_path / "run", secure=True, rounds=3, dropout={"rate": 0.2})
+    report = verify((tmp_path / "run" / "evidence-1").read_bytes())
+    assert report.holds, report.problems
+    assert (report.first_round, report.last_round, report.members) == (0, 2, 12)
+    resumed(tmp_path / "run", "rounds=5")
+    later = verify((tmp_path / "run" / "evidence-4").read_bytes())
+    assert later.holds, later.problems
+    assert (later.first_round, later.last_round) == (3, 4)
+    assert later.fingerprint == report.fingerprint
+
+
+def test_a_run_without_secure_aggregation_leaves_none(tmp_path: Path) -> None:
+    trained_in(tmp_path / "run")
+    assert not list((tmp_path / "run").glob("evidence*"))

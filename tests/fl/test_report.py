@@ -68,6 +68,7 @@ def test_the_page_shows_what_was_recorded(page: str, folders: list[Path]) -> Non
         assert f"{found.rounds[-1]['accuracy']:.1%}" in page
     assert "12 of 12 clients were exposed" in page
     assert "Caught cheating in the protocol" in page
+    assert "Left out because of earlier rounds" in page
     assert "gave a wrong share" in page
     assert "kept closed by the audit" in page
     assert "poisoned, filtered out" in page

@@ -13,9 +13,10 @@ from fl.config.checks import experiment
 from fl.config.read import from_tables
 from fl.config.schema import STAGES
 from fl.errors import ConfigError
-from fl.secure.layout import Layout, _disjoint
-from fl.secure.population import CellResult, Population, capped_weights
-from fl.training.randomness import stage_named
+from fl.secure.cohort import CellResult
+from fl.secure.layout import Layout, _disjoint, policy
+from fl.secure.population import Population, capped_weights
+from fl.training.randomness import context, stage_named
 from secagg import Policy, Stage, audit
 from secagg.crypto.fixedpoint import FixedPoint
 from secagg.protocol import GroupId
@@ -382,3 +383,25 @@ def test_the_verdict_on_disjoint_groups_is_that_of_the_audit(data: st.DataObject
             assert getattr(quick, name) == getattr(judged, name)
         assert quick.leverage == pytest.approx(judged.leverage)
         assert str(quick.anonymity) == str(judged.anonymity)
+
+
+def test_what_a_round_reveals_counts_the_weights() -> None:
+    sizes = [20] * 11 + [26]
+    (result,) = aggregated({"clusters": {"size": 4}}, vectors(12), sizes=sizes)
+    assert result.verdict.leverage[11] == pytest.approx(26**2 / (26**2 + 3 * 20**2))
+
+
+def test_the_context_binds_the_configuration_and_the_model() -> None:
+    one, other = experiment(clients=12), experiment(clients=12, seed=5)
+    assert len({context(e, model) for e in (one, other) for model in (bytes(32), bytes(31) + b"1")}) == 4
+
+
+def test_the_policy_has_the_limits_of_the_configuration() -> None:
+    privacy = {"min_survivors": 4, "anonymity": 3, "max_leverage": 0.4, "memory": "round"}
+    assert policy(experiment(clients=12, clusters={"size": 6}, privacy=privacy)) == Policy(**privacy)
+
+
+def test_atoms_of_survivors_are_not_sampled() -> None:
+    clusters = {"groups": "survivors", "schedule": "atoms", "atom": 3, "size": 6}
+    with pytest.raises(ConfigError, match="participation: fixed clusters and atoms of survivors"):
+        experiment(clients=24, participation=0.5, clusters=clusters)

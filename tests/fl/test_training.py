@@ -1,5 +1,6 @@
 """Whole trainings: every baseline, attack and failure, and the same model with and without cryptography."""
 
+import hashlib
 import io
 from typing import Any
 
@@ -17,6 +18,9 @@ from fl.errors import ConfigError
 from fl.reporting.progress import LineProgress
 from fl.reporting.records import Folder
 from fl.secure.layout import Layout
+from fl.training import aggregation
+from fl.training import round as rounds
+from fl.training.aggregation import Decision
 from fl.training.loop import Trained, run, stop_reason
 from fl.training.randomness import absences, attackers
 from tests.fl.runs import tiny
@@ -368,7 +372,8 @@ def test_train_takes_a_model_and_data_and_returns_a_model_and_a_record(tmp_path:
     assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
     assert len(trained.history) == 8
     assert trained.folder == tmp_path / "run"
-    longer = fl.train(net, clients, (points, labels), rounds=8, out=tmp_path / "run", resume=True)
+    again = {"out": tmp_path / "run", "resume": True, "local": {"lr": 0.2}}
+    longer = fl.train(net, clients, (points, labels), rounds=8, **again)
     assert longer.x.tobytes() == trained.x.tobytes()
 
 
@@ -415,3 +420,61 @@ def test_a_recorded_run_holds_the_model_by_parameter_names(tmp_path: Any) -> Non
     module.load_state_dict(load_file(tmp_path / "run" / "model.safetensors"))
     for mine, theirs in zip(module.parameters(), trained.model.parameters(), strict=True):
         assert torch.equal(mine, theirs)
+
+
+def test_a_grouping_that_gave_nothing_is_left_out_of_the_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"rounds": 1, "clusters": {"groupings": 2, "schedule": "random", "size": 4}, "privacy": REPORT}
+    combine, given = rounds.combine, []
+
+    def first_only(setting: Any, t: int, r: int, *rest: Any) -> Decision:
+        if r:
+            return Decision(None, (), (), "nothing was opened")
+        given.append(combine(setting, t, r, *rest))
+        return given[0]
+
+    start = run(tiny(**settings, server_lr=1e-30)).x
+    monkeypatch.setattr(rounds, "combine", first_only)
+    after = run(tiny(**settings)).x
+    np.testing.assert_allclose(after - start, given[0].update, atol=1e-7)
+
+
+def test_every_grouping_and_round_draws_its_own_validation_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw, drawn = aggregation._validation_batch, []
+
+    def remembering(*arguments: Any) -> Any:
+        drawn.append(tuple(draw(*arguments)))
+        return np.array(drawn[-1])
+
+    monkeypatch.setattr(aggregation, "_validation_batch", remembering)
+    rule = {"rule": "zeno++", "validation_batch": 8}
+    clusters = {"groupings": 2, "schedule": "random", "size": 4}
+    run(tiny(data={"validation": 0.2}, aggregation=rule, clusters=clusters, privacy=REPORT))
+    assert len(set(drawn)) == len(drawn) == 4
+
+
+def test_centred_clipping_begins_at_the_update_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    aggregate, centres, results = robust.aggregate, [], []
+
+    def remembering(*arguments: Any, **options: Any) -> Any:
+        centres.append(options["centre"])
+        results.append(aggregate(*arguments, **options))
+        return results[-1]
+
+    monkeypatch.setattr(robust, "aggregate", remembering)
+    run(tiny(aggregation={"rule": "centered_clipping"}))
+    assert not centres[0].any()
+    np.testing.assert_allclose(centres[1], results[0].vector, atol=1e-7)
+
+
+def test_the_context_of_a_round_is_that_of_its_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashes: list[bytes] = []
+
+    def remembering(_: Any, model_hash: bytes) -> bytes:
+        hashes.append(model_hash)
+        return model_hash
+
+    monkeypatch.setattr(rounds, "context", remembering)
+    start = run(tiny(rounds=1, server_lr=1e-30)).x
+    hashes.clear()
+    run(tiny())
+    assert hashes[0] == hashlib.sha256(start.tobytes()).digest() != hashes[1]

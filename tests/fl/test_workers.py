@@ -16,8 +16,10 @@ import torch
 from fl.data import Examples, Federated, federate, flip_labels, from_clients, load
 from fl.errors import TrainingError, WorkerError
 from fl.training.learner import Learner, LocalTraining, Task
+from fl.training.loop import run
 from fl.training.workers import Pool, open_trainer
 from secagg.simulation import cores
+from tests.fl.runs import tiny
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="workers share open files")
 
@@ -278,7 +280,7 @@ def test_ctrl_c_reaches_only_the_parent_and_it_can_continue(parent: subprocess.P
 
 def test_a_model_without_an_import_path_needs_no_workers(task: Task):
     local = Task(lambda shape, classes: torch.nn.Linear(4, classes), special(0, 0), LOCAL, 0)
-    with pytest.raises(ValueError, match="workers import the model by name"):
+    with pytest.raises(ValueError, match="workers import the model, the loss and the metrics by name"):
         Pool(local, 2)
     with open_trainer(local) as trainer:
         assert isinstance(trainer, Learner)
@@ -307,3 +309,9 @@ def test_other_devices_train_clients_together(task: Task):
     """The device `meta` stands for a GPU here, because nothing is computed."""
     with pytest.raises(ValueError, match="workers are for the CPU"):
         open_trainer(task, device="meta", workers=2)
+
+
+def test_peak_memory_counts_the_workers() -> None:
+    alone, several = (run(tiny(rounds=1, machine={"workers": count})) for count in (0, 2))
+    peaks = [trained.summary["peak_memory_mb"] for trained in (alone, several)]
+    assert peaks[1] > peaks[0] + 100  # each worker imports torch

@@ -6,10 +6,11 @@ from typing import Any
 
 from fl.config.checks import experiment
 from fl.config.schema import Experiment
-from fl.flower.agreement import Agreement
-from fl.flower.federation import agree_here, simulated_seed
+from fl.flower.federation import agree_here
 from fl.flower.network import Network
 from fl.flower.server import Deadlines, serve
+from fl.flower.task import model_length
+from fl.flower.training import Training
 from fl.reporting.records import read_tensors
 from fl.training.loop import prepare, run
 from tests.flower.grid import RUN_ID, InProcessGrid
@@ -36,18 +37,18 @@ def small(**more: Any) -> Experiment:
     return experiment(tables)
 
 
-def agreed(e: Experiment, place: Path) -> tuple[Agreement, list[Path]]:
+def agreed(e: Experiment, place: Path, *, simulate: bool = True) -> tuple[Training, list[Path]]:
     sizes = [int(size) for size in prepare(e).sizes]
-    return agree_here(e, sizes, place, simulated_seed(e, sizes))
+    return agree_here(e, sizes, place, length=model_length(e), simulate=simulate)
 
 
-def network_of(grid: InProcessGrid, agreement: Agreement) -> Network:
-    return Network(grid, agreement, RUN_ID)  # type: ignore[arg-type]
+def network_of(grid: InProcessGrid, training: Training) -> Network:
+    return Network(grid, training, RUN_ID)  # type: ignore[arg-type]
 
 
-def trained(grid: InProcessGrid, agreement: Agreement, out: Path, deadlines: Deadlines = FAST) -> Network:
+def trained(grid: InProcessGrid, training: Training, out: Path, deadlines: Deadlines = FAST) -> Network:
     """Run the whole training over the grid and record it in `out`."""
-    network = network_of(grid, agreement)
+    network = network_of(grid, training)
     serve(network, deadlines, out)
     return network
 

@@ -16,7 +16,9 @@ from fl.flower import envelope
 from fl.flower.client import ANSWERED
 from fl.flower.envelope import Envelope
 from fl.flower.node import Node
-from fl.flower.server import Deadlines
+from fl.flower.server import Deadlines, Engine
+from fl.reporting.progress import Progress
+from secagg import Stage
 from tests.flower.grid import InProcessGrid, broken
 from tests.flower.runs import FAST, NODES, actions, agreed, assert_same_model, network_of, small, trained
 
@@ -26,9 +28,9 @@ def rounds_in(folder: Path) -> list[dict[str, Any]]:
 
 
 def train_over_flower(e: Experiment, tmp_path: Path, **hooks: Any) -> tuple[InProcessGrid, Path]:
-    agreement, folders = agreed(e, tmp_path / "nodes")
+    training, folders = agreed(e, tmp_path / "nodes")
     grid = InProcessGrid(folders, **hooks)
-    trained(grid, agreement, tmp_path / "run")
+    trained(grid, training, tmp_path / "run")
     return grid, tmp_path / "run"
 
 
@@ -89,19 +91,44 @@ def test_flower_gives_the_model_of_a_simulation_with_cells_and_samples(tmp_path:
 
 @pytest.mark.parametrize("deed", ["garbage", "wrong-shares", "broken-boxes", "silence"])
 def test_a_misbehaving_node_is_named_and_does_not_stop_the_others(tmp_path: Path, deed: str) -> None:
-    e = small(byzantine=1, attack={"protocol": deed})
+    e = small(byzantine=1, attack={"protocol": deed}, rounds=1)
     _, out = train_over_flower(e, tmp_path)
     assert_same_model(out, e)
-    (record, _) = rounds_in(out)
+    (record,) = rounds_in(out)
     named = {str(entry["client"]) for entry in record["dropouts"]} | set(record["blamed"])
     assert len(named) == 1
+
+
+def test_a_node_that_cheated_is_left_out_and_the_record_says_so(tmp_path: Path) -> None:
+    e = small(byzantine=1, attack={"protocol": "wrong-shares"}, rounds=3)
+    grid, out = train_over_flower(e, tmp_path)
+    first, *later = rounds_in(out)
+    ((cheater, why),) = first["blamed"].items()
+    assert not first["dropouts"]
+    for record in later:
+        assert record["dropouts"] == [{"client": int(cheater), "stage": "keys", "why": f"it was caught: {why}"}]
+        assert not record["blamed"]
+    assert actions(grid, int(cheater)).count("deal") == 1
+    assert_same_model(out, e)
+
+
+def test_suspects_sit_out_a_while_and_the_record_of_the_rounds_says_who_they_are(tmp_path: Path) -> None:
+    training, _ = agreed(small(), tmp_path / "nodes")
+    engine = Engine(network_of(InProcessGrid([]), training), FAST, tmp_path / "secure", Progress())
+    training.cohort.suspects.remember({"round": 1, "blamed": {"6": "gave a wrong share"}, "disputes": [[1, 4]]})
+    left = engine._left_out(1, range(NODES))
+    assert {client: out.stage for client, out in left.items()} == dict.fromkeys((1, 4, 6), Stage.KEYS)
+    assert "gave a wrong share" in left[6].reason
+    assert "up to round 2" in left[1].reason
+    assert set(engine._left_out(2, range(NODES))) == {6}
+    assert set(engine._left_out(1, range(3))) == {1}
 
 
 def test_a_killed_node_is_a_dropout_and_takes_part_in_the_next_round(tmp_path: Path) -> None:
     for stage in ("deal", "mask", "sign", "unmask"):
         place = tmp_path / stage
         e = small(rounds=2)
-        agreement, folders = agreed(e, place / "nodes")
+        training, folders = agreed(e, place / "nodes")
         grid = InProcessGrid(folders)
         killed: list[int] = []
 
@@ -121,7 +148,7 @@ def test_a_killed_node_is_a_dropout_and_takes_part_in_the_next_round(tmp_path: P
             return message
 
         grid.before = before
-        trained(grid, agreement, place / "run")
+        trained(grid, training, place / "run")
         first, second = rounds_in(place / "run")
         assert sorted(killed) == [2, 5]
         assert {entry["client"] for entry in first["dropouts"]} == {2, 5}, stage
@@ -209,7 +236,7 @@ def test_a_round_that_cannot_finish_is_skipped_and_training_continues(tmp_path: 
 
 def test_a_restarted_server_continues_from_its_checkpoint(tmp_path: Path) -> None:
     e = small(rounds=3)
-    agreement, folders = agreed(e, tmp_path / "nodes")
+    training, folders = agreed(e, tmp_path / "nodes")
 
     class PowerCutError(Exception):
         pass
@@ -220,15 +247,15 @@ def test_a_restarted_server_continues_from_its_checkpoint(tmp_path: Path) -> Non
         return message
 
     with pytest.raises(PowerCutError):
-        trained(InProcessGrid(folders, before=before), agreement, tmp_path / "run")
+        trained(InProcessGrid(folders, before=before), training, tmp_path / "run")
     assert len(rounds_in(tmp_path / "run")) == 1
-    trained(InProcessGrid(folders), agreement, tmp_path / "run")  # the nodes have lost their state as well
+    trained(InProcessGrid(folders), training, tmp_path / "run")  # the nodes have lost their state as well
     assert_same_model(tmp_path / "run", e)
 
 
 def test_a_restarted_server_resumes_a_run_that_reached_signatures(tmp_path: Path) -> None:
     e = small(rounds=2)
-    agreement, folders = agreed(e, tmp_path / "nodes")
+    training, folders = agreed(e, tmp_path / "nodes")
     grid = InProcessGrid(folders)
 
     class PowerCutError(Exception):
@@ -241,18 +268,18 @@ def test_a_restarted_server_resumes_a_run_that_reached_signatures(tmp_path: Path
 
     grid.before = before
     with pytest.raises(PowerCutError):
-        trained(grid, agreement, tmp_path / "run")
+        trained(grid, training, tmp_path / "run")
     grid.before = lambda client, action, message: message
-    trained(grid, agreement, tmp_path / "run")  # the nodes have kept their state
+    trained(grid, training, tmp_path / "run")  # the nodes have kept their state
     assert_same_model(tmp_path / "run", e)
     assert [actions(grid, client).count("mask") for client in range(NODES)] == [2] * NODES
 
     # If the nodes have lost it as well, the round is skipped: no node opens it a second time.
     other = tmp_path / "other"
-    agreement, folders = agreed(e, other / "nodes")
+    training, folders = agreed(e, other / "nodes")
     with pytest.raises(PowerCutError):
-        trained(InProcessGrid(folders, before=before), agreement, other / "run")
-    trained(InProcessGrid(folders), agreement, other / "run")
+        trained(InProcessGrid(folders, before=before), training, other / "run")
+    trained(InProcessGrid(folders), training, other / "run")
     first, second = rounds_in(other / "run")
     assert "resumed" in first["skipped"]
     assert not second["skipped"]
@@ -260,21 +287,21 @@ def test_a_restarted_server_resumes_a_run_that_reached_signatures(tmp_path: Path
 
 def test_an_unknown_node_is_rejected_and_a_missing_one_is_a_dropout(tmp_path: Path) -> None:
     e = small(rounds=1)
-    agreement, folders = agreed(e, tmp_path / "nodes")
-    others, strangers = agreed(e, tmp_path / "others")
+    training, folders = agreed(e, tmp_path / "nodes", simulate=False)
+    others, strangers = agreed(e, tmp_path / "others", simulate=False)
     grid = InProcessGrid([*folders[:7], strangers[7]])
-    network = trained(grid, agreement, tmp_path / "run")
+    network = trained(grid, training, tmp_path / "run")
     assert list(network.nodes) == list(range(7))
     assert list(network.strangers) == [grid.node_of(7)]
     (record,) = rounds_in(tmp_path / "run")
     assert [entry["client"] for entry in record["dropouts"]] == [7]
     assert not record["skipped"]
-    assert others.training_id != agreement.training_id
+    assert others.fingerprint != training.fingerprint
 
 
 def test_a_copied_advert_does_not_move_a_client_to_another_node(tmp_path: Path) -> None:
     e = small(rounds=1)
-    agreement, folders = agreed(e, tmp_path / "nodes")
+    training, folders = agreed(e, tmp_path / "nodes")
     grid = InProcessGrid(folders)
     stolen: list[Message] = []
 
@@ -287,7 +314,7 @@ def test_a_copied_advert_does_not_move_a_client_to_another_node(tmp_path: Path) 
         return reply
 
     grid.after = after
-    network = network_of(grid, agreement)
+    network = network_of(grid, training)
     network.assemble(0, [(range(NODES), NODES)], seconds=1.0, patience=1.0)
     assert network.nodes[0] == grid.node_of(0)
     assert 7 not in network.nodes
@@ -378,7 +405,7 @@ def test_an_impossible_duration_makes_a_dropout(tmp_path: Path, seconds: float) 
 
 def test_an_answer_that_flower_cannot_decode_affects_only_its_sender(tmp_path: Path) -> None:
     e = small(rounds=1)
-    agreement, folders = agreed(e, tmp_path / "nodes")
+    training, folders = agreed(e, tmp_path / "nodes")
     poisoned: set[str] = set()
 
     class Poisoned(InProcessGrid):
@@ -392,14 +419,14 @@ def test_an_answer_that_flower_cannot_decode_affects_only_its_sender(tmp_path: P
             poisoned.add(reply.metadata.reply_to_message_id)
         return reply
 
-    trained(Poisoned(folders, after=after), agreement, tmp_path / "run")
+    trained(Poisoned(folders, after=after), training, tmp_path / "run")
     (record,) = rounds_in(tmp_path / "run")
     assert [(entry["client"], entry["why"]) for entry in record["dropouts"]] == [(5, "Flower cannot decode its answer")]
 
 
 def test_a_message_that_could_not_be_sent_makes_a_dropout(tmp_path: Path) -> None:
     e = small(rounds=1)
-    agreement, folders = agreed(e, tmp_path / "nodes")
+    training, folders = agreed(e, tmp_path / "nodes")
 
     class Full(InProcessGrid):
         def push_messages(self, messages: Any) -> list[str]:
@@ -408,7 +435,7 @@ def test_a_message_that_could_not_be_sent_makes_a_dropout(tmp_path: Path) -> Non
                 return [""]  # as Flower returns in this case
             return super().push_messages([message])
 
-    trained(Full(folders), agreement, tmp_path / "run")
+    trained(Full(folders), training, tmp_path / "run")
     assert [entry["client"] for entry in rounds_in(tmp_path / "run")[0]["dropouts"]] == [1]
 
 
@@ -444,7 +471,7 @@ def test_the_reason_of_a_late_dropout_is_recorded(tmp_path: Path) -> None:
 
 def test_a_node_whose_agreement_came_late_joins_in_the_next_round(tmp_path: Path) -> None:
     e = small(rounds=2)
-    agreement, folders = agreed(e, tmp_path / "nodes")
+    training, folders = agreed(e, tmp_path / "nodes")
     content = (folders[3] / "training.toml").read_bytes()
     (folders[3] / "training.toml").unlink()
 
@@ -453,7 +480,7 @@ def test_a_node_whose_agreement_came_late_joins_in_the_next_round(tmp_path: Path
             (folders[3] / "training.toml").write_bytes(content)
         return message
 
-    trained(InProcessGrid(folders, before=before), agreement, tmp_path / "run")
+    trained(InProcessGrid(folders, before=before), training, tmp_path / "run")
     first, second = rounds_in(tmp_path / "run")
     assert [entry["client"] for entry in first["dropouts"]] == [3]
     assert second["dropouts"] == []
@@ -461,8 +488,8 @@ def test_a_node_whose_agreement_came_late_joins_in_the_next_round(tmp_path: Path
 
 def test_the_record_of_another_training_is_not_continued(tmp_path: Path) -> None:
     e = small(rounds=1)
-    agreement, folders = agreed(e, tmp_path / "nodes")
-    trained(InProcessGrid(folders), agreement, tmp_path / "run")
-    other, others = agreed(e, tmp_path / "others")  # the same experiment, other members
+    training, folders = agreed(e, tmp_path / "nodes", simulate=False)
+    trained(InProcessGrid(folders), training, tmp_path / "run")
+    other, others = agreed(e, tmp_path / "others", simulate=False)  # the same experiment, other members
     with pytest.raises(ConfigError, match="another training"):
         trained(InProcessGrid(others), other, tmp_path / "run")

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
 
+from fl.errors import ConfigError
 from fl.flower import envelope
-from fl.flower.agreement import Agreement
 from fl.flower.envelope import Envelope
+from fl.flower.training import Training
+from fl.secure.layout import segments_of
 from fl.training.randomness import context
 from secagg.agreement.plan import Plan
 from secagg.exposure.schedules import Schedule
@@ -24,15 +26,14 @@ from tests.flower.runs import NODES, agreed, small
 LENGTH = 650  # of the linear model on digits
 MODEL = np.zeros(LENGTH, dtype="<f4").tobytes()
 MODEL_HASH = hashlib.sha256(MODEL).digest()
-SIZE = LENGTH.to_bytes(8, "little")
 
 
 class Liar:
     """A server that a test drives message by message."""
 
     def __init__(self, tmp_path: Path) -> None:
-        self.agreement: Agreement
-        self.agreement, self.folders = agreed(small(rounds=2), tmp_path)
+        self.training: Training
+        self.training, self.folders = agreed(small(rounds=2), tmp_path)
         self.grid = InProcessGrid(self.folders)
 
     def ask(self, client: int, action: str, parts: dict[str, bytes], round: int = 0) -> Envelope:
@@ -43,17 +44,15 @@ class Liar:
         return envelope.unpack(reply.content)
 
     def plan(self, **changes: Any) -> Plan:
-        bound = context(self.agreement.experiment, MODEL_HASH)
-        plan = self.agreement.plan_of(0, 0, LENGTH, bound)
-        assert plan is not None
-        return replace(plan, **changes)
+        bound = context(self.training.experiment, MODEL_HASH)
+        return replace(self.training.agreement.plan(0, 0, bound), **changes)
 
     def dealt(self, plan: Plan) -> tuple[Server, dict[int, Envelope]]:
         server = Server(plan)
         for client in range(NODES):
             server.receive(client, self.ask(client, "hello", {}).parts["advert"])
         outbox = server.advance()
-        parts = {c: {"message": encode(outbox[c]), "model-hash": MODEL_HASH, "length": SIZE} for c in outbox}
+        parts = {c: {"message": encode(outbox[c]), "model-hash": MODEL_HASH} for c in outbox}
         return server, {client: self.ask(client, "deal", part) for client, part in parts.items()}
 
     def masked(self) -> Server:
@@ -83,7 +82,7 @@ def liar(tmp_path: Path) -> Liar:
         ({"schedule": Schedule(name="random", size=4, groupings=2)}, "schedule"),
         ({"training_seed": b"s" * 32}, "seed"),
         ({"training_id": b"t" * 32}, "agreement"),
-        ({"clip": 1.0}, "vector"),
+        ({"segments": segments_of(LENGTH, 1.0, 4)}, "vector"),
         ({"weights": (1, 2, 3, 4, 5, 6, 7, 8)}, "weights"),
         ({"round": 1}, "round"),
         ({"context": b"another model"}, "context"),
@@ -99,7 +98,7 @@ def test_a_plan_that_was_not_agreed_is_refused(liar: Liar, change: dict[str, Any
     key_list = server.advance()[0]
     other = liar.plan(**change)
     forged = replace(key_list, plan=other.hash, parts=tuple(other.parts.values()))  # type: ignore[call-arg]
-    answer = liar.ask(0, "deal", {"message": encode(forged), "model-hash": MODEL_HASH, "length": SIZE})
+    answer = liar.ask(0, "deal", {"message": encode(forged), "model-hash": MODEL_HASH})
     assert "plan refused" in answer.refused
     assert word in answer.refused
     assert not answer.parts
@@ -115,21 +114,19 @@ def test_a_client_refuses_another_model_than_the_others_got(liar: Liar) -> None:
     assert not answer.parts
 
 
-def test_a_model_of_another_length_is_refused_before_training(tmp_path: Path) -> None:
-    liar = Liar(tmp_path)
+def test_a_model_of_another_length_is_refused_before_training(liar: Liar) -> None:
+    """The nodes bind the hash of whatever model the server names; the agreement says how long it is."""
     model = np.zeros(12, dtype="<f4").tobytes()
     model_hash = hashlib.sha256(model).digest()
-    plan = liar.agreement.plan_of(0, 0, 12, context(liar.agreement.experiment, model_hash))
-    assert plan is not None
-    server = Server(plan)
+    server = Server(liar.plan(context=context(liar.training.experiment, model_hash)))
     for client in range(NODES):
         server.receive(client, liar.ask(client, "hello", {}).parts["advert"])
     outbox = server.advance()
     for client in outbox:
-        parts = {"message": encode(outbox[client]), "model-hash": model_hash, "length": (12).to_bytes(8, "little")}
+        parts = {"message": encode(outbox[client]), "model-hash": model_hash}
         server.receive(client, liar.ask(client, "deal", parts).parts["message"])
     answer = liar.ask(0, "mask", {"message": encode(server.advance()[0]), "model": model})
-    assert "parameters" in answer.refused
+    assert "the agreement 650 parameters" in answer.refused
     assert not answer.parts
 
 
@@ -178,7 +175,7 @@ def test_the_saved_state_of_another_node_is_refused(liar: Liar) -> None:
     liar.ask(1, "hello", {})
     mine, other = (liar.grid.contexts[liar.grid.node_of(client)].state for client in (0, 1))
     mine["share"] = other["share"]
-    answer = liar.ask(0, "deal", {"message": b"", "model-hash": MODEL_HASH, "length": SIZE})
+    answer = liar.ask(0, "deal", {"message": b"", "model-hash": MODEL_HASH})
     assert answer.refused
     assert not answer.parts
 
@@ -205,14 +202,15 @@ def test_garbage_is_refused_without_a_traceback(liar: Liar, action: str) -> None
         assert "Traceback" not in answer.refused
 
 
-def test_simulated_faults_need_the_consent_of_the_operator(tmp_path: Path) -> None:
-    agreement, folders = agreed(small(byzantine=1, attack={"protocol": "garbage"}), tmp_path)
+@pytest.mark.parametrize("faults", [{"byzantine": 1, "attack": {"protocol": "garbage"}}, {"dropout": {"rate": 0.1}}])
+def test_simulated_faults_need_the_consent_of_the_operator(tmp_path: Path, faults: dict[str, Any]) -> None:
+    training, folders = agreed(small(**faults), tmp_path, simulate=False)
     grid = InProcessGrid(folders, simulate=False)
     message = Message(envelope.pack(Envelope(0)), grid.node_of(0), "query.hello")
     (number,) = grid.push_messages([message])
     (reply,) = grid.pull_messages([number])
     assert "not set up" in envelope.unpack(reply.content).refused
-    assert agreement.experiment.byzantine == 1
+    assert not training.simulated
 
 
 def test_the_state_between_messages_is_encrypted(liar: Liar) -> None:
@@ -222,7 +220,7 @@ def test_the_state_between_messages_is_encrypted(liar: Liar) -> None:
         state = liar.grid.contexts[liar.grid.node_of(client)].state["share"]
         kept = b"".join(value for value in state.values() if isinstance(value, bytes))
         assert b"secagg client" not in kept
-        assert liar.agreement.members[client].identity not in kept
+        assert liar.training.agreement.terms.identities[client] not in kept
         key = bytes.fromhex((liar.folders[client] / "identity.key").read_text())
         assert key not in kept
 
@@ -232,7 +230,7 @@ def test_only_the_agreed_rounds_exist(liar: Liar, round: int) -> None:
     """If a server could name any round, it would search for one whose clusters suit it."""
     answer = liar.ask(0, "hello", {}, round)
     assert "advert" not in answer.parts
-    assert liar.agreement.plan_of(0, round) is None
+    assert liar.training.plan_of(0, round) is None
     for action in ("deal", "mask", "sign", "unmask"):
         refused = liar.ask(0, action, {"message": b"x", "model-hash": MODEL_HASH, "model": MODEL}, round)
         assert refused.refused
@@ -240,8 +238,19 @@ def test_only_the_agreed_rounds_exist(liar: Liar, round: int) -> None:
 
 
 def test_the_number_of_rounds_is_part_of_the_agreement(liar: Liar) -> None:
-    longer = replace(liar.agreement, experiment=liar.agreement.experiment.replace(rounds=3))
-    assert longer.training_id != liar.agreement.training_id
+    with pytest.raises(ConfigError, match="last_round"):
+        replace(liar.training, experiment=liar.training.experiment.replace(rounds=3))
+
+
+def test_keys_that_everybody_knows_need_the_consent_of_the_operator(tmp_path: Path) -> None:
+    training, folders = agreed(small(), tmp_path)
+    assert training.simulated
+    for simulate in (False, True):
+        grid = InProcessGrid(folders, simulate=simulate)
+        message = Message(envelope.pack(Envelope(0)), grid.node_of(0), "query.hello")
+        (number,) = grid.push_messages([message])
+        (reply,) = grid.pull_messages([number])
+        assert ("not set up" in envelope.unpack(reply.content).refused) is not simulate
 
 
 def test_a_refusal_ends_the_round_for_the_server(liar: Liar) -> None:

@@ -21,7 +21,8 @@ import pytest
 from fl.config.checks import experiment
 from fl.config.read import to_toml
 from fl.config.schema import Experiment, to_tables
-from fl.flower.federation import Federation, agree_here, run_here, server_lines, simulated_seed, write_app
+from fl.flower.federation import Federation, agree_here, run_here, server_lines, write_app
+from fl.flower.task import model_length
 from fl.training.loop import prepare, run
 from tests.flower.certificates import make_certificates
 from tests.flower.runs import assert_same_model, small
@@ -69,7 +70,7 @@ class Running:
 def federation_of(e: Experiment, tmp_path: Path, certificates: Path | None = None) -> Iterator[Running]:
     place = tmp_path / "nodes"
     sizes = [int(size) for size in prepare(e).sizes]
-    _, folders = agree_here(e, sizes, place, simulated_seed(e, sizes))
+    _, folders = agree_here(e, sizes, place, length=model_length(e), simulate=True)
     write_app(place / "app")
     with Federation(place, certificates=certificates) as federation:
         federation.start_link(*(["--enable-supernode-auth"] if certificates else []))

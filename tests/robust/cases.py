@@ -43,12 +43,14 @@ NEEDS: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "smea": _f,
     "centered_clipping": _nothing,
     "norm_bounded_mean": _nothing,
+    "dnc": lambda n, f: {"f": f, "rng": np.random.default_rng(0)},
     "zeno": lambda n, f: {"loss": _to_three},
     "zeno++": lambda n, f: {"gradient": None},  # the width is not known here: see `parameters`
+    "fltrust": lambda n, f: {"server": None},
 }
 
 # Rules that depend on more than the set of rows, so that they do not follow its shifts, scale or order.
-BY_VALIDATION = {"zeno", "zeno++"}
+BY_VALIDATION = {"zeno", "zeno++", "fltrust"}
 BY_ORDER = {"monna"}
 BY_NORM = {"norm_bounded_mean"}  # the origin matters
 COORDINATE_WISE = {"median", "trimmed_mean", "meamed"}
@@ -59,6 +61,8 @@ def parameters(rule: str, n: int, f: int, width: int) -> dict[str, Any]:
     """Parameters for n rows of which f may be bad."""
     if rule == "zeno++":
         return {"gradient": np.full(width, -1.0, dtype=np.float32)}
+    if rule == "fltrust":
+        return {"server": np.full(width, 0.5, dtype=np.float32)}
     return NEEDS[rule](n, f)
 
 

@@ -108,16 +108,17 @@ def caf(x: Array, f: int) -> Array:
     n = len(x)
     counts = np.ones(n)
     best, result = math.inf, mean(x)
-    while counts.sum() > n - 2 * f:
+    almost = 1 - 1e-9  # what is closer than this is equal
+    while counts.sum() * almost > n - 2 * f:
         weights = counts / counts.sum()
         values, vectors = np.linalg.eigh(covariance(x, weights))
-        if values[-1] < best:
+        if values[-1] < best * almost:
             best, result = values[-1], weights @ x
-        projections = ((x - weights @ x) @ vectors[:, -1]) ** 2
+        projections = (((x - weights @ x) @ vectors[:, values >= values[-1] * almost]) ** 2).sum(axis=1)
         largest = projections[counts > 0].max()
         if largest <= 0:
             break
-        counts = np.where(counts > 0, counts * (1 - projections / largest), 0)
+        counts = np.where(projections < largest * almost, counts * (1 - projections / largest), 0)
     return result
 
 
@@ -155,9 +156,35 @@ def zeno(x: Array, loss: Callable[[Any], float], rho: float = 1e-4, epsilon: flo
     return mean(np.array(kept)) if kept else np.zeros_like(x[0])
 
 
-def zeno_plus_plus(x: Array, gradient: Array, eta: float = 1.0, rho: float = 1e-4, epsilon: float = 0.0) -> Array:
+def zeno_plus_plus(
+    x: Array, gradient: Array, eta: float = 1.0, rho: float = 1e-4, epsilon: float = 0.0, longest: float = math.inf
+) -> Array:
     kept = [g for g in x if -eta * (gradient @ g) - rho * (g @ g) >= -eta * epsilon]
+    limit = longest * eta * np.linalg.norm(gradient)
+    kept = [g * min(1.0, limit / max(np.linalg.norm(g), 1e-300)) for g in kept]
     return mean(np.array(kept)) if kept else np.zeros_like(x[0])
+
+
+def fltrust(x: Array, server: Array) -> Array:
+    length = np.linalg.norm(server)
+    total, weight = np.zeros_like(x[0]), 0.0
+    for row in x:
+        own = np.linalg.norm(row)
+        trust = max(0.0, float(row @ server) / (own * length)) if own else 0.0
+        if trust:
+            total, weight = total + trust * row * (length / own), weight + trust
+    return total / weight if weight else total
+
+
+def dnc(x: Array, f: int, rng: object = None) -> Array:
+    """On all coordinates every round marks the same rows."""
+    left, almost = list(range(len(x))), 1 - 1e-9
+    for _ in range(f):
+        rows = x[left]
+        values, vectors = np.linalg.eigh(covariance(rows, np.full(len(rows), 1 / len(rows))))
+        far = (((rows - mean(rows)) @ vectors[:, values >= values[-1] * almost]) ** 2).sum(axis=1)
+        del left[next(i for i, score in enumerate(far) if score >= far.max() * almost)]
+    return mean(x[left])
 
 
 def clipping(x: Array, radius: float) -> Array:
@@ -190,6 +217,6 @@ def paper_signal_lost(n_clients: int, bad: int, cluster_size: int, rounds: int =
 
 _FUNCTIONS: list[Callable[..., Array]] = [
     mean, median, trimmed_mean, meamed, geometric_median, krum, multi_krum, bulyan, mda, monna, caf, smea,
-    centered_clipping, norm_bounded_mean, zeno,
+    centered_clipping, norm_bounded_mean, dnc, zeno, fltrust,
 ]  # fmt: skip
 RULES = {function.__name__: function for function in _FUNCTIONS} | {"zeno++": zeno_plus_plus}

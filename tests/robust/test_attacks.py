@@ -2,15 +2,17 @@
 
 import inspect
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import robust
 from robust.attacks import largest_hidden_z
-from tests.robust.cases import BUILT_IN, BY_VALIDATION, Matrix, normal
+from tests.robust.cases import BUILT_IN, BY_VALIDATION, Matrix, normal, parameters
 
 few = settings(max_examples=25, deadline=None)
 every_attack = pytest.mark.parametrize("name", sorted(robust.ATTACKS))
@@ -131,6 +133,16 @@ def test_min_max_is_as_far_as_the_furthest_honest_rows_and_no_further(honest: Ma
     assert furthest == pytest.approx(limit, rel=1e-4)
 
 
+@pytest.mark.parametrize("name", ["min_max", "min_sum"])
+def test_the_sign_of_a_mean_that_is_zero_but_for_rounding_pushes_nowhere(name: str) -> None:
+    honest = np.array([[0.1, 1, 1], [0.2, 1, 1], [-0.3, 2, -2]], dtype=np.float32)
+    pushed = [robust.ATTACKS[name](np.roll(honest, turn, axis=0), 1, direction="sign")[0] for turn in range(3)]
+    for row in pushed:
+        assert np.abs(row[[0, 2]]).max() < 1e-7
+        assert row[1] < honest[:, 1].mean()
+        assert np.allclose(row, pushed[0])
+
+
 @few
 @given(honest=normal(), direction=st.sampled_from(["std", "unit", "sign"]))
 def test_min_sum_is_as_far_in_all_as_the_worst_honest_row_and_no_further(honest: Matrix, direction: str) -> None:
@@ -186,14 +198,13 @@ def test_optimised_attacks_do_at_least_as_much_damage_as_any_strength_of_a_grid(
 ) -> None:
     """Attackers who know only themselves try the rule on the real number of rows: their own, repeated."""
     honest, own = rows(count), rows(byzantine, 1)
-    options = {"f": byzantine} if "f" in robust.AGGREGATORS[rule].parameters else {}
     stand_ins = honest if knows == "honest" else own[np.arange(count) % byzantine]
     centre = (honest if knows == "honest" else own).mean(axis=0)
     seen = set()
 
     def against(x: Matrix) -> np.ndarray:
         seen.add(x.shape)
-        return robust.AGGREGATORS[rule](x, **options)
+        return robust.AGGREGATORS[rule](x, **parameters(rule, len(x), byzantine, x.shape[1]))
 
     def attack(others: Matrix = honest, **strength: object) -> Matrix:
         return robust.ATTACKS[name](others, byzantine, own=own, knows=knows, **strength)
@@ -248,3 +259,12 @@ def test_label_flip_refuses_invalid_labels() -> None:
             robust.label_flip(labels, 10)
     with pytest.raises(ValueError, match="integers"):
         robust.label_flip([0.5], 10)
+
+
+@pytest.mark.parametrize(
+    "sent", [np.zeros(3), np.zeros((1, 3)), np.zeros((2, 2)), np.array(["a"]), np.zeros((2, 3), dtype=complex)]
+)
+def test_an_attack_that_returns_the_wrong_shape_is_refused(sent: NDArray[Any]) -> None:
+    made = robust.Attack(lambda given: sent)
+    with pytest.raises(TypeError, match="2 x 3"):
+        made(np.ones((4, 3)), 2)

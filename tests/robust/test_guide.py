@@ -83,7 +83,7 @@ def test_a_rule_entered_in_the_three_tables_is_covered_and_breaks_nothing(
     monkeypatch.setitem(cases.NEEDS, "guided", cases._f)
     monkeypatch.setitem(references.RULES, "guided", guided)
     page = (DOCS / "robust.md").read_text()
-    last = next(line for line in page.splitlines() if line.startswith("| `zeno++`"))
+    last = next(line for line in page.splitlines() if line.startswith("| `fltrust`"))
     (tmp_path / "robust.md").write_text(page.replace(last, f"{last}\n{GUIDED}"))
     monkeypatch.setattr(sys.modules[__name__], "DOCS", tmp_path)
 

@@ -168,3 +168,64 @@ def test_vector_parameters_must_fit_and_be_finite(rule: str, name: str) -> None:
         robust.AGGREGATORS[rule](x, **{name: np.zeros(4)})
     with pytest.raises(ValueError, match=f"{name} contains NaN"):
         robust.AGGREGATORS[rule](x, **{name: np.array([0, np.nan, 0])})
+
+
+def test_tensors_of_torch_in_any_form_are_read() -> None:
+    torch = pytest.importorskip("torch")
+    plain = [[1.0, 2.0], [3.0, 4.0], [900.0, 0.0]]
+    for tensor in (
+        torch.tensor(plain, dtype=torch.bfloat16),
+        torch.tensor(plain, requires_grad=True),
+        torch.tensor(plain, dtype=torch.float16),
+        [torch.tensor(row, requires_grad=True) for row in plain],
+        [torch.tensor(row, dtype=torch.bfloat16) for row in plain],
+    ):
+        assert robust.median(tensor).tolist() == [3.0, 2.0]
+    assert robust.sign_flip(torch.tensor(plain, requires_grad=True)[:1], 1).tolist() == [[-1.0, -2.0]]
+    centre = torch.zeros(2, dtype=torch.bfloat16)
+    assert np.isfinite(robust.centered_clipping(plain, centre=centre)).all()
+
+
+@pytest.mark.parametrize("result", [np.zeros(3), np.zeros((1, 2)), 0.0])
+def test_a_rule_of_your_own_must_return_a_vector_as_long_as_a_row(result: object) -> None:
+    @robust.aggregator(paper="nobody 2026", needs="f = 0", withstands=lambda n: 0)
+    def strange(rows: robust.Rows) -> robust.Outcome:
+        return robust.Outcome(result)  # type: ignore[arg-type]
+
+    try:
+        with pytest.raises(TypeError, match="vector of length 2"):
+            strange([[1, 2], [3, 4]])
+    finally:
+        robust.AGGREGATORS.remove("strange")
+
+
+def test_rows_that_do_not_suffice_have_an_error_of_their_own() -> None:
+    with pytest.raises(robust.RowsError, match="n > 2f"):
+        robust.krum([[1.0], [2.0]], f=1)
+    with pytest.raises(robust.RowsError, match="all 2 rows"):
+        robust.median([[np.nan], [np.inf]])
+    with pytest.raises(ValueError, match="multi_krum needs 1 <= m") as caught:
+        robust.multi_krum(np.eye(5), f=1, m=9)
+    assert not isinstance(caught.value, robust.RowsError)
+
+
+def test_a_row_that_is_ignored_is_not_trimmed_a_second_time() -> None:
+    updates = [[1], [2], [3], [10], [np.nan]]
+    assert robust.trimmed_mean(updates, fraction=0.2).tolist() == [4]
+    assert robust.trimmed_mean(updates, f=1).tolist() == [4]
+
+
+def test_a_fraction_just_below_one_half_leaves_the_middle() -> None:
+    assert robust.trimmed_mean([[1], [2], [3], [90]], fraction=0.49999999999).tolist() == [2.5]
+
+
+def test_multi_krum_averages_what_is_left_if_fewer_than_m_rows_are_finite() -> None:
+    updates = [[1], [2], [3], [6], [np.nan], [np.nan], [np.nan]]
+    assert robust.multi_krum(updates, f=1, m=6).tolist() == [3]
+
+
+def test_of_rows_equally_near_the_first_count_however_many_there_are() -> None:
+    """Twenty rows at distance 2, then nineteen at distance 1: more than a sort that is not stable keeps in order."""
+    updates = np.array([[0.0]] + [[2.0]] * 20 + [[1.0]] * 5 + [[-1.0]] * 14)
+    assert robust.nnm(updates, f=34)[0].tolist() == pytest.approx([5 / 6])
+    assert robust.monna.detail(updates, f=15, trusted=0).accepted == (*range(6), *range(21, 40))

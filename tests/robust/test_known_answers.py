@@ -1,5 +1,9 @@
 """Cases small enough to compute by hand."""
 
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import permutations
+
 import numpy as np
 import pytest
 
@@ -116,6 +120,40 @@ def test_caf_drops_an_outlier_and_says_so() -> None:
     assert (np.delete(weights, 5) > 0).all()
 
 
+@pytest.mark.parametrize(
+    "values", [(-2, 2, 1, -2, 3, 1), (0, 0, 0, 3, -3, 1), (1, 1, 1, 2, 2, 2), (-1, 0, 0, 1, 5, -5), (3, 3, 1, 2, 2, 0)]
+)
+@pytest.mark.parametrize("f", [1, 2])
+def test_caf_is_exact_on_ties_in_any_order(values: tuple[int, ...], f: int) -> None:
+    """Against fractions: on a line the direction is known, so the rule needs no rounding at all."""
+    expected = _caf_on_a_line(values, f)
+    for order in set(permutations(values)):
+        found = robust.caf(np.array(order, dtype=np.float32)[:, None], f=f)
+        assert found[0] == pytest.approx(float(expected), abs=1e-6), order
+
+
+def _caf_on_a_line(values: Sequence[int], f: int) -> Fraction:
+    counts, best, result = [Fraction(1)] * len(values), None, Fraction(0)
+    while sum(counts) > len(values) - 2 * f:
+        mean = sum((c * x for c, x in zip(counts, values, strict=True)), Fraction(0)) / sum(counts)
+        far = [(x - mean) ** 2 for x in values]
+        variance = sum((c * t for c, t in zip(counts, far, strict=True)), Fraction(0)) / sum(counts)
+        if best is None or variance < best:
+            best, result = variance, mean
+        largest = max(t for c, t in zip(counts, far, strict=True) if c)
+        if not largest:
+            break
+        counts = [c * (1 - t / largest) if c else c for c, t in zip(counts, far, strict=True)]
+    return result
+
+
+def test_caf_follows_no_single_direction_where_several_are_widest() -> None:
+    """Four points on two equal axes: whatever axis a solver returns first, the result is the centre."""
+    cross = np.array([[1, 0], [-1, 0], [0, 1], [0, -1], [0, 0], [0, 0]], dtype=np.float32)
+    for turn in range(6):
+        assert np.abs(robust.caf(np.roll(cross, turn, axis=0), f=1)).max() < 1e-7
+
+
 def test_centered_clipping_moves_by_the_radius_at_most() -> None:
     x = column(10, 10, 10, -1000)
     assert robust.centered_clipping(x, centre=np.zeros(1), radius=1.0, steps=1) == 0.5
@@ -167,6 +205,20 @@ def test_zeno_plus_plus_accepts_by_the_first_order_score() -> None:
     assert robust.zeno_plus_plus.detail(x, gradient=v, rho=0.1, eta=0.5, epsilon=1.1).accepted == (0,)
 
 
+def test_zeno_plus_plus_bounds_the_length_of_what_it_accepts() -> None:
+    """Without `longest` a row along the descent direction may be as long as eta |gradient| / rho."""
+    gradient = np.full(4, 0.5, dtype=np.float32)  # of length 1
+    rows = -np.stack([*[0.1 * gradient] * 4, 9000 * gradient])
+    assert np.linalg.norm(robust.zeno_plus_plus(rows, gradient=gradient)) == pytest.approx(1800.08)
+    found = robust.AGGREGATORS["zeno++"].detail(rows, gradient=gradient, longest=1.0)
+    assert np.linalg.norm(found.vector) == pytest.approx((4 * 0.1 + 1) / 5)
+    assert found.accepted == (0, 1, 2, 3, 4)
+    assert not robust.zeno_plus_plus(-rows, gradient=gradient, longest=1.0).any()
+    assert np.linalg.norm(robust.zeno_plus_plus(-11_000 * gradient[None], gradient=gradient)) == 0
+    with pytest.raises(ValueError, match="negative"):
+        robust.zeno_plus_plus(rows, gradient=gradient, longest=-1.0)
+
+
 def test_zeno_without_an_accepted_row_is_zero() -> None:
     x = column(1, 2)
     by_gradient = robust.zeno_plus_plus.detail(x, gradient=np.array([1.0]))
@@ -182,3 +234,31 @@ def test_zeno_rejects_a_row_whose_loss_is_not_a_number_and_refuses_a_broken_mode
         assert found.accepted == (0,)
     with pytest.raises(ValueError, match="must be finite, got nan"):
         robust.zeno(x, loss=lambda g: np.nan)
+
+
+def test_dnc_finds_bad_rows_in_several_directions_one_after_the_other() -> None:
+    """At once, along one direction, the smaller of two bad rows would look like any honest one."""
+    x = np.zeros((7, 3), dtype=np.float32)
+    x[5], x[6] = [900, 0, 0], [0, 7, 0]
+    found = robust.dnc.detail(x, f=2, rng=np.random.default_rng(0))
+    assert found.accepted == (0, 1, 2, 3, 4)
+    assert not found.vector.any()
+
+
+def test_dnc_sees_a_row_only_in_the_coordinates_that_it_draws() -> None:
+    x = np.zeros((5, 1000), dtype=np.float32)
+    x[4, 0] = 100
+    seen = [robust.dnc(x, f=1, rng=np.random.default_rng(seed), sampled=500, rounds=1)[0] == 0 for seed in range(20)]
+    assert 3 < sum(seen) < 17
+    assert robust.dnc(x, f=1, rng=np.random.default_rng(0), sampled=500, rounds=20)[0] == 0
+    with pytest.raises(ValueError, match="sampled=0"):
+        robust.dnc(x, f=1, rng=np.random.default_rng(0), sampled=0)
+
+
+def test_fltrust_weighs_by_direction_and_gives_rows_the_servers_length() -> None:
+    rows = [[3, 0], [30, 40], [-1, 0], [0, 0], [0, -9]]
+    found = robust.fltrust.detail(rows, server=[2, 0])
+    assert found.accepted == (0, 1)
+    assert np.allclose(found.vector, (1.0 * np.array([2, 0]) + 0.6 * np.array([1.2, 1.6])) / 1.6)
+    assert not robust.fltrust([[-1, 0], [0, 3]], server=[2, 0]).any()
+    assert np.linalg.norm(robust.fltrust([[1e30, 0], [2, 0]], server=[2, 0])) == pytest.approx(2)

@@ -127,8 +127,11 @@ def test_rows_that_are_all_the_same_come_back_exactly(rule: str, data: st.DataOb
     f = data.draw(st.integers(0, largest_f(rule, n)))
     options = parameters(rule, n, f, x.shape[1])
     if rule in BY_VALIDATION:  # accept everything: what is asked is what becomes of accepted rows
-        options = {"loss": lambda g: 0.0} if rule == "zeno" else {"gradient": np.zeros_like(row)}
-        options["rho"] = 0.0
+        options = {
+            "zeno": {"loss": lambda g: 0.0, "rho": 0.0},
+            "zeno++": {"gradient": np.zeros_like(row), "rho": 0.0},
+            "fltrust": {"server": row},
+        }[rule]
     assert np.array_equal(robust.AGGREGATORS[rule](x, **options), row)
 
 

@@ -1,0 +1,276 @@
+"""Functions of the user's own: an error in them ends the training, and nothing is left out without a word."""
+
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fl
+import robust
+from fl.cli import main
+from fl.config.read import to_toml
+from fl.config.rules import assumed_bad
+from fl.errors import ConfigError, TrainingWarning
+from fl.reporting.measures import describe_summary
+from fl.reporting.progress import describe_round
+from fl.reporting.records import Folder, recorded
+from fl.reporting.report import html
+from fl.secure.layout import segments_of
+from fl.secure.population import as_entry
+from fl.training.learner import Learner
+from fl.training.loop import run
+from secagg.crypto import Segment, Segments
+from tests.fl.runs import tiny
+
+
+@pytest.fixture
+def own() -> Iterator[list[str]]:
+    """Names that the test has registered, and that are removed after it."""
+    names: list[str] = []
+    yield names
+    for name in names:
+        for registry in (robust.AGGREGATORS, robust.ATTACKS):
+            if name in registry:
+                registry.remove(name)
+
+
+def rule(own: list[str], error: Exception) -> None:
+    @robust.aggregator(paper="nobody 2026", needs="n > 2f", withstands=lambda n: (n - 1) // 2)
+    def failing(rows: robust.Rows) -> robust.Outcome:
+        raise error
+
+    own.append("failing")
+
+
+@pytest.mark.parametrize("error", [ValueError("a mistake of mine"), OSError("no such table"), KeyError("x")])
+def test_an_error_in_an_own_rule_ends_the_training_with_its_traceback(own: list[str], error: Exception) -> None:
+    rule(own, error)
+    with pytest.raises(type(error)) as caught:
+        run(tiny(aggregation={"rule": "failing"}))
+    assert caught.value is error
+    assert any(entry.name == "failing" for entry in caught.traceback)
+
+
+def test_the_command_line_shows_that_traceback_too(own: list[str], tmp_path: Path) -> None:
+    rule(own, OSError("no such table"))
+    (tmp_path / "mine.toml").write_text(to_toml(tiny(aggregation={"rule": "failing"})))
+    with pytest.raises(OSError, match="no such table"):
+        main(["train", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "run")])
+
+
+def test_an_error_or_a_wrong_shape_of_an_own_attack_ends_the_training(own: list[str]) -> None:
+    @robust.attack
+    def raising(given: robust.AttackInput) -> robust.Matrix:
+        raise ValueError("a mistake of mine")
+
+    @robust.attack
+    def one_row(given: robust.AttackInput) -> robust.Matrix:
+        return given.honest[0]  # numpy would copy it to every attacker
+
+    own += ["raising", "one_row"]
+    with pytest.raises(ValueError, match="a mistake of mine"):
+        run(tiny(byzantine=2, attack={"name": "raising"}))
+    with pytest.raises(TypeError, match="attack one_row must return a matrix of 2 x 650"):
+        run(tiny(byzantine=2, attack={"name": "one_row"}))
+
+
+def test_a_rule_that_is_left_with_too_few_rows_skips_the_round_and_warns() -> None:
+    schedule = [{"round": 1, "clients": list(range(10))}]
+    with pytest.warns(TrainingWarning, match="round 1: round skipped"):
+        trained = run(tiny(aggregation={"rule": "krum"}, dropout={"schedule": schedule}))
+    assert trained.summary["skipped_rounds"] == [1]
+
+
+def test_a_rule_that_validates_needs_examples_before_the_first_round() -> None:
+    part = (torch.randn(8, 2), torch.arange(8) % 2)
+    with pytest.raises(ConfigError, match=r"data\.validation"):
+        fl.train("linear", [part] * 12, part, rounds=1, aggregation={"rule": "zeno"}, data={"validation": 0.1})
+    assert fl.train("linear", [part] * 12, part, rounds=1, aggregation={"rule": "zeno"}, validation=part).accuracy >= 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"byzantine": 3, "attack": {"name": "sign_flip"}}, "3 attackers can spoil up to 3 of 4 clusters"),
+        ({"method": "no-share", "privacy": {"expose_every_client": True}}, "NO SECURE AGGREGATION"),
+        ({"privacy": {"audit": "report-even-if-exposed"}}, "NOBODY IS PROTECTED"),
+    ],
+)
+def test_a_training_without_a_display_warns_through_warnings(changes: dict[str, Any], words: str) -> None:
+    with pytest.warns(TrainingWarning, match=words):
+        run(tiny(rounds=1, **changes))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(tiny(rounds=1))
+
+
+def test_a_display_shows_warnings_as_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.toml").write_text(to_toml(tiny(privacy={"audit": "report-even-if-exposed"})))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert main(["train", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "run")]) == 0
+    assert "warning: share: NOBODY IS PROTECTED" in capsys.readouterr().err
+
+
+def test_f_is_by_default_the_number_of_attackers_and_at_most_what_the_rule_withstands() -> None:
+    attacked = {"clients": 30, "byzantine": 2, "attack": {"name": "sign_flip"}}
+    trimmed = tiny(**attacked, aggregation={"rule": "trimmed_mean"})
+    assert assumed_bad(trimmed, 10) == 2
+    assert assumed_bad(trimmed, 3) == 1
+    assert assumed_bad(trimmed.replace(byzantine=0), 10) == 4
+    assert assumed_bad(tiny(**attacked, aggregation={"rule": "trimmed_mean", "f": 3}), 10) == 3
+    record = run(trimmed.replace(rounds=1)).history[0]
+    assert record["groupings"][0]["f"] == 2
+    equal = tiny(**attacked, rounds=1, aggregation={"rule": "median"})
+    assert run(equal).x.tobytes() != run(trimmed.replace(rounds=1)).x.tobytes()
+
+
+def test_an_update_that_is_not_finite_is_said_to_be_so() -> None:
+    trained = run(tiny(rounds=1, byzantine=1, attack={"name": "non_finite"}))
+    assert [entry["why"] for entry in trained.history[0]["dropouts"]] == ["its update is not finite"]
+    assert np.isfinite(trained.x).all()
+
+
+@pytest.mark.parametrize("changes", [{}, {"method": "fedavg"}, {"method": "no-share"}, {"groups": "survivors"}])
+def test_clipped_coordinates_are_counted_through_the_sum(changes: dict[str, Any], tmp_path: Path) -> None:
+    """A coordinate beyond the clip is counted by its client; the server opens the sum of the counts alone."""
+    groups = changes.pop("groups", "whole")
+    more = {"clusters": {"groups": groups, "schedule": "fixed" if groups == "whole" else "random"}}
+    privacy = {"clip": 0.02, "memory": "training" if groups == "whole" else "round", "expose_every_client": True}
+    e = tiny(**changes, **more, privacy=privacy, rounds=1)
+    shares = []
+    for secure in (False, True):
+        trained = run(e.replace(secure=secure))
+        shares.append(trained.history[0]["clipped"])
+    trainer = Learner(trained.task)
+    updates = trainer.train(trainer.initial(), range(12), round_index=0)
+    assert shares[0] == shares[1] == pytest.approx((np.abs(updates) > 0.02).mean(), abs=1e-9)
+    assert 0 < shares[0] < 1
+    assert "of coordinates clipped" in describe_round(trained.history[0])
+    assert "a larger privacy.clip keeps them" in describe_summary(e, trained.summary)
+    loose = run(e.replace(privacy=e.privacy.replace(clip=8.0)))
+    assert loose.history[0]["clipped"] == 0
+    assert "clipped" not in describe_round(loose.history[0])
+
+
+def test_a_count_of_clipped_coordinates_ends_at_its_bound() -> None:
+    update, clipped = segments_of(2**24, 1.0, 1000)
+    assert (update.length, clipped.bound) == (2**24, (2**31 - 1) // 1000)
+    encoding = Segments(clients=1000, segments=segments_of(10, 1.0, 1000))
+    assert as_entry(encoding, np.full(10, 2.0, dtype=np.float32), 1.0)["clipped"] == 10
+    assert as_entry(encoding, np.full(10, 2.0, dtype=np.float32), 0.4)["clipped"] == 0
+    small = Segments(clients=1, segments=(Segment(name="update", shape=(10,), clip=1.0),
+                                          Segment(name="clipped", shape=(), bound=3)))  # fmt: skip
+    assert as_entry(small, np.full(10, 2.0, dtype=np.float32), 1.0)["clipped"] == 3
+
+
+def test_sums_that_stay_closed_because_clients_are_unequal_say_what_to_change(tmp_path: Path) -> None:
+    e = tiny(
+        clusters={"groups": "survivors", "schedule": "random"},
+        privacy={"memory": "round"},
+        data={"partition": "dirichlet", "alpha": 0.2},
+    )
+    with pytest.warns(TrainingWarning, match=r"4 of 4 sums stay closed.*privacy\.weight_ratio = 1\.41"):
+        trained = run(e)
+    told = trained.history[0]["closed"]
+    assert told in describe_round(trained.history[0])
+    assert told.partition(":")[0] in describe_summary(e, trained.summary)
+    with Folder.create(tmp_path / "run", e) as folder:
+        run(e, folder=folder)
+    assert "set privacy.weight_ratio = 1.41" in html([recorded(tmp_path / "run")])
+    fixed = run(e.replace(privacy=e.privacy.replace(weight_ratio=1.41)))
+    assert fixed.history[0]["closed"] == ""
+    assert not fixed.summary["skipped_rounds"]
+
+
+OWN_MODULE = """
+import numpy as np
+import robust
+
+@robust.aggregator(paper="nobody 2026", needs="n > 2f", withstands=lambda n: (n - 1) // 2)
+def beside_rule(rows: robust.Rows, *, f: int, power: float = 1.0) -> robust.Outcome:
+    return rows.average(np.arange(len(rows) - f))
+
+@robust.attack
+def beside_attack(given: robust.AttackInput, *, size: float = 1.0) -> robust.Matrix:
+    return np.full((given.byzantine, given.honest.shape[1]), size, dtype=np.float32)
+
+def plain(rows):
+    return rows[0]
+"""
+
+
+def test_own_rules_and_attacks_are_named_in_toml(
+    tmp_path: Path, own: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "rules_beside.py").write_text(OWN_MODULE)
+    own += ["beside_rule", "beside_attack"]
+    text = to_toml(tiny(name="mine", byzantine=1, attack={"name": "zero"}))
+    file = tmp_path / "mine.toml"
+    text = text.replace('name = "zero"', 'name = "rules_beside:beside_attack"')
+    file.write_text(text.replace('rule = "median"', 'rule = "rules_beside:beside_rule"'))
+    more = ["--set", "aggregation.options.power=2.0", "--set", "attack.options.size=0.5"]
+    assert main(["train", str(file), "--out", str(tmp_path / "run"), *more]) == 0, capsys.readouterr().err
+    assert recorded(tmp_path / "run").rounds[0]["groupings"][0]["f"] == 1
+    assert main(["train", str(file), "--out", str(tmp_path / "x"), "--set", "aggregation.options.strength=1"]) == 2
+    assert "strength" in capsys.readouterr().err
+    assert main(["train", str(file), "--out", str(tmp_path / "x"), "--set", "aggregation.rule=rules_beside:plain"]) == 2
+    assert "@robust.aggregator" in capsys.readouterr().err
+
+
+def test_an_adaptive_attack_moves_the_result_further_than_a_fixed_one() -> None:
+    def damage(adaptive: bool) -> float:
+        attack = {"name": "a_little_is_enough", "adaptive": adaptive}
+        attacked = run(tiny(clients=30, rounds=1, byzantine=3, attack=attack, aggregation={"rule": "trimmed_mean"}))
+        return float(np.linalg.norm(attacked.x - clean.x))
+
+    clean = run(tiny(clients=30, rounds=1, aggregation={"rule": "trimmed_mean"}))
+    assert damage(True) > damage(False)
+    with pytest.raises(ConfigError, match=r"attack\.adaptive: sign_flip"):
+        tiny(byzantine=1, attack={"name": "sign_flip", "adaptive": True})
+    validating = {"aggregation": {"rule": "zeno"}, "data": {"validation": 0.1}}
+    with pytest.raises(ConfigError, match="examples of the server"):
+        tiny(byzantine=1, attack={"name": "fall_of_empires", "adaptive": True}, **validating)
+
+
+def test_fltrust_and_dnc_withstand_attackers_in_a_training() -> None:
+    attacked = {"clients": 24, "rounds": 6, "byzantine": 2, "attack": {"name": "sign_flip", "options": {"scale": 30.0}}}
+    attacked |= {"data": {"examples": 480, "validation": 0.1}, "local": {"epochs": 2}}
+    for rule in ("fltrust", "dnc"):
+        assert run(tiny(**attacked, aggregation={"rule": rule})).accuracy > 0.7, rule
+
+
+def test_a_server_that_trains_has_the_same_bits_with_workers() -> None:
+    changes = {"aggregation": {"rule": "fltrust"}, "data": {"validation": 0.2}, "rounds": 1}
+    alone, several = (run(tiny(**changes, machine={"workers": count})) for count in (0, 1))
+    assert alone.x.tobytes() == several.x.tobytes()
+
+
+def test_a_backdoor_is_learned_and_its_success_is_recorded() -> None:
+    attack = {"name": "backdoor", "options": {"target": 3, "size": 2, "share": 0.5}}
+    changes: dict[str, Any] = {"rounds": 8, "method": "fedavg", "data": {"examples": 480}, "local": {"epochs": 2}}
+    trained = run(tiny(**changes, byzantine=5, attack=attack))
+    last = trained.history[-1]
+    assert last["accuracy"] > 0.7
+    assert last["metrics"]["backdoor success"] > 0.5
+    assert "backdoor success" in describe_round(last)
+    data = trained.task.data
+    assert data.backdoor is not None
+    assert set(data.backdoor.labels.tolist()) == {3}
+    assert len(data.backdoor) == int((data.test.labels != 3).sum())
+    with Learner(run(tiny(**changes)).task) as learner:
+        honest = Learner(trained.task).evaluate(run(tiny(**changes)).x, "backdoor").accuracy
+        assert learner.task.data.backdoor is None
+    assert honest is not None
+    assert honest < 0.3
+    for wrong in ({"target": 10}, {"size": 0}, {"share": 0.0}, {"target": "cat"}):
+        with pytest.raises(ConfigError, match="attack"):
+            run(tiny(byzantine=1, attack={"name": "backdoor", "options": wrong}))
+    with pytest.raises(ConfigError, match=r"attack\.options\.colour"):
+        tiny(byzantine=1, attack={"name": "backdoor", "options": {"colour": 1}})
