@@ -2,6 +2,7 @@
 
     python -m tests.mutations              # all claims, two at a time
     python -m tests.mutations opening u3   # the claims whose id, statement, file or tests contain both words
+    python -m tests.mutations id other-id  # the claims of these ids
     python -m tests.mutations --write      # write the register into docs/audit.md
 
 `tests/claims.toml` is the register of claims. A comment `# audit: id [id ...]` marks the check that makes a
@@ -266,8 +267,8 @@ def apply(source: str, edits: Sequence[Edit]) -> str:
 
 def copy_tree(folder: Path) -> None:
     """The packages and the tests, with the numba caches, which depend on the files' times."""
-    ignored = shutil.ignore_patterns("vectors", "fl", "flower", "benchmarks")
-    for name in ("secagg", "robust", "tests"):
+    ignored = shutil.ignore_patterns("vectors", "fl", "flower")
+    for name in ("secagg", "robust", "fl", "tests"):  # fl: pytest's filters name a warning of it
         shutil.copytree(ROOT / name, folder / name, ignore=ignored if name == "tests" else None)
     shutil.copy2(ROOT / "pyproject.toml", folder)
 
@@ -301,7 +302,8 @@ def verdict_of(claim: Claim, mark: Mark, folder: Path) -> str:
             done = run_tests([test], folder, timeout=300)
         if done.returncode == 0:
             return f"SURVIVED: {test} passes"
-        if done.returncode != 1 or " error" in done.stdout.splitlines()[-1]:
+        broken = " error" in done.stdout.splitlines()[-1] or "\nE   NameError" in done.stdout  # not by the check
+        if done.returncode != 1 or broken:
             return f"NO VERDICT (exit {done.returncode}): {test}\n{done.stdout[-600:]}{done.stderr[-300:]}"
     return "killed"
 
@@ -336,6 +338,15 @@ def run_all(chosen: Sequence[Claim], *, workers: int = WORKERS) -> dict[str, str
             return dict(zip(names, pool.map(judge, todo), strict=True))
 
 
+def about(topic: str) -> list[str]:
+    """Where a topic is defined, what remains, and its vectors."""
+    (entry,) = (one for one in register()["topic"] if one["name"] == topic)
+    page, _, section = entry["section"].partition(": ")
+    lines = [f'- Defined in [{Path(page).name}]({Path(page).name}), "{section}".', f"- Remains: {entry['residual']}"]
+    vectors = ", ".join(f"`{name}.json`" for name in entry["vectors"])
+    return [*lines, f"- Vectors: {vectors}"] if vectors else lines
+
+
 def markdown() -> str:
     """The register as docs/audit.md prints it."""
     lines = ["Assumptions, as the tables below name them:", ""]
@@ -344,7 +355,15 @@ def markdown() -> str:
     for claim in claims():
         if claim.topic != topic:
             topic = claim.topic
-            lines += ["", f"### {topic}", "", "| claim | assumes | check | tests |", "|---|---|---|---|"]
+            lines += [
+                "",
+                f"### {topic}",
+                "",
+                *about(topic),
+                "",
+                "| claim | assumes | check | tests |",
+                "|---|---|---|---|",
+            ]
         where = "<br>".join(f"`{mark.file}: {mark.scope}`" for mark in claim.marks)
         tests = "<br>".join(f"`{test}`" for test in claim.tests)
         lines.append(
@@ -363,7 +382,12 @@ def main(words: Sequence[str]) -> int:
     if words == ["--write"]:
         PAGE.write_text(with_claims(PAGE.read_text()))
         return 0
-    verdicts = run_all([claim for claim in claims() if claim.matches(words)])
+    named = [claim for claim in claims() if claim.id in words]
+    chosen = named if named and len(named) == len(words) else [claim for claim in claims() if claim.matches(words)]
+    if not chosen:
+        print(__doc__ if set(words) & {"-h", "--help"} else f"no claim contains all of: {' '.join(words)}")
+        return 2
+    verdicts = run_all(chosen)
     bad = {name: verdict for name, verdict in verdicts.items() if verdict != "killed"}
     for name, verdict in bad.items():
         print(f"\n{name}: {verdict}")

@@ -51,6 +51,15 @@ def test_every_claim_has_tests_that_exist() -> None:
             assert defined, f"tests/claims.toml, {claim.id}: {test} does not exist; was it renamed?"
 
 
+def test_every_topic_names_a_section_what_remains_and_vectors_that_exist() -> None:
+    for topic in register()["topic"]:
+        page, _, section = topic["section"].partition(": ")
+        assert f"\n## {section}\n" in (ROOT / page).read_text(), f"{topic['name']}: {page} has no section {section!r}"
+        assert topic["residual"].endswith(".")
+        for name in topic["vectors"]:
+            assert (ROOT / "tests" / "vectors" / f"{name}.json").is_file(), f"{topic['name']}: no vectors {name}.json"
+
+
 def test_the_audit_page_is_written_from_the_register_and_names_tests_that_exist() -> None:
     page = PAGE.read_text()
     assert with_claims(page) == page, "run `python -m tests.mutations --write`"

@@ -86,10 +86,11 @@ import sys
 from fl.cli import main
 sys.exit(main(["plan", "--clients", "30", "--byzantine", "3", "--json"]))
 """
+NET = "import secagg.net; from secagg.cli.main import main; main(['serve', '--help'])"
 FLOWER = "from fl.flower import client_app, server_app; import fl.cli; fl.cli.main(['--help'])"
 
 
-@pytest.mark.parametrize(("extra", "code"), [("", SECAGG), ("fl", FL), ("flower", FLOWER)])
+@pytest.mark.parametrize(("extra", "code"), [("", SECAGG), ("net", NET), ("fl", FL), ("flower", FLOWER)])
 def test_the_wheel_works_with_what_it_declares(wheel: Path, tmp_path: Path, extra: str, code: str) -> None:
     done = run(environment(tmp_path, wheel, extra), code)
     assert done.returncode == 0, done.stderr
@@ -100,6 +101,13 @@ def test_without_the_extra_the_command_names_it(wheel: Path, tmp_path: Path) -> 
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install '.[fl]'" in done.stderr or "share-secagg[fl]" in done.stderr
+
+
+def test_without_the_extra_the_network_commands_name_it(wheel: Path, tmp_path: Path) -> None:
+    code = "import sys; from secagg.cli.main import main; sys.exit(main(['serve', 'study.toml', 'hub']))"
+    done = run(environment(tmp_path, wheel, ""), code)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert "share-secagg[net]" in done.stderr
 
 
 def test_the_wheel_holds_the_packages_and_no_tests(wheel: Path) -> None:

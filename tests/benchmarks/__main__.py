@@ -5,6 +5,8 @@ python -m tests.benchmarks robust [--rule ...]       every rule beside numpy, to
 python -m tests.benchmarks exposure [--write docs]   how many group sums the audit opens under dropouts
 python -m tests.benchmarks flower [--nodes ...]      a round over Flower, stage by stage
 python -m tests.benchmarks whole [--only ...]        a round of whole groups beside its cryptographic floor
+python -m tests.benchmarks net [--only ...]          rounds between processes over HTTPS
+python -m tests.benchmarks noise                     the discrete Gaussian beside opendp's
 """
 
 import importlib
@@ -20,6 +22,8 @@ PARTS = {
     "exposure": "tests.benchmarks.exposure",
     "flower": "tests.benchmarks.flower",
     "whole": "tests.benchmarks.whole",
+    "net": "tests.benchmarks.net",
+    "noise": "tests.benchmarks.noise",
 }
 
 

@@ -168,7 +168,7 @@ rule, f = {rule!r}, {f}
 found = {{**robust.AGGREGATORS, **robust.PRE_AGGREGATORS}}[rule]
 options = dict(
     f=f, trusted=0, loss=lambda g: float(g[0]), gradient=numpy.full(2000, -1e-3, dtype='f'),
-    radius=20.0, size=2, rng=numpy.random.default_rng(0),
+    radius=20.0, size=2, rng=numpy.random.default_rng(0), server=numpy.full(2000, 1e-3, dtype='f'),
 )
 found(x, **{{name: options[name] for name in found.parameters if name in options}})
 print(time.perf_counter() - start, time.process_time())

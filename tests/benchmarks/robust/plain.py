@@ -20,6 +20,8 @@ def parameters(rule: str, n: int, f: int, width: int) -> dict[str, Any]:
         "monna": {"f": f, "trusted": 0},
         "zeno": {"loss": lambda g: float(g[0])},  # the caller supplies the loss; this measures the rest
         "zeno++": {"gradient": np.full(width, -1e-3, dtype=np.float32)},
+        "fltrust": {"server": np.full(width, 1e-3, dtype=np.float32)},
+        "dnc": {"f": f, "rng": np.random.default_rng(0)},
         "clipping": {"radius": math.sqrt(width) / 2},
         "bucketing": {"size": 2, "rng": np.random.default_rng(0)},
     }

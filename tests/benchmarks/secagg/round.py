@@ -44,15 +44,15 @@ class Round:
 
 def measure_round(size: Size = PAPER, *, repeats: int = 3, on_progress: OnProgress = lambda fraction: None) -> Round:
     """The best of several rounds, alternating with OpenSSL's keystream; one more round measures memory."""
-    updates, raw, runs = make_updates(size), [], []
+    updates, agreed, raw, runs = make_updates(size), size.agreement(), [], []
     with Watch() as watch:
-        run_once(size, updates)
+        run_once(size, updates, agreed)
     for k in range(repeats):
         on_progress((2 * k + 1) / (2 * repeats + 1))
         raw.append(_raw_seconds(size))
         on_progress((2 * k + 2) / (2 * repeats + 1))
         _touch(size)
-        runs.append(run_once(size, updates)[1])
+        runs.append(run_once(size, updates, agreed)[1])
     return Round(
         size=size,
         best=min(runs, key=lambda one: one.seconds),

@@ -13,10 +13,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from secagg.agreement.agreement import Agreement
 from secagg.crypto import prg
+from secagg.crypto.keys import Identity
 from secagg.kernels.threads import cores
 from secagg.protocol.result import Result, Stage
-from secagg.simulation import Cost, clear, make_identities, run
+from secagg.simulation import Cost, clear, run
 from secagg.types import ClientId
 from tests.benchmarks.secagg.report import Bar, Table
 from tests.benchmarks.secagg.work import Rates, Size, Work
@@ -65,9 +67,9 @@ class Run:
 
 def measure_run(size: Size, *, processes: int | None = None, on_progress: OnProgress = lambda fraction: None) -> Run:
     """Measure one complete run. AssertionError if its sums are not exact."""
-    updates = make_updates(size)
-    result, measured = run_once(size, updates, processes=processes, on_progress=on_progress)
-    expected = clear(result.plan, updates, drop=size.drop())
+    updates, agreed = make_updates(size), size.agreement()
+    result, measured = run_once(size, updates, agreed, processes=processes, on_progress=on_progress)
+    expected = clear(agreed[0], updates, drop=size.drop())
     exact = set(result.groups) == set(expected.groups) and all(
         np.array_equal(opened.total, expected.groups[row].total) for row, opened in result.groups.items()
     )
@@ -87,15 +89,17 @@ def make_updates(size: Size) -> Updates:
 
 
 def run_once(
-    size: Size, updates: Updates, *, processes: int | None = None, on_progress: OnProgress = lambda fraction: None
+    size: Size,
+    updates: Updates,
+    agreed: tuple[Agreement, Mapping[ClientId, Identity]],
+    *,
+    processes: int | None = None,
+    on_progress: OnProgress = lambda fraction: None,
 ) -> tuple[Result, Run]:
-    """Measure one run without comparing its sums, and return its result too."""
-    identities = make_identities(range(size.clients))
-    plan, cost, answers = size.plan(identities), Cost(), _Answers(size, on_progress)
+    """Measure one run without comparing its sums, and return its result too. Making the agreement does not count."""
+    cost, answers, processes = Cost(), _Answers(size, on_progress), processes or cores()
     cpu, start = cpu_seconds(), time.perf_counter()
-    result = run(
-        plan, updates, identities, drop=size.drop(), processes=processes or cores(), cost=cost, on_answer=answers.one
-    )
+    result = run(agreed[0], updates, agreed[1], drop=size.drop(), processes=processes, cost=cost, on_answer=answers.one)
     return result, Run(
         size=size,
         seconds=time.perf_counter() - start,

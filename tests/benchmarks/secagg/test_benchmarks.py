@@ -23,7 +23,17 @@ from tests.benchmarks.secagg.flower import bars as flower_bars
 from tests.benchmarks.secagg.memory import Watch, held
 from tests.benchmarks.secagg.progress import Progress
 from tests.benchmarks.secagg.report import Bar, Table, bar_table, rewrite
-from tests.benchmarks.secagg.runs import PUBLISHED, STAGES, Run, cpu_seconds, measure_run, run_table, stage_table
+from tests.benchmarks.secagg.runs import (
+    PUBLISHED,
+    STAGES,
+    Run,
+    cpu_seconds,
+    make_updates,
+    measure_run,
+    run_once,
+    run_table,
+    stage_table,
+)
 from tests.benchmarks.secagg.runs import bars as run_bars
 from tests.benchmarks.secagg.work import Rates, Size, Work
 
@@ -55,6 +65,7 @@ def made_up(size: Size, *, client: float = 1.0, server: float = 2.0) -> Run:
 )
 def test_the_floor_counts_exactly_what_a_run_does(size: Size, monkeypatch: pytest.MonkeyPatch) -> None:
     done: Counter[str] = Counter()
+    agreed = size.agreement()
 
     def counting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def counted(*args: Any, **options: Any) -> Any:
@@ -74,7 +85,7 @@ def test_the_floor_counts_exactly_what_a_run_does(size: Size, monkeypatch: pytes
         monkeypatch.setattr(module, "verify", counting("verify", module.verify))
     monkeypatch.setattr(client_masking, "add_masks", masking)
     monkeypatch.setattr(unmask, "add_masks", masking)
-    measure_run(size, processes=1)
+    run_once(size, make_updates(size), agreed, processes=1)
     work = Work.of(size)
     assert done["verify"] == work.verifications
     assert done["sign"] == work.signatures

@@ -14,14 +14,13 @@ from typing import Final
 
 import numpy as np
 
-from secagg.agreement.plan import Plan
+from secagg.agreement.agreement import Agreement
 from secagg.agreement.thresholds import default_colluders, default_threshold
 from secagg.crypto import prg
 from secagg.crypto.keys import AgreementKey, Identity, verify
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED, Policy
-from secagg.exposure.schedules import Schedule
 from secagg.protocol.result import Stage
-from secagg.simulation.run import make_roster
+from secagg.simulation import make_agreement
 from secagg.types import ClientId
 
 LENGTH: Final = 100_000
@@ -55,16 +54,16 @@ class Size:
     def threshold(self) -> int:
         return default_threshold(self.clients, default_colluders(self.clients))
 
-    def plan(self, identities: Mapping[ClientId, Identity]) -> Plan:
-        """The plan, with default thresholds. Small groups are opened even if they expose somebody."""
-        return Plan(
-            training_id=os.urandom(32),
-            round=0,
-            roster=make_roster(identities),
+    def agreement(self) -> tuple[Agreement, dict[ClientId, Identity]]:
+        """An agreement with default thresholds, made anew. Small groups are opened even if they expose somebody."""
+        return make_agreement(
+            members=self.clients,
+            size=self.members,
             length=self.length,
-            schedule=Schedule(name="random", size=self.members, groupings=self.groupings),
-            training_seed=bytes(32),
             clip=1.0,
+            schedule="random",
+            groupings=self.groupings,
+            groups="survivors",
             policy=Policy(mode=REPORT_EVEN_IF_EXPOSED) if self.group else Policy(),
         )
 
