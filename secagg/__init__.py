@@ -38,14 +38,15 @@ if TYPE_CHECKING:
         UsageError,
         WireError,
     )
-    from secagg.exposure import Policy, Schedule, Verdict, audit
+    from secagg.exposure.audit import Policy, Verdict, audit
+    from secagg.exposure.schedules import Schedule
     from secagg.privacy.budget import Budget
     from secagg.protocol.client import Client
     from secagg.protocol.journal import FileJournal, Journal, MemoryJournal
     from secagg.protocol.result import Dropout, Result, Stage
     from secagg.protocol.server import Server
     from secagg.protocol.wire import decode, encode
-    from secagg.simulation import secure_mean, secure_sum
+    from secagg.simulation.secure_sum import secure_mean, secure_sum
 
 __version__ = "0.1.0"
 
@@ -97,8 +98,8 @@ _HOMES = {
     ),
 }
 # `import secagg` is enough to write `secagg.crypto.split(...)`.
-_ROOMS = ("agreement", "compilation", "crypto", "errors", "evidence", "exposure", "net", "privacy", "protocol")
-_ROOMS += ("reference", "simulation", "statistics", "whole")
+_ROOMS = frozenset({"agreement", "compilation", "crypto", "errors", "evidence", "exposure", "net", "privacy"})
+_ROOMS |= {"protocol", "reference", "simulation", "statistics", "whole"}
 
 
 def __getattr__(name: str) -> Any:

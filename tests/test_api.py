@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 
+import secagg
 from tests.api import FOLDER, PACKAGES, documented, pages, public_names
 
 ENTRIES = {
@@ -42,3 +43,12 @@ def test_the_reference_is_what_the_docstrings_say() -> None:
     assert {path.name for path in FOLDER.glob("*")} == set(made)
     for name, text in made.items():
         assert (FOLDER / name).read_text() == text, f"docs/api/{name} is out of date: python -m tests.api"
+
+
+def test_every_public_name_and_room_of_secagg_is_found_after_a_plain_import() -> None:
+
+    for name in dir(secagg):
+        assert getattr(secagg, name) is not None
+    assert set(secagg.__all__) <= set(dir(secagg))
+    with pytest.raises(AttributeError, match="module 'secagg' has no attribute 'Clinet'"):
+        _ = secagg.Clinet
