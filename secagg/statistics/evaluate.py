@@ -144,8 +144,8 @@ def _outcome(one: Statistic, frame: Frame, numbers: Sequence[list[int]], sds: Se
 def _fit(
     one: LeastSquares, frame: Frame, numbers: Sequence[list[int]], sds: Sequence[float], common: dict[str, Any]
 ) -> Outcome:
-    found = fit(one, frame, numbers, common | dict(zip(COUNTS, numbers[0], strict=True)))
-    return fit_with_noise(found, one, frame, numbers, sds) if sds else found
+    found, inverse = fit(one, frame, numbers, common | dict(zip(COUNTS, numbers[0], strict=True)))
+    return fit_with_noise(found, inverse, one, frame, numbers, sds) if sds else found
 
 
 def _of_numbers(

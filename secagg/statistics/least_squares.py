@@ -6,7 +6,9 @@ them by, e the same of the target b, r = b - A x the residuals and s = sigma_min
 
     |x' - x| <= |E| |r| / s^2 + (|e| + |E| |x|) / s.
 
-Columns that rounding could make collinear get no coefficients: s is then not positive.
+Columns that rounding could make collinear get no coefficients: s is then not positive. Sums with noise, or sums of a
+site that cheats, can be such as no data has: the matrix then has a negative eigenvalue, or the residuals a negative
+square. Both are judged before any root is taken, and there are no coefficients either.
 """
 
 from __future__ import annotations
@@ -22,28 +24,35 @@ from secagg.statistics.outcomes import Coefficient, Fit
 from secagg.statistics.rounding import above, root_above
 
 INTERCEPT: Final = "(intercept)"
+LARGEST: Final = 2**200  # of an inverse and of a bound, in units of the ranges; so that no float overflows
+IMPOSSIBLE: Final = (
+    "no data has such sums: the noise is larger than what the data says, or a site has sent numbers that are not sums"
+)
 Matrix = list[list[Fraction]]
 
 
-def fit(one: LeastSquares, frame: Frame, numbers: Sequence[list[int]], common: dict[str, Any]) -> Fit:
-    """The fit that a declaration's numbers (counts, sums, products) give."""
+def fit(one: LeastSquares, frame: Frame, numbers: Sequence[list[int]], common: dict[str, Any]) -> tuple[Fit, Matrix]:
+    """The fit that a declaration's numbers (counts, sums, products) give, and the inverse that it comes from."""
+
+    def none(problem: str) -> tuple[Fit, Matrix]:
+        return Fit(**common, coefficients=(), problem=problem), []
+
     grids, used, rounded = one.grids(frame), common["used"], max(common["rounded"], 0)  # noise can make it negative
     count, parameters = len(grids) - 1, len(grids) - 1 + one.intercept
     if used < parameters:
-        return Fit(**common, coefficients=(), problem=f"{used} complete rows are too few for {parameters} coefficients")
+        return none(f"{used} complete rows are too few for {parameters} coefficients")
     units = _Units(grids, used, numbers[1], numbers[2], one.intercept)
     inverse, dependent = invert([row[:count] for row in units.gram[:count]])
     if inverse is None:
-        return Fit(**common, coefficients=(), problem=_collinear(one, dependent))
+        return none(IMPOSSIBLE if dependent is None else _collinear(one, dependent))
     target = [row[count] for row in units.gram[:count]]
     scaled = [sum((a * b for a, b in zip(row, target, strict=True)), Fraction(0)) for row in inverse]
     residual = units.gram[count][count] - sum((a * b for a, b in zip(scaled, target, strict=True)), Fraction(0))
-    if residual < 0 or any(inverse[place][place] <= 0 for place in range(count)):  # no data has such sums
-        return Fit(**common, coefficients=(), problem="the noise is larger than what the data says")
+    if residual < 0:  # audit: no-fit-with-a-negative-residual
+        return none(IMPOSSIBLE)
     moved = _moved(units, inverse, scaled, residual, rounded)
     if moved is None:
-        widest = max(range(count), key=lambda place: inverse[place][place])
-        return Fit(**common, coefficients=(), problem=_nearly_collinear(one, widest))
+        return none(_nearly_collinear(one, max(range(count), key=lambda place: inverse[place][place])))
     freedom = used - parameters
     variance = residual / freedom if freedom else None  # in units of the target's range
     names = [column.column for column in one.features]
@@ -55,13 +64,14 @@ def fit(one: LeastSquares, frame: Frame, numbers: Sequence[list[int]], common: d
     if one.intercept:
         found.insert(0, _intercept(units, scaled, moved, inverse, variance, rounded))
     total = units.gram[count][count]
-    return Fit(
+    done = Fit(
         **common,
         coefficients=tuple(found),
         r_squared=float(1 - residual / total) if total else None,
         residual_sd=None if variance is None else math.sqrt(variance) * float(units.ranges[count]),
         degrees_of_freedom=freedom,
     )
+    return done, inverse
 
 
 class _Units:
@@ -98,11 +108,14 @@ def _moved(
     E = root_above(sum((units.distance(place, rounded) for place in range(count)), Fraction(0)))
     e = root_above(units.distance(count, rounded))
     trace = sum((inverse[place][place] for place in range(count)), Fraction(0))  # at least 1 / sigma_min^2
+    if trace > LARGEST:
+        return None
     s = 1 / root_above(trace) - E
     if s <= 0:  # audit: no-coefficients-of-collinear-columns
         return None
     norm = root_above(sum((value**2 for value in scaled), Fraction(0)))
-    return E * root_above(residual) / s**2 + (e + E * norm) / s
+    moved = E * root_above(residual) / s**2 + (e + E * norm) / s
+    return moved if moved <= LARGEST else None
 
 
 def _coefficient(
@@ -129,11 +142,14 @@ def _intercept(
     return _coefficient(INTERCEPT, value * unit, error * unit, variance, spread, unit)
 
 
-def invert(matrix: Matrix) -> tuple[Matrix, int] | tuple[None, int]:
-    """The inverse of a symmetric matrix without negative eigenvalues; or None and a column that depends on others.
+def invert(matrix: Matrix) -> tuple[Matrix, int] | tuple[None, int | None]:
+    """The inverse of a symmetric matrix with positive eigenvalues.
 
-    Elimination without exchanges, by whole numbers without fractions (Bareiss 1968): a pivot is 0 exactly if its column
-    is a combination of the columns before it.
+    Without one: None and a column that depends on others; None and None if an eigenvalue is negative.
+
+    Elimination without exchanges, by whole numbers without fractions (Bareiss 1968). Pivots are the leading minors. If
+    no eigenvalue is negative, a pivot is 0 exactly if its column is a combination of the columns before it. All
+    eigenvalues are positive exactly if all pivots are (Sylvester).
     """
     size = len(matrix)
     common = math.lcm(*(value.denominator for row in matrix for value in row))
@@ -141,6 +157,8 @@ def invert(matrix: Matrix) -> tuple[Matrix, int] | tuple[None, int]:
     before = 1
     for step in range(size):
         pivot = work[step][step]
+        if pivot < 0:  # audit: no-fit-with-a-negative-eigenvalue
+            return None, None
         if pivot == 0:
             return None, step
         work[step][step] = before

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def with_noise(
     values: Mapping[str, Value], again: Callable[[Numbers], Mapping[str, Value]], numbers: Numbers, sds: Sequence[float]
 ) -> dict[str, Value]:
     """Values with their noise: `again` computes them from other numbers, `sds` has the noise of each entry."""
-    squares = dict.fromkeys(values, 0.0)
+    found = dict.fromkeys(values, 0.0)
     for entry, sd in enumerate(sds):
         for place in range(len(numbers[entry])):
             shift = max(1, round(sd / 4))
@@ -32,12 +33,12 @@ def with_noise(
             for name in values:
                 a, b = up[name].value, down[name].value
                 slope = math.nan if a is None or b is None else (a - b) / (2 * shift)
-                squares[name] += (slope * sd) ** 2
-    found = {}
-    for name, value in values.items():
-        sd = math.sqrt(squares[name])
-        found[name] = replace(value, noise=sd if math.isfinite(sd) else None)
-    return found
+                found[name] = math.hypot(found[name], slope * sd)
+    return {name: replace(value, noise=_finite(found[name])) for name, value in values.items()}
+
+
+def _finite(sd: float) -> float | None:
+    return sd if math.isfinite(sd) else None
 
 
 def _moved(numbers: Numbers, entry: int, place: int, by: int) -> Numbers:
@@ -46,11 +47,18 @@ def _moved(numbers: Numbers, entry: int, place: int, by: int) -> Numbers:
     return moved
 
 
-def fit_with_noise(fit: Fit, one: LeastSquares, frame: Frame, numbers: Numbers, sds: Sequence[float]) -> Fit:
-    """A fit with the noise of its coefficients.
+def fit_with_noise(
+    fit: Fit,
+    inverse: Sequence[Sequence[Fraction]],
+    one: LeastSquares,
+    frame: Frame,
+    numbers: Numbers,
+    sds: Sequence[float],
+) -> Fit:
+    """A fit with the noise of its coefficients, from the inverse W of its equations.
 
     In units of the ranges, the equations are G x = g with entries C_ij = sum of (l_i + t_i k_i)(l_j + t_j k_j), where l
-    is minus the mean with an intercept, and the lower bound without. To first order, G dx = dC c with c = (-x, 1).
+    is minus the mean with an intercept, and the lower bound without. To first order, dx = W dC c with c = (-x, 1).
     """
     if not fit.coefficients:
         return fit
@@ -59,20 +67,16 @@ def fit_with_noise(fit: Fit, one: LeastSquares, frame: Frame, numbers: Numbers, 
     t = np.array([1 / grid.steps for grid in grids])
     low = np.array([float(grid.low / grid.numbers.range) for grid in grids])
     centre = -means * t if one.intercept else low
-    P = np.zeros((count + 1, count + 1))
-    P[np.triu_indices(count + 1)] = numbers[2]
-    P = P + np.triu(P, 1).T
-    rest = used * np.outer(centre + means * t, centre + means * t)
-    G = (P - used * np.outer(means, means)) * np.outer(t, t) + rest
     ranges = np.array([float(grid.numbers.range) for grid in grids])
     x = np.array([found.value for found in fit.coefficients[one.intercept :]]) * ranges[:count] / ranges[count]
     c = np.append(-x, 1.0)
-    effects = _effects(np.linalg.inv(G[:count, :count]), c, centre, t, used, means, low, sds)
-    noise = np.sqrt((effects**2).sum(axis=1)) * ranges[count]
+    with np.errstate(over="ignore", invalid="ignore"):  # then there is no noise to show
+        effects = _effects(np.array(inverse, float), c, centre, t, used, means, low, sds)
+        noise = np.hypot.reduce(effects, axis=1) * ranges[count]
     scale = [1.0, *ranges[:count]] if one.intercept else list(ranges[:count])
     sd = noise if one.intercept else noise[1:]
     coefficients: list[Coefficient] = [
-        replace(found, noise=float(value / unit))
+        replace(found, noise=_finite(float(value / unit)))
         for found, value, unit in zip(fit.coefficients, sd, scale, strict=True)
     ]
     return replace(fit, coefficients=tuple(coefficients))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,10 +124,11 @@ def _lines(outcome: Outcome) -> Iterator[str]:
         missing = [] if outcome.missing is None else [["missing", str(outcome.missing)]]
         yield from aligned([["rows", str(outcome.rows)], *missing])
     elif isinstance(outcome, Moments):
+        noises = _noises(found.noise for found in outcome.values.values())
         yield from aligned(
             [
-                [what, _number(found.value), _error(found.value, found.error), *_noise(found.noise)]
-                for what, found in outcome.values.items()
+                [what, _number(found.value), _error(found.value, found.error), *noise]
+                for (what, found), noise in zip(outcome.values.items(), noises, strict=True)
             ]
         )
         yield _counts(outcome)
@@ -156,14 +157,8 @@ def _fit(outcome: Fit) -> Iterator[str]:
         yield f"no coefficients: {outcome.problem}"
     else:
         rows = [
-            [
-                one.column,
-                _number(one.value),
-                _number(one.standard_error),
-                _error(one.value, one.error),
-                *_noise(one.noise),
-            ]
-            for one in outcome.coefficients
+            [one.column, _number(one.value), _number(one.standard_error), _error(one.value, one.error), *noise]
+            for one, noise in zip(outcome.coefficients, _noises(one.noise for one in outcome.coefficients), strict=True)
         ]
         head = ["", "coefficient", "standard error", "rounding"]
         yield from aligned([[*head, "noise"] if len(rows[0]) > len(head) else head, *rows])
@@ -174,8 +169,11 @@ def _fit(outcome: Fit) -> Iterator[str]:
     yield _counts(outcome)
 
 
-def _noise(noise: float | None) -> list[str]:
-    return [] if noise is None else [f"noise {noise:.3g}"]
+def _noises(noises: Iterable[float | None]) -> list[list[str]]:
+    """A cell for the noise of each number, or none for all if none is known."""
+    each = list(noises)
+    known = any(noise is not None for noise in each)
+    return [["noise -" if noise is None else f"noise {noise:.3g}"] if known else [] for noise in each]
 
 
 def _counts(outcome: Moments | Fit) -> str:

@@ -6,7 +6,6 @@ order of the rows, and do not depend on floating-point arithmetic.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,6 +20,7 @@ from secagg.errors import UsageError
 
 MOST_TEXT: Final = 200  # characters of a name, a column or a category
 MOST_CELLS: Final = 65535  # bins or categories of one column
+MOST_NUMBER: Final = 2.0**100  # of a bound or an edge: products of what is computed from them stay finite
 MOST_STEPS: Final = 2**40  # from `low` to `high`
 OTHER, BELOW, ABOVE, MISSING = "other", "below", "above", "missing"
 
@@ -69,10 +69,13 @@ class Numbers:
         for name in ("low", "high", "step"):
             if name != "step" or self.step is not None:
                 object.__setattr__(self, name, real(f"{name} of column {self.column!r}", getattr(self, name)) + 0.0)
-        if not self.low < self.high or not math.isfinite(self.high - self.low):
+        if not self.low < self.high:
             raise UsageError(f"column {self.column!r}: expected low < high, got {self.low:g} and {self.high:g}")
-        if self.high - self.low < 2.0**-900:
-            raise UsageError(f"column {self.column!r}: expected a wider range than {self.low:g} to {self.high:g}")
+        _check_size(f"column {self.column!r}", self.low, self.high)
+        if self.high - self.low < 1 / MOST_NUMBER:
+            raise UsageError(
+                f"column {self.column!r}: expected a wider range than {self.low:g} to {self.high:g}; use a smaller unit"
+            )
         if self.step is not None:
             self._check_step(self.step)
 
@@ -116,6 +119,7 @@ class Bins:
         object.__setattr__(self, "edges", edges)
         if not 2 <= len(edges) <= MOST_CELLS or any(a >= b for a, b in pairwise(edges)):
             raise UsageError(f"{where}: expected 2 to {MOST_CELLS} numbers, each larger than the one before")
+        _check_size(where, edges[0], edges[-1])
 
     @classmethod
     def even(cls, column: str, low: float, high: float, bins: int) -> Bins:
@@ -238,6 +242,11 @@ class Grid:
         else:
             off = np.abs(exact - nearest) * float(self.step) > float(self.slack) / 2
         return nearest.astype(np.int64), clipped, off
+
+
+def _check_size(where: str, low: float, high: float) -> None:
+    if max(-low, high) > MOST_NUMBER:
+        raise UsageError(f"{where}: expected numbers from -2^100 to 2^100, got {low:g} and {high:g}; use a larger unit")
 
 
 def decimal(value: float) -> Fraction:

@@ -1,5 +1,6 @@
 """Statistics with noise: what is declared, and that the error bars in the result are those of the noise."""
 
+import json
 import math
 import os
 from dataclasses import replace
@@ -140,6 +141,77 @@ def test_noise_that_drowns_the_data_is_told_and_breaks_nothing() -> None:
         assert report.to_json()
         assert report.to_csv()
         assert report["fit"].problem or report["fit"].coefficients
+
+
+FIT = LeastSquares(name="fit", target=AGE, features=(Numbers("x", 0, 50, step=1), Numbers("z", 0, 10, step=1)))
+FAR, NARROW = 2.0**100, 2.0**-100
+
+
+def of_numbers(terms: Terms, *given: int) -> Report:
+    """What these numbers come to, as the sums that a group opens."""
+    return evaluate(terms, [GroupSum(np.array(given, np.int64).astype(np.uint32), tuple(range(SITES)))])
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize(
+    "products",  # x x, x z, x y, z z, z y, y y: sums are 0, so that they are the entries of the matrix
+    [
+        pytest.param((-2500, 1000, 0, -100, 0, 10**6), id="the inverse has a positive diagonal, no square is positive"),
+        pytest.param((2500, 1000, 0, 100, 0, 10**6), id="the second pivot is negative"),
+        pytest.param((-2500, 0, 0, 100, 0, 10**6), id="the first pivot is negative"),
+        pytest.param((2500, 0, 30000, 100, 0, 10**5), id="the residual is negative"),
+        pytest.param((2500, 0, 0, 100, 0, -1), id="the target's square is negative"),
+    ],
+)
+def test_sums_that_no_data_has_get_no_coefficients(products: tuple[int, ...], intercept: bool) -> None:
+    noisy = noisy_terms(replace(FIT, intercept=intercept, limbs=1), multiplier=0.0001)
+    for terms in (noisy, replace(noisy, noise=None)):
+        report = of_numbers(terms, 50, 0, 0, 0, 0, 0, 0, *products)
+        assert "no data has such sums" in report["fit"].problem
+        assert report["fit"].coefficients == ()
+        assert report.text()
+
+
+def test_a_negative_number_of_rows_gets_no_coefficients() -> None:
+    report = of_numbers(noisy_terms(FIT, multiplier=0.0001), -7, 0, 0, 0, 0, 0, 0, 9, 0, 0, 9, 0, 9)
+    assert report["fit"].problem == "-7 complete rows are too few for 3 coefficients"
+
+
+def test_noise_that_only_some_numbers_have_stands_in_a_table() -> None:
+    terms = noisy_terms(Variance(name="age", of=AGE), multiplier=0.0001)
+    report = of_numbers(terms, 2, 0, 0, 0, 60, 1800)  # with a row less, there is a mean but no variance
+    assert report["age"]["mean"].noise is not None
+    assert report["age"]["variance"].noise is None
+    assert "noise -" in report.text()
+
+
+@pytest.mark.parametrize(("low", "high"), [(-FAR, FAR), (0, NARROW), (FAR - 2.0**60, FAR), (-1, 1)])
+def test_numbers_of_any_size_and_any_sums_give_a_report(low: float, high: float) -> None:
+    x, y, z = Numbers("x", low, high), Numbers("y", -FAR, FAR), Numbers("z", 0, NARROW)
+    fits = [LeastSquares(name=f"{a.column}{b.column}", target=a, features=(b, z), limbs=1) for a, b in ((x, y), (y, x))]
+    asked = (Sum(name="s", of=x, limbs=1), Variance(name="v", of=x, limbs=1), *fits)
+    terms = terms_for(*asked, sites=SITES, most_rows=400)
+    assert terms.statistics is not None
+    noisy = replace(terms, noise=statistics_noise(terms.statistics, SITES, 0.001))
+    stream = Drbg(f"any sums {low} {high}".encode())
+    for one in (terms, noisy):
+        for spread in (2**32, 2**16, 5):
+            for _ in range(10):
+                words = np.frombuffer(stream(4 * one.length), np.uint32).astype(np.int64) % spread
+                report = of_numbers(one, *(words - spread // 2))
+                assert json.dumps(report.to_json(), allow_nan=False)
+                assert report.text()
+                assert report.to_csv()
+
+
+def test_numbers_too_large_or_too_close_for_floats_are_refused() -> None:
+    for low, high in ((0, 2 * FAR), (-2 * FAR, 0), (-1e308, 1e308)):
+        with pytest.raises(UsageError, match="use a larger unit"):
+            Numbers("x", low, high)
+        with pytest.raises(UsageError, match="use a larger unit"):
+            Bins("x", (low, high))
+    with pytest.raises(UsageError, match="use a smaller unit"):
+        Numbers("x", 0, NARROW / 2)
 
 
 def test_a_multiplier_gives_each_segment_a_clip_that_changes_nothing_and_its_sigma() -> None:
