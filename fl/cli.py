@@ -127,6 +127,10 @@ def _add_training(commands: Commands) -> None:
     option("--reference", type=Path, metavar="CSV", help="published curves, as curve_id,round,test_acc")
     option("--curve", action="append", default=[], help="a curve of the CSV to draw next to the runs")
 
+    from fl.reproduction.command import add_options
+
+    add_options(_command(commands, "reproduce", _reproduce, "run the paper's figures and compare"), SET)
+
 
 def _add_plan(commands: Commands) -> None:
     option = _command(commands, "plan", _plan, "recommend cluster size, reclusterings and schedule")
@@ -255,6 +259,12 @@ def _report(options: argparse.Namespace) -> None:
     print(out)
     if picture:
         print(picture)
+
+
+def _reproduce(options: argparse.Namespace) -> int:
+    from fl.reproduction.command import reproduce
+
+    return reproduce(options)
 
 
 def _plan(options: argparse.Namespace) -> int:

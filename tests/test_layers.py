@@ -58,7 +58,7 @@ LAYERS = {
         ("fl.training",),
         ("fl",),  # the public names
         ("fl.planner", "fl.flower"),
-        ("fl.quickstart",),
+        ("fl.quickstart", "fl.reproduction"),
         ("fl.cli",),
         ("fl.__main__",),
     ),
@@ -91,6 +91,7 @@ THIRD_PARTY = {  # a module may import the packages of every line that its name 
     "fl": {"numpy", "torch"},
     "fl.config": {"msgspec", "tomli_w"},
     "fl.reporting": {"jinja2", "markupsafe", "matplotlib", "rich", "safetensors"},
+    "fl.reproduction": {"jinja2", "matplotlib"},
     "fl.flower": {"cryptography", "flwr", "httpx"},
 }
 

@@ -1,0 +1,8 @@
+"""What was found out about curves that differ from the published ones by more than 2 points in some round.
+
+Each entry says what was tried and what it showed. A curve that is far off and has no entry is named as unexplained.
+"""
+
+from typing import Final
+
+EXPLAINED: Final[dict[str, str]] = {}

@@ -1,0 +1,103 @@
+"""The page, the pictures and the tables of a reproduction, from the records of its runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fl.reporting.charts import COLOURS, Line, curve_colour, lines
+from fl.reporting.measures import accuracies
+from fl.reporting.records import Recorded, write
+from fl.reproduction.compare import HEADS, Row, as_csv, as_json, as_markdown, cells, table
+from fl.reproduction.panels import Panel
+from fl.reproduction.published import published
+
+
+def write_all(panels: Sequence[Panel], runs: Mapping[str, Recorded], out: Path) -> list[Row]:
+    """Write reproduction.html, .csv, .json and .md, and a picture per panel. Returns the rows of the table."""
+    panels = [panel for panel in panels if any(curve.name in runs for curve in panel.curves)]
+    rows = table(panels, dict(runs))
+    out.mkdir(parents=True, exist_ok=True)
+    write(out / "reproduction.csv", as_csv(rows).encode())
+    write(out / "reproduction.json", json.dumps(as_json(rows), indent=1).encode() + b"\n")
+    write(out / "reproduction.md", as_markdown(rows).encode())
+    write(out / "reproduction.html", page(panels, runs, rows).encode())
+    for panel in panels:
+        draw(panel, runs, rows, out / f"{panel.name}.png")
+    return rows
+
+
+def curves_of(panel: Panel, runs: Mapping[str, Recorded], rows: Sequence[Row]) -> list[Line]:
+    """Our curves of a panel, and dashed in the same colour those that they are compared with, up to our last round."""
+    comparable, drawn = {row.curve for row in rows if row.published}, []
+    for i, curve in enumerate(curve for curve in panel.curves if curve.name in runs):
+        ours = accuracies(runs[curve.name])
+        drawn.append(Line(curve.name, ours, curve_colour(i)))
+        last = max((number for number, _ in ours), default=0)
+        theirs = [(float(number), value) for number, value in published().get(curve.published, ()) if number <= last]
+        if theirs and curve.name in comparable:
+            drawn.append(Line(f"{curve.published}, published", theirs, curve_colour(i), dashed=True))
+    return drawn
+
+
+def page(panels: Sequence[Panel], runs: Mapping[str, Recorded], rows: Sequence[Row]) -> str:
+    """One HTML page without scripts or links."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("fl.reporting"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    shown = [
+        {
+            "name": panel.name,
+            "figure": panel.figure,
+            "chart": lines(curves_of(panel, runs, rows), y_label="test accuracy"),
+            "facts": [(curve.name, facts(runs[curve.name])) for curve in panel.curves if curve.name in runs],
+        }
+        for panel in panels
+    ]
+    return environment.get_template("reproduction.html").render(
+        colours=COLOURS, heads=HEADS, rows=[cells(row) for row in rows], panels=shown
+    )
+
+
+def facts(run: Recorded) -> str:
+    """How a curve was trained, in one sentence."""
+    e, first = run.experiment, run.rounds[0]
+    exposed = len({client for record in run.rounds for client in record["exposure"]["exposed"]})
+    seconds = sum(record["seconds"]["total"] for record in run.rounds) / len(run.rounds)
+    who = f"{exposed} of {e.clients} clients exposed" if exposed else "no client exposed"
+    how = "real secure aggregation" if e.secure else "secure = false (the same bits)"
+    return (
+        f"{len(run.rounds)} of {e.rounds} rounds, seed {e.seed}, {how}, {who}, "
+        f"{len(first['clusters'])} clusters in a round, {seconds:.0f} s a round, "
+        f"torch {run.info.get('versions', {}).get('torch', '?')}"
+    )
+
+
+def draw(panel: Panel, runs: Mapping[str, Recorded], rows: Sequence[Row], path: Path) -> None:
+    """The picture of a panel."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.4), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    axis = figure.subplots()
+    curves = curves_of(panel, runs, rows)
+    for curve in curves:
+        style: dict[str, Any] = {"linestyle": "--", "linewidth": 1.2} if curve.dashed else {"marker": "."}
+        axis.plot(*zip(*curve.points, strict=True), color=COLOURS[curve.colour][0], label=curve.name, **style)
+    high = max((value for curve in curves for _, value in curve.points), default=1.0)
+    axis.set(
+        title=f"{panel.name}: {panel.figure}", xlabel="round", ylabel="test accuracy", ylim=(0, min(1, high + 0.08))
+    )
+    axis.legend(fontsize=7, loc="best")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.grid(axis="y", color="#e4e7eb", linewidth=0.8)
+    figure.savefig(path, dpi=110)
