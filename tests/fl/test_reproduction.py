@@ -1,0 +1,118 @@
+"""`share reproduce`: the list of panels, slices that give the same bits, and what stands in the table."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from fl.cli import main
+from fl.config.read import read_tables
+from fl.errors import ConfigError
+from fl.reporting.records import recorded
+from fl.reproduction.compare import UNEXPLAINED, compare, explanation
+from fl.reproduction.panels import PANELS, Curve, chosen, every_curve
+from fl.reproduction.published import published
+from fl.reproduction.run import Budget, train_curves
+
+SMALL = [
+    *("data.name=digits", "data.examples=600", "data.test_examples=60", "model=linear", "local.epochs=1"),
+    *("machine.workers=0", "secure=false"),
+]
+SET = [part for setting in SMALL[:-1] for part in ("--set", setting)]
+
+
+def test_every_panel_names_experiments_and_published_curves_that_exist() -> None:
+    for curve in every_curve().values():
+        tables = read_tables(curve.file)
+        assert curve.curve is None or curve.curve in tables["curves"], curve.name
+        assert curve.published == "" or curve.published in published(), curve.name
+    assert {curve.published for curve in every_curve().values()} == {"", *published()}, "a published curve has no panel"
+    assert len({panel.name for panel in PANELS}) == len(PANELS)
+
+
+def test_published_curves_have_the_numbers_of_the_papers_tables() -> None:
+    """Final accuracies that the table in docs/experiments.md has, from the last round of the file."""
+    found = {name: points[-1] for name, points in published().items()}
+    assert found["LF-zeno-m3"] == (200, 0.6939)
+    assert found["FoE10-krum-m10"] == (200, 0.1)
+    assert found["SH10-zeno-m3"][0] == 50
+    assert all(0 <= value <= 1 for points in published().values() for _, value in points)
+    assert all(points[99][0] == 100 for points in published().values() if len(points) > 99)
+
+
+@pytest.mark.parametrize("curve", [curve for curve in every_curve().values() if curve.safe], ids=lambda c: c.name)
+def test_a_safe_curve_enforces_the_audit_in_fixed_clusters(curve: Curve) -> None:
+    e = curve.experiment()
+    assert (e.privacy.audit, e.privacy.memory) == ("enforce", "training")
+    assert (e.clusters.schedule, e.clusters.groups, e.clusters.groupings) == ("fixed", "whole", 1)
+
+
+def test_unknown_names_and_times_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean label-flip-zeno"):
+        chosen(["label-flip-zena"])
+    for wrong in (["--time", "150"], ["--rounds", "0"], ["--only-write"]):
+        assert main(["reproduce", "label-flip-zeno-m3", "--out", str(tmp_path), *wrong]) == 2
+    assert "such as 150m" in capsys.readouterr().err
+
+
+def test_without_a_name_the_panels_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["reproduce"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == len(PANELS) + 1
+    assert main(["reproduce", "--json"]) == 0
+    assert [entry["panel"] for entry in json.loads(capsys.readouterr().out)] == [panel.name for panel in PANELS]
+
+
+def test_slices_end_in_the_bits_of_one_run(tmp_path: Path) -> None:
+    curves = chosen(["label-flip-zeno-m3", "label-flip-zeno-safe"])
+    assert not train_curves(curves, tmp_path / "none", rounds=2, settings=SMALL, budget=Budget(0.0))
+    assert not (tmp_path / "none").exists()
+    assert train_curves(curves, tmp_path / "once", rounds=3, settings=SMALL)
+    for rounds in (1, 3, 3):
+        assert train_curves(curves, tmp_path / "sliced", rounds=rounds, settings=SMALL)
+    for curve in curves:
+        once, sliced = (tmp_path / name / curve.name for name in ("once", "sliced"))
+        assert (once / "model.safetensors").read_bytes() == (sliced / "model.safetensors").read_bytes()
+        assert len(recorded(sliced).rounds) == 3
+    assert recorded(tmp_path / "once" / "label-flip-zeno-safe").summary["exposed"] == []
+
+
+def test_a_budget_that_runs_out_stops_after_a_round_and_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Budget, "left", lambda self, needed: needed == 0.0)
+    command = ["reproduce", "label-flip-no-defence", "--rounds", "2", "--time", "150m", "--out", str(tmp_path), *SET]
+    assert main(command) == 1
+    assert "the same command continues" in capsys.readouterr().out
+    assert len(recorded(tmp_path / "label-flip-no-defence").rounds) == 1
+
+
+def test_the_page_and_the_tables_have_every_trained_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = ["label-flip-zeno-m3", "label-flip-zeno-safe"]
+    assert main(["reproduce", *names, "--rounds", "1", "--out", str(tmp_path), *SET, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["curve"] for row in rows] == names
+    assert [row["explanation"][:14] for row in rows] == ["other settings"] * 2, "the digits are not the paper's data"
+    page = (tmp_path / "reproduction.html").read_text()
+    assert all(name in page for name in names)
+    assert "LF-zeno-m3" not in page
+    assert (tmp_path / "label-flip-zeno.png").read_bytes().startswith(b"\x89PNG")
+    with (tmp_path / "reproduction.csv").open() as file:
+        assert [row["curve"] for row in csv.DictReader(file)] == names
+
+
+def test_a_row_compares_the_last_common_round_and_names_the_largest_difference(tmp_path: Path) -> None:
+    curve = every_curve()["label-flip-no-defence"]
+    train_curves([curve], tmp_path, rounds=1, settings=SMALL)
+    run = recorded(tmp_path / curve.name)
+    theirs = dict(published()["LF-nodef-q12"])
+    shift = {1: 0.01, 2: -0.03, 3: 0.0}
+    rounds = [{**run.rounds[0], "round": i, "accuracy": theirs[i] + shift[i]} for i in shift]
+    paper = curve.experiment(["secure=false"])
+    row = compare("p", curve, type(run)(run.folder, paper, run.info, rounds, {}))
+    assert (row.compared, row.largest_round) == (3, 2)
+    assert row.difference == pytest.approx(0.0)
+    assert row.largest == pytest.approx(-0.03)
+    assert row.mean == pytest.approx(-0.02 / 3)
+    assert explanation(Curve("unknown", "digits"), -0.03) == UNEXPLAINED
+    assert explanation(Curve("unknown", "digits"), 0.02) == "within 2 points in every round"
