@@ -127,7 +127,7 @@ def _add_training(commands: Commands) -> None:
     option("--reference", type=Path, metavar="CSV", help="published curves, as curve_id,round,test_acc")
     option("--curve", action="append", default=[], help="a curve of the CSV to draw next to the runs")
 
-    from fl.reproduction.command import add_options
+    from fl.reproduction.options import add_options
 
     add_options(_command(commands, "reproduce", _reproduce, "run the paper's figures and compare"), SET)
 
