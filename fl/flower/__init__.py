@@ -11,13 +11,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fl.flower.apps.mod import secure_mod
+    from fl.flower.apps.strategy import SecureStrategy
     from fl.flower.client import client_app
     from fl.flower.server import server_app
 
-__all__ = ["client_app", "server_app"]
+__all__ = ["SecureStrategy", "client_app", "secure_mod", "server_app"]
+MODULES = {"SecureStrategy": "apps.strategy", "client_app": "client", "secure_mod": "apps.mod", "server_app": "server"}
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(import_module(f"fl.flower.{name.removesuffix('_app')}"), name)
+        return getattr(import_module(f"fl.flower.{MODULES[name]}"), name)
     raise AttributeError(f"fl.flower has no {name}")

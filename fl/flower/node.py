@@ -55,30 +55,39 @@ class Node:
     def open(cls, folder: Path | str) -> Node:
         """The node of this folder; ConfigError if it is not ready to take part."""
         place = Path(folder)
-        identity = _identity(place)
+        identity = identity_of(place)
         training = read_training(place / TRAINING)
         client = training.client_of(identity.public)
         if client is None:
             raise ConfigError(f"{place / AGREEMENT} does not list the key of this node")
         journal = FileJournal(place / "journal")  # one for all trainings: their sums can be subtracted
         name = training.agreement.terms.members[client].name or f"node-{client}"
-        return cls(client, name, identity, training, journal, _read_key(place / STATE_KEY))
+        return cls(client, name, identity, training, journal, read_key(place / STATE_KEY))
 
     def seal(self, round: int, content: bytes) -> bytes:
         """Encrypt what is kept between messages, for this node and this round alone."""
-        nonce = os.urandom(NONCE_BYTES)
-        return nonce + AESGCM(self._state_key).encrypt(nonce, content, self._address(round))
+        return seal(self._state_key, self._address(round), content)
 
     def unseal(self, round: int, sealed: bytes) -> bytes | None:
         """The content; None if this node did not seal it for this round."""
-        try:
-            nonce, rest = sealed[:NONCE_BYTES], sealed[NONCE_BYTES:]
-            return AESGCM(self._state_key).decrypt(nonce, rest, self._address(round))
-        except (InvalidTag, ValueError):
-            return None
+        return open_sealed(self._state_key, self._address(round), sealed)
 
     def _address(self, round: int) -> bytes:
         return b"fl/flower/state/v1:" + self.training.fingerprint + round.to_bytes(8, "little")
+
+
+def seal(key: bytes, address: bytes, content: bytes) -> bytes:
+    """Encrypt what is kept between messages, for one place."""
+    nonce = os.urandom(NONCE_BYTES)
+    return nonce + AESGCM(key).encrypt(nonce, content, address)
+
+
+def open_sealed(key: bytes, address: bytes, sealed: bytes) -> bytes | None:
+    """The content; None if it was not sealed with this key for this place."""
+    try:
+        return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], address)
+    except (InvalidTag, ValueError):
+        return None
 
 
 def make_node(folder: Path | str, identity: Identity | None = None) -> Identity:
@@ -94,17 +103,19 @@ def make_node(folder: Path | str, identity: Identity | None = None) -> Identity:
             file.write(os.urandom(PRIVATE_BYTES).hex() + "\n")
             file.flush()
             os.fsync(file.fileno())
-    return _identity(place)
+    return identity_of(place)
 
 
-def _identity(place: Path) -> Identity:
+def identity_of(place: Path) -> Identity:
+    """The identity of a node; KeyFileError if it is missing or not secret."""
     try:
         return MemberFolder(place).identity
     except UsageError as error:
         raise KeyFileError(str(error)) from None
 
 
-def _read_key(path: Path) -> bytes:
+def read_key(path: Path) -> bytes:
+    """A secret key in hexadecimal; KeyFileError if it is missing or not secret."""
     try:
         with path.open("r", encoding="ascii") as file:
             mode = os.fstat(file.fileno()).st_mode

@@ -1,0 +1,61 @@
+"""The hash of what a server sends to an app: all members of a group must have got the same, bit for bit.
+
+The hash covers the type of the message and every record in it, so that a server that sends one node another model,
+another learning rate or another task than its mates gets no sum of their group.
+"""
+
+import hashlib
+import struct
+from collections.abc import Iterator
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+_LABEL = b"fl/flower/apps/content/v1\n"
+
+
+def content_hash(message_type: str, content: RecordDict) -> bytes:
+    """SHA-256 over the type of a message and its records. The order of names does not count.
+
+    >>> from flwr.app import ConfigRecord, RecordDict
+    >>> from fl.flower.apps.digest import content_hash
+    >>> content = RecordDict({"config": ConfigRecord({"lr": 0.1})})
+    >>> content_hash("train", content) == content_hash("evaluate", content)
+    False
+    """
+    found = hashlib.sha256(_LABEL)
+    for piece in _pieces(message_type, content):
+        found.update(struct.pack("<Q", len(piece)))
+        found.update(piece)
+    return found.digest()
+
+
+def _pieces(message_type: str, content: RecordDict) -> Iterator[bytes]:
+    """Every value with its name and its kind. Each piece is hashed with its length, and each list has a count."""
+    yield message_type.encode()
+    for name in sorted(content):
+        record = content[name]
+        yield from (name.encode(), type(record).__name__.encode(), str(len(record)).encode())
+        if isinstance(record, ArrayRecord):
+            for key in sorted(record):
+                array = record[key]
+                yield from (key.encode(), array.dtype.encode(), repr(tuple(array.shape)).encode())
+                yield from (array.stype.encode(), array.data)
+        elif isinstance(record, (ConfigRecord, MetricRecord)):
+            for key in sorted(record):
+                yield key.encode()
+                yield from _value(record[key])
+
+
+def _value(value: object) -> Iterator[bytes]:
+    if isinstance(value, list):
+        yield from (b"list", str(len(value)).encode())
+        for one in value:
+            yield from _value(one)
+        return
+    yield type(value).__name__.encode()
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, float):
+        yield struct.pack("<d", value)
+    else:
+        yield str(value).encode()

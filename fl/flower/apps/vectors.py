@@ -1,0 +1,140 @@
+"""What an app's replies are as the vector of an agreement, and back.
+
+The vector has a segment `update` (all arrays one after the other, by name: new minus received), one segment for each
+metric of training (`train/NAME`) and one for each metric of evaluation (`evaluate/NAME`). A reply to a request to train
+has zeros for the metrics of evaluation; a reply to a request to evaluate has zeros for everything else.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from fl.errors import ConfigError
+from fl.flower.node import RefusedError
+from secagg import Terms
+from secagg.crypto import FixedPoint, Segment
+
+UPDATE: Final = "update"
+TRAIN, EVALUATE = KINDS = ("train", "evaluate")
+Flat = NDArray[np.floating[Any]]
+
+
+class MistakeError(RefusedError):
+    """App and agreement do not fit. Waiting does not help: somebody has to change one of them."""
+
+
+def segments_of(
+    parameters: int, *, clip: float, train: Mapping[str, float], evaluate: Mapping[str, float]
+) -> tuple[Segment, ...]:
+    """The segments of an agreement for a model with so many values. Metrics come with their largest absolute value.
+
+    >>> from fl.flower.apps.vectors import segments_of
+    >>> [s.name for s in segments_of(10, clip=1.0, train={"loss": 20.0}, evaluate={"accuracy": 1.0})]
+    ['update', 'train/loss', 'evaluate/accuracy']
+    """
+    metrics = [(f"{TRAIN}/{name}", most) for name, most in train.items()]
+    metrics += [(f"{EVALUATE}/{name}", most) for name, most in evaluate.items()]
+    scalars = (Segment(name=name, shape=(), clip=most) for name, most in metrics)
+    return (Segment(name=UPDATE, shape=(parameters,), clip=clip), *scalars)
+
+
+def check_terms(terms: Terms) -> None:
+    """ConfigError unless these are terms for an app, as `share flower propose` writes them."""
+    first, *rest = terms.segments
+    known = all(segment.name.partition("/")[0] in KINDS and segment.shape == () for segment in rest)
+    if first.name != UPDATE or len(first.shape) != 1 or not known:
+        raise ConfigError(
+            f"the agreement {terms.name!r} is not for an app: expected a segment {UPDATE!r} and metrics named "
+            f"{TRAIN}/NAME or {EVALUATE}/NAME; `share flower propose` writes such an agreement"
+        )
+
+
+def metric_names(terms: Terms, kind: str) -> tuple[str, ...]:
+    """The metrics that the agreement has for this kind of request."""
+    found = (segment.name.partition("/") for segment in terms.segments)
+    return tuple(name for before, _, name in found if before == kind and name)
+
+
+def flatten(arrays: ArrayRecord) -> Flat:
+    """All values, by the names of their arrays. float32 where every array is of that type, float64 otherwise."""
+    parts = [arrays[name].numpy().reshape(-1) for name in sorted(arrays)]
+    single = all(part.dtype == np.float32 for part in parts)
+    return np.concatenate(parts, dtype=np.float32 if single else np.float64) if parts else np.empty(0, np.float32)
+
+
+def moved(arrays: ArrayRecord, update: Flat) -> ArrayRecord:
+    """The arrays plus an update. Whole numbers, such as counters of batches, are rounded."""
+    start, found = 0, {}
+    for name in sorted(arrays):
+        before = arrays[name].numpy()
+        after = before.astype(np.float64) + update[start : start + before.size].reshape(before.shape)
+        start += before.size
+        rounded = np.rint(after) if before.dtype.kind in "iu" else after
+        found[name] = Array(np.asarray(rounded).astype(before.dtype))
+    return ArrayRecord({name: found[name] for name in arrays})
+
+
+def entry_of(
+    terms: Terms, weight: float, kind: str, given: ArrayRecord, reply: RecordDict, skip: str
+) -> dict[str, Any]:
+    """What a member gives to the secure sum for the reply of its app. RefusedError names what does not fit.
+
+    `skip` is the metric that Flower's strategies weigh by: the agreement fixes the weights, so it is not sent.
+    """
+    length = terms.segments[0].length
+    update: Flat = np.zeros(length, np.float32)
+    if kind == TRAIN:
+        update = _difference(given, reply, length)
+    elif reply.array_records:
+        raise MistakeError("the app returned arrays for a request to evaluate; return metrics only")
+    if reply.config_records:
+        raise MistakeError("the app returned a ConfigRecord, which cannot be summed; return arrays and metrics only")
+    metrics = _metrics(terms, kind, reply, skip)
+    entry: dict[str, Any] = {}
+    for segment, encoding in zip(terms.segments, terms.encoding.encodings, strict=True):
+        assert isinstance(encoding, FixedPoint)
+        value = update if segment.name == UPDATE else np.float64(metrics.get(segment.name, 0.0))
+        if not np.isfinite(value).all():
+            raise RefusedError(f"its {segment.name} has a value that is not finite")
+        largest = float(np.max(np.abs(value), initial=0.0)) * weight
+        entry[segment.name] = value if largest * encoding.scale > 0.5 else np.zeros_like(value)
+    return entry
+
+
+def _difference(given: ArrayRecord, reply: RecordDict, length: int) -> Flat:
+    if len(reply.array_records) != 1:
+        raise MistakeError(f"expected one ArrayRecord from the app, got {len(reply.array_records)}")
+    (after,) = reply.array_records.values()
+    shapes = [{name: tuple(array.shape) for name, array in arrays.items()} for arrays in (given, after)]
+    if shapes[0] != shapes[1]:
+        names = sorted(set(shapes[0].items()) ^ set(shapes[1].items()))
+        raise MistakeError(f"the app returned other arrays than it got: {names[0][0]} has another shape or is missing")
+    before, now = flatten(given), flatten(after)
+    if len(now) != length:
+        raise MistakeError(f"the model has {len(now)} values, but the agreement has {length}")
+    return np.asarray(now - before)
+
+
+def _metrics(terms: Terms, kind: str, reply: RecordDict, skip: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for record in reply.metric_records.values():
+        for name, value in record.items():
+            if name == skip:
+                continue
+            if isinstance(value, list):
+                raise MistakeError(f"the metric {name} is a list; return its values under names of their own")
+            found[f"{kind}/{name}"] = float(value)
+    agreed = {f"{kind}/{name}" for name in metric_names(terms, kind)}
+    for name in sorted(agreed ^ found.keys()):
+        what = "the agreement has no such metric" if name in found else "the app did not return it"
+        raise MistakeError(f"{name}: {what}; the app's metrics and the agreement's must have the same names")
+    return found
+
+
+def reply_of(arrays: ArrayRecord | None, metrics: Mapping[str, float], weight: float, weighted_by: str) -> RecordDict:
+    """The sum of a group as a strategy expects the reply of one node."""
+    record = MetricRecord({**metrics, weighted_by: weight})
+    return RecordDict({"metrics": record} if arrays is None else {"arrays": arrays, "metrics": record})

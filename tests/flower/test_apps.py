@@ -1,0 +1,262 @@
+"""Apps with Flower's own functions and strategies, plain and through secure sums."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Result, Strategy
+
+from fl.errors import ConfigError, FlowerError
+from fl.flower import SecureStrategy, secure_mod
+from tests.flower.app_grid import AppGrid, action_of, agree, members_of
+from tests.flower.numpy_app import PARAMETERS, app_with, points, start_arrays
+
+NODES = 6
+SIZES = [len(points(i)[1]) for i in range(NODES)]
+
+
+def secured(place: Path, **more: Any) -> AppGrid:
+    identities = members_of(place, NODES)
+    agree(place, identities, PARAMETERS, **more)
+    return AppGrid(app_with([secure_mod]), [place / f"node-{i}" for i in identities], NODES)
+
+
+def run(strategy: Strategy, grid: AppGrid, rounds: int = 2) -> Result:
+    return strategy.start(
+        grid=grid,  # type: ignore[arg-type]
+        initial_arrays=start_arrays(),
+        num_rounds=rounds,
+        train_config=ConfigRecord({"lr": 0.1}),
+    )
+
+
+def over(place: Path, inner: Strategy | None = None, **more: Any) -> SecureStrategy:
+    return SecureStrategy(inner or FedAvg(), agreement=place / "agreement.toml", join_seconds=0.0, **more)
+
+
+def values(arrays: ArrayRecord) -> np.ndarray:
+    return np.concatenate([part.reshape(-1) for part in arrays.to_numpy_ndarrays()])
+
+
+def test_the_same_model_and_metrics_as_without_secure_sums(tmp_path: Path) -> None:
+    plain = run(FedAvg(), AppGrid(app_with([]), None, NODES))
+    grid = secured(tmp_path, weights=SIZES)
+    found = run(over(tmp_path), grid)
+    assert np.allclose(values(found.arrays), values(plain.arrays), atol=1e-5)
+    for kind in ("train_metrics_clientapp", "evaluate_metrics_clientapp"):
+        for round, metrics in getattr(plain, kind).items():
+            assert dict(getattr(found, kind)[round]) == pytest.approx(dict(metrics), abs=1e-4)
+    assert [action for client, action in grid.log if client == 0] == ["hello", "train", "evaluate", "train", "evaluate"]
+
+
+def test_no_reply_holds_anything_of_the_app(tmp_path: Path) -> None:
+    grid = secured(tmp_path)
+    run(over(tmp_path), grid, rounds=1)
+    for reply in grid.replies:
+        assert set(reply.content) == {"share", "parts"}
+        assert set(reply.content["parts"]) <= {"member", "seat", "message"}
+    lengths = [
+        len(reply.content["parts"]["message"].data) for reply in grid.replies if "seat" not in reply.content["parts"]
+    ]
+    assert len(set(lengths)) <= 2  # an answer says how many groups and adverts it has, and nothing else by its length
+
+
+@pytest.mark.parametrize("inner", [FedAdam(eta=0.1), FedMedian()])
+def test_other_strategies_get_one_reply_per_group(tmp_path: Path, inner: Strategy) -> None:
+    secured_grid = secured(tmp_path)
+    seen: list[int] = []
+    aggregate = inner.aggregate_train
+    inner.aggregate_train = lambda r, replies: (seen.append(len(replies)), aggregate(r, replies))[1]  # type: ignore
+    found = run(over(tmp_path, inner), secured_grid, rounds=2)
+    assert seen == [2, 2]
+    assert np.isfinite(values(found.arrays)).all()
+    assert values(found.arrays).any()
+
+
+def test_a_rule_leaves_out_a_poisoned_group(tmp_path: Path) -> None:
+    """One of twelve nodes sends what it likes; the rule takes the median of four groups."""
+    sent: dict[int, np.ndarray] = {}
+
+    def poison(message: Message, context: Any, call_next: Any) -> Message:
+        reply, node = call_next(message, context), int(context.node_config["partition-id"])
+        if message.metadata.message_type == "train":
+            sent[node] = values(reply.content["arrays"])
+            if node == 3:
+                reply.content["arrays"] = ArrayRecord([np.full(3, 4.0, np.float32), np.full(1, -4.0, np.float32)])
+        return reply
+
+    identities = members_of(tmp_path, 12)
+    agree(tmp_path, identities, PARAMETERS, evaluate={})
+    grid = AppGrid(app_with([secure_mod, poison]), [tmp_path / f"node-{i}" for i in identities], 12)
+    robust, mean = (values(run(over(tmp_path, rule=rule), grid, rounds=1).arrays) for rule in ("median", None))
+    honest = np.stack([update for node, update in sent.items() if node != 3])
+    assert (honest.min(axis=0) - 1e-5 <= robust).all()
+    assert (robust <= honest.max(axis=0) + 1e-5).all()
+    assert np.abs(mean - honest.mean(axis=0)).max() > 0.2
+
+
+def test_a_request_outside_secure_sums_is_refused(tmp_path: Path) -> None:
+    grid = secured(tmp_path)
+    content = RecordDict({"arrays": start_arrays(), "config": ConfigRecord({"lr": 0.1})})
+    for kind in ("train", "evaluate", "query.data"):
+        (reply,) = grid.send_and_receive([Message(content, 1000, kind)])
+        assert "answers only inside secure sums" in str(reply.content["share"]["refused"])
+        assert not reply.content["parts"]
+
+
+def test_a_named_function_of_the_app_cannot_be_called(tmp_path: Path) -> None:
+    """Not even with the envelope of a round that secure aggregation would answer."""
+    grid = secured(tmp_path)
+
+    def ask_for_data(client: int, message: Message) -> Message:
+        if action_of(message) == "train" and client == 0:
+            return Message(message.content, message.metadata.dst_node_id, "query.data")
+        return message
+
+    grid.before = ask_for_data
+    run(over(tmp_path), grid, rounds=1)
+    line = json.loads((tmp_path / "agreement.record" / "rounds.jsonl").read_text().splitlines()[0])
+    assert line["dropouts"][0]["why"].startswith("it refused: this node answers no 'query'")
+    assert (line["opened"], line["groups"]) == (1, 2)
+
+
+def test_another_model_for_one_node_opens_nothing_of_its_group(tmp_path: Path) -> None:
+    grid = secured(tmp_path)
+
+    def other_model(client: int, message: Message) -> Message:
+        if action_of(message) == "train" and client == 0:
+            message.content["arrays"] = ArrayRecord([np.ones(3, np.float32), np.zeros(1, np.float32)])
+        return message
+
+    grid.before = other_model
+    run(over(tmp_path), grid, rounds=1)
+    line = json.loads((tmp_path / "agreement.record" / "rounds.jsonl").read_text().splitlines()[0])
+    assert (line["opened"], line["groups"]) == (1, 2)
+    assert "another context" in line["dropouts"][0]["why"]
+
+
+def test_a_lost_node_loses_its_group_and_comes_back(tmp_path: Path) -> None:
+    grid = secured(tmp_path, evaluate={})
+    rounds: list[int] = []
+
+    def drop(client: int, message: Message) -> Message | None:
+        if action_of(message) == "train" and client == 2:
+            rounds.append(1)
+            if len(rounds) == 1:
+                grid.start(2)  # it restarts and has lost its keys
+                return None
+        return message
+
+    grid.before = drop
+    run(over(tmp_path), grid, rounds=3)
+    lines = [json.loads(line) for line in (tmp_path / "agreement.record" / "rounds.jsonl").read_text().splitlines()]
+    assert [(line["opened"], line["groups"]) for line in lines] == [(1, 2), (2, 2), (2, 2)]
+    assert lines[0]["dropouts"][0] == {"client": 2, "name": "node-2", "why": "it did not answer in time"}
+
+
+def test_a_second_run_goes_on_with_the_next_round(tmp_path: Path) -> None:
+    grid = secured(tmp_path, evaluate={}, rounds=3)
+    first = run(over(tmp_path), grid, rounds=2)
+    for client in range(NODES):
+        grid.start(client)  # a new run has new contexts
+    second = run(over(tmp_path), grid, rounds=1)
+    assert np.allclose(
+        values(second.arrays), values(run(FedAvg(), AppGrid(app_with([]), None, NODES), 1).arrays), atol=0.5
+    )
+    assert first.arrays is not None
+    with pytest.raises(ConfigError, match="has 3 rounds, and all are used"):
+        run(over(tmp_path), grid, rounds=1)
+
+
+@pytest.mark.parametrize(
+    ("terms", "why"),
+    [
+        ({"train": {}}, r"train/train_loss: the agreement has no such metric"),
+        ({"train": {"train_loss": 20.0, "other": 1.0}}, r"train/other: the app did not return it"),
+    ],
+)
+def test_a_mistake_stops_the_training_with_the_reason(tmp_path: Path, terms: dict[str, Any], why: str) -> None:
+    grid = secured(tmp_path, **terms)
+    with pytest.raises(FlowerError, match=why):
+        run(over(tmp_path), grid, rounds=20)
+
+
+def test_another_agreement_at_a_node_is_named(tmp_path: Path) -> None:
+    grid = secured(tmp_path)
+    other = tmp_path / "other"
+    agree(other, members_of(other, NODES), PARAMETERS)
+    (tmp_path / "node-1" / "agreement.toml").write_text((tmp_path / "agreement.toml").read_text())
+    grid.folders = [tmp_path / "node-0", other / "node-1", *(tmp_path / f"node-{i}" for i in range(2, NODES))]
+    grid.start(1)
+    with pytest.raises(FlowerError, match=r"node 1001: it refused: another agreement: this node signed [0-9a-f]{16}"):
+        run(over(tmp_path), grid)
+
+
+def test_a_node_that_is_no_member_does_not_count(tmp_path: Path) -> None:
+    grid = secured(tmp_path)
+    members_of(tmp_path / "more", 1)
+    (tmp_path / "more" / "node-0" / "agreement.toml").write_text((tmp_path / "agreement.toml").read_text())
+    grid.folders = [*grid.folders, tmp_path / "more" / "node-0"]  # type: ignore[misc]
+    grid.nodes += 1
+    grid.start(NODES)
+    strategy = over(tmp_path)
+    run(strategy, grid, rounds=1)
+    assert "not set up" in strategy._seats.strangers[1000 + NODES]
+    assert sorted(strategy._seats.connected) == list(range(NODES))
+
+
+def test_nobody_takes_the_seat_of_another(tmp_path: Path) -> None:
+    """The proof of node 1, sent from node 0, is not accepted."""
+    grid = secured(tmp_path)
+    proofs: dict[int, RecordDict] = {}
+
+    def swap(client: int, reply: Message) -> Message:
+        if action_of(reply) == "hello":
+            proofs[client] = reply.content
+            if client == 2:
+                reply.content = proofs[1]
+        return reply
+
+    grid.after = swap
+    strategy = over(tmp_path)
+    run(strategy, grid, rounds=1)
+    assert 1002 in strategy._seats.strangers
+    assert strategy._seats.connected[1] == 1001
+
+
+def test_a_repeated_request_gets_the_same_bytes(tmp_path: Path) -> None:
+    grid = secured(tmp_path, evaluate={})
+    answers: list[bytes] = []
+
+    def twice(client: int, message: Message) -> Message:
+        if action_of(message) == "train" and client == 0 and not answers:
+            for _ in range(2):
+                again = Message(RecordDict(dict(message.content)), 1000, "train")
+                again.metadata.__dict__["_message_id"] = "again"
+                answers.append(grid.app(again, grid.contexts[1000]).content["parts"]["message"].data)
+        return message
+
+    grid.before = twice
+    run(over(tmp_path), grid, rounds=1)
+    assert len(answers) == 2
+    assert answers[0] == answers[1]
+
+
+def test_simulations_are_refused_at_once(tmp_path: Path) -> None:
+    class InMemoryGrid(AppGrid):
+        pass
+
+    secured(tmp_path)
+    with pytest.raises(ConfigError, match=r"share flower try .* simulate with `share train`"):
+        run(over(tmp_path), InMemoryGrid(app_with([]), None, NODES))
+
+
+def test_a_model_of_another_size_is_refused(tmp_path: Path) -> None:
+    identities = members_of(tmp_path, NODES)
+    agree(tmp_path, identities, 5)
+    grid = AppGrid(app_with([secure_mod]), [tmp_path / f"node-{i}" for i in identities], NODES)
+    with pytest.raises(ConfigError, match="the model has 4 values, but the agreement has 5"):
+        run(over(tmp_path), grid)
