@@ -51,10 +51,7 @@ class Transport:
     def __post_init__(self) -> None:
         settle(self, each, "hubs", "names", kind=str)
         settle(self, each, "members", kind=bytes)
-        if not 1 <= len(self.hubs) <= MOST_HUBS or len(set(self.hubs)) < len(self.hubs):
-            raise UsageError(f"transport.hubs: expected 1 to {MOST_HUBS} different addresses, got {len(self.hubs)}")
-        for address in self.hubs:
-            _check_address(address)
+        check_hubs(list(self.hubs))
         if self.authority:
             self._check_names()
         else:
@@ -100,6 +97,15 @@ class Transport:
         names = certificates.dns_names(certificate)
         found = [one for one, name in zip(ids, self.names, strict=True) if name in names]
         return found[0] if len(found) == 1 else None  # audit: certificate-names-one-member
+
+
+def check_hubs(hubs: object) -> None:
+    """UsageError unless this is a list of addresses that sites can dial."""
+    if not isinstance(hubs, list) or not 1 <= len(hubs) <= MOST_HUBS or len(set(map(str, hubs))) < len(hubs):
+        came = len(hubs) if isinstance(hubs, list) else show(hubs)
+        raise UsageError(f"transport.hubs: expected 1 to {MOST_HUBS} different addresses, got {came}")
+    for address in hubs:
+        _check_address(address if isinstance(address, str) else "")
 
 
 def _check_address(address: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from secagg.agreement import file
 from secagg.agreement.agreement import Agreement
+from secagg.agreement.draft import draft_terms, is_draft
 from secagg.agreement.floors import Floors
 from secagg.agreement.folder import MemberFolder
 from secagg.agreement.proposal import Part, Proposal
@@ -63,6 +64,8 @@ def run(options: Namespace) -> int:
     """Read the file, do one thing, say what is in the agreement and what is still missing."""
     if options.collect or options.hub:
         return _over_network(options)
+    if not any((options.commit, options.reveal, options.sign, options.add, options.successor)) and _is_draft(options):
+        return _show_draft(options)
     proposal = _read(options.file)
     if options.successor or options.without:
         return _successor(proposal, options)
@@ -90,6 +93,29 @@ def run(options: Namespace) -> int:
     return int(bool(below or (options.check and problems)))
 
 
+def _is_draft(options: Namespace) -> bool:
+    return is_draft(_named(options.file, lambda: file.parse(_text(options.file))))
+
+
+def _show_draft(options: Namespace) -> int:
+    """Say what a draft allows, whose members have names only. Nothing is complete in it; exit code 1 for --check."""
+    terms = _named(options.file, lambda: draft_terms(file.parse(_text(options.file))))
+    floors = _floors(options.floors, None)
+    summary = summarise(terms, delta=_delta(options, floors)).to_json()
+    below = [why for _, why in floors.crossed(terms)]
+    next_step = f"the members have no identities yet: collect them (secagg agree {options.file} --collect DIR)"
+    if options.json:
+        print(json.dumps({**summary, "below_floors": below, "complete": False, "problems": [next_step]}, indent=2))
+    else:
+        first, *rest = summary["lines"]
+        print("\n".join([first, *(f"- {line}" for line in rest), *_below(below), f"A draft: {next_step}."]))
+    return int(bool(below or options.check))
+
+
+def _below(floors: Sequence[str]) -> Iterable[str]:
+    return ["BELOW MY FLOORS; do not sign it:", *(f"  {why}" for why in floors)] if floors else []
+
+
 def _also_signed(report: dict[str, Any], place: Path) -> dict[str, str]:
     """Agreements that this member signed and that this one does not name: fingerprints, with their names."""
     known = {report["fingerprint"], *report["predecessors"]}
@@ -103,7 +129,8 @@ def _over_network(options: Namespace) -> int:
     except ModuleNotFoundError as missing:
         raise UsageError(f"this needs {missing.name}: pip install 'share-secagg[net]'") from None
     if options.collect:
-        return agree_network.collect(options.file, options.collect, options.listen, as_json=options.json)
+        earlier = [_read(path).agreement for path in options.earlier]
+        return agree_network.collect(options.file, options.collect, options.listen, earlier, as_json=options.json)
     if not options.sign:
         raise UsageError("--hub: expected --sign DIR beside it")
     earlier = [_read(path).agreement for path in options.earlier]
@@ -217,9 +244,7 @@ def _lines(proposal: Proposal, report: dict[str, Any], options: Namespace) -> It
     terms = proposal.terms
     first, *rest = report["lines"]
     yield from (first, *(f"- {line}" for line in rest))
-    if report["below_floors"]:
-        yield "BELOW MY FLOORS; do not sign it:"
-        yield from (f"  {why}" for why in report["below_floors"])
+    yield from _below(report["below_floors"])
     if report["fingerprint"]:
         yield "Fingerprint. Compare it with the other members by voice before you sign:"
         yield f"  {grouped(report['fingerprint'])}"

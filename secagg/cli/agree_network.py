@@ -25,31 +25,39 @@ from secagg.net.invitation import Invitation
 
 __all__ = ["Invitation", "collect", "sign"]
 
-COMPARED: Final = 40  # characters of the fingerprint: two agreements that share 160 bits cannot be searched for
+BLOCKS: Final = 10  # of 4 characters of the fingerprint: two agreements that share 160 bits cannot be searched for
 
 
-def collect(path: Path, folder: Path, listen: str | None, *, as_json: bool) -> int:
+def collect(
+    path: Path, folder: Path, listen: str | None, earlier: Sequence[Agreement] = (), *, as_json: bool = False
+) -> int:
     """Invite the members that the draft names, and write the agreement that they sign."""
-    text = path.read_text(encoding="utf-8")
-    document = file.parse(text)
+    document = file.parse(path.read_text(encoding="utf-8"))
     if any("identity" in row for row in document.get("members", []) if isinstance(row, dict)):
-        print(f"{path} already has its members; `secagg agree {path} --check` says what is missing", file=sys.stderr)
-        return 1
-    return asyncio.run(_collect(path, document, folder, listen, as_json))
+        raise UsageError(f"{path} already has its members; `secagg agree {path} --check` says what is missing")
 
-
-async def _collect(path: Path, document: dict[str, object], folder: Path, listen: str | None, as_json: bool) -> int:
     def tell(line: str) -> None:
         print(json.dumps({"event": line}) if as_json else line, flush=True)
 
-    async with Collection(document, folder, tell) as collection:
+    try:
+        collection = Collection(document, folder, tell, earlier)
+    except UsageError as bad:
+        raise UsageError(f"{path}: {bad}") from None
+    return asyncio.run(_collect(path, collection, folder, listen, as_json))
+
+
+async def _collect(path: Path, made: Collection, folder: Path, listen: str | None, as_json: bool) -> int:
+    async with made as collection:
         port = urlsplit(collection.addresses[0]).port
         await collection.start(listen or f":{port}")
         invitations = collection.invitations
         if as_json:
-            tell_json = {"invitations": {name: str(one) for name, one in invitations.items()}}
-            print(json.dumps(tell_json), flush=True)
+            shown = {name: str(one) for name, one in invitations.items()}
+            print(json.dumps({"invitations": shown, "below_floors": collection.objections}), flush=True)
         else:
+            if collection.objections:
+                print("Sites refuse these terms unless their floors.toml allows them (docs/agreement.md):", flush=True)
+                print("\n".join(f"  {why}" for why in collection.objections), flush=True)
             print(
                 "Send each member its own invitation, in a private way. It runs (DIR: see secagg identity):", flush=True
             )
@@ -98,7 +106,7 @@ class Joining:
         self._asked = False
 
     async def run(self, invitation: Invitation, fingerprint: str | None) -> int:
-        async with Enrolment(invitation) as hub:
+        async with Enrolment(invitation, _trouble) as hub:
             await hub.enrol(self._folder, self._credentials.certificate)
             print("Waiting for the other members...", file=sys.stderr, flush=True)
             seen = ""
@@ -176,7 +184,7 @@ class Joining:
         if given is None:
             self._show(self.proposal)
             print("Get the fingerprint from the other members, by a call or a message that does not pass the hub.")
-            print(f"Type or paste it here, at least its first {COMPARED} characters: ", end="", flush=True)
+            print(f"Type or paste it here, at least its first {BLOCKS} blocks of 4 characters: ", end="", flush=True)
             given = sys.stdin.readline()
             if not given:
                 print()
@@ -184,10 +192,11 @@ class Joining:
                 print(f"secagg: nothing is signed: {again}", file=sys.stderr)
                 return False
         typed = "".join(given.split()).lower()
-        if len(typed) < COMPARED:  # audit: compared-enough
+        if len(typed) < 4 * BLOCKS:  # audit: compared-enough
             raise UsageError(
-                f"--fingerprint: expected at least {COMPARED} characters, got {len(typed)}: with fewer, somebody can "
-                "search for two agreements that look the same. Nothing is signed"
+                f"--fingerprint: expected at least {BLOCKS} blocks of 4 characters, which are {4 * BLOCKS} without the "
+                f"blanks between them, got {len(typed)}: with fewer, somebody can search for two agreements that look "
+                "the same. Nothing is signed"
             )
         if not fingerprint.startswith(typed):  # audit: signed-only-if-compared
             raise UsageError(
@@ -195,6 +204,10 @@ class Joining:
                 "agreement: compare the files, and do not sign"
             )
         return True
+
+
+def _trouble(why: str) -> None:
+    print(f"secagg: {why}; trying again for two minutes", file=sys.stderr, flush=True)
 
 
 def _write(path: Path, text: str) -> None:

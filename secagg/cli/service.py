@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from argparse import ArgumentParser, Namespace, _SubParsersAction
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,13 +16,13 @@ import numpy as np
 
 from secagg.agreement import file
 from secagg.agreement.proposal import Proposal
+from secagg.cli.source import check_file, file_source
 from secagg.cli.statistics import add_format, format_of
 from secagg.cli.steps import grouped
-from secagg.errors import TooFewSurvivors, UsageError
+from secagg.errors import AgreementRefused, BudgetExceeded, TooFewSurvivors, UsageError
 
 if TYPE_CHECKING:
     from secagg.net import Outcome, Settings
-    from secagg.statistics import CsvFormat
 
 _SHOWN: Final = 12  # values of a vector that are printed
 
@@ -31,9 +31,13 @@ def add_parsers(commands: _SubParsersAction[ArgumentParser]) -> None:
     """Add `serve`, `join` and `status` to the commands of `secagg`."""
     serve = commands.add_parser("serve", help="run the hub of an agreement over the network")
     _common(serve, "the hub's folder, with its certificate and its state")
-    serve.add_argument("--rounds", metavar="N", type=int, default=1, help="how many rounds to run (1)")
+    serve.add_argument(
+        "--rounds", metavar="N", type=int, default=1, help="how many rounds to run, restarts included (1)"
+    )
     help_every = "from the end of a round to the next (0)"
     serve.add_argument("--every", metavar="SECONDS", type=float, default=0.0, help=help_every)
+    help_lost = "stop after so many rounds in a row that opened nothing (3)"
+    serve.add_argument("--most-lost", metavar="N", type=int, default=3, help=help_lost)
     serve.add_argument("--listen", metavar="HOST:PORT", help="where to listen, if not at the agreement's address")
     serve.add_argument("--ops", metavar="HOST:PORT", help="where to answer /healthz and /metrics, in plain HTTP")
     serve.set_defaults(command=run_serve)
@@ -87,112 +91,84 @@ def _settings(options: Namespace, **given: Any) -> Settings:
 
 
 def run_serve(options: Namespace) -> int:
-    """Run some rounds; 1 if one of them opened nothing."""
+    """Run some rounds; 1 if one of them opened nothing, or could not begin."""
     net = _net()
     from secagg.net.progress import Progress
 
-    proposal, progress = _read(options), Progress()
-    if options.rounds < 1:
-        raise UsageError(f"--rounds: expected at least 1, got {options.rounds}")
+    proposal = _read(options)
+    for name, least in (("rounds", 1), ("most_lost", 1), ("every", 0)):
+        if getattr(options, name) < least:
+            raise UsageError(f"--{name.replace('_', '-')}: expected at least {least}, got {getattr(options, name)}")
     settings = _settings(options, listen=options.listen, ops=options.ops)
     if not options.json:
         print(f"Agreement {grouped(proposal.agreement.fingerprint.hex())}", flush=True)
+    with Progress() as progress:
+        said: set[tuple[str, str]] = set()
 
-    def tell(outcome: Outcome) -> None:
-        progress.close()
-        print(json.dumps(_json(outcome)) if options.json else "\n".join(_lines(outcome)), flush=True)
+        def tell(outcome: Outcome) -> None:
+            progress.close()
+            print(json.dumps(_json(outcome)) if options.json else "\n".join(_lines(outcome)), flush=True)
 
-    outcomes = net.serve(
-        proposal,
-        options.folder,
-        rounds=options.rounds,
-        every=options.every,
-        settings=settings,
-        on_outcome=tell,
-        on_event=progress,
-    )
-    progress.close()
+        def listen(event: str, values: dict[str, Any]) -> None:
+            progress(event, values)
+            if event == "refused" and (key := (values["member"], values["reason"])) not in said:
+                said.add(key)
+                progress.say(f"{key[0]} refused: {key[1]}")
+            elif event == "finished":
+                progress.say(values["text"])
+
+        asked = {"rounds": options.rounds, "every": options.every, "most_lost": options.most_lost}
+        try:
+            outcomes = net.serve(proposal, options.folder, settings=settings, on_outcome=tell, on_event=listen, **asked)
+        except TooFewSurvivors as few:
+            progress.close()
+            print(f"secagg: {few}", file=sys.stderr)
+            return 1
     return 0 if all(one.opened for one in outcomes) else 1
 
 
 def run_join(options: Namespace) -> int:
-    """Answer the hub until it says that it is over."""
+    """Answer the hub until it says that it is over; 1 if this site refused something or an answer did not count."""
     net = _net()
     from secagg.net.progress import Progress
 
-    proposal, progress = _read(options), Progress()
-    source = file_source(proposal, options.data, format_of(options) if proposal.terms.statistics else None)
-    source(proposal.terms.first_round, b"")  # a mistake in the file shows now, not in the first round
-    told: list[dict[str, Any]] = []
+    proposal, settings = _read(options), _settings(options)
+    form = format_of(options) if proposal.terms.statistics else None
+    with Progress() as progress:
+        source = file_source(proposal, options.data, form, progress.warn)
+        ready = check_file(proposal, options.folder, source)
+        ready()  # a mistake in the file shows now, not in the first round
+        told: list[str] = []
 
-    def listen(event: str, values: dict[str, Any]) -> None:
-        progress(event, values)
-        if event in ("refused", "not counted"):
-            told.append(values)
-            progress.close()
-            print(f"secagg: {event}: {values['reason']}", file=sys.stderr, flush=True)
+        def listen(event: str, values: dict[str, Any]) -> None:
+            progress(event, values)
+            if event in ("refused", "not counted"):
+                told.append(values["reason"])
+                progress.say(f"{event}: {values['reason']}")
+            elif event == "not ready":
+                progress.say(f"waiting until {options.data} can be used")
+            elif event == "round over":
+                progress.close()
+                print(json.dumps(values) if options.json else _over(values), flush=True)
 
-    text = net.join(
-        proposal,
-        options.folder,
-        source,
-        stay=options.stay,
-        hubs=options.hub,
-        journal=options.journal,
-        settings=_settings(options),
-        on_event=listen,
-    )
-    progress.close()
-    print(json.dumps({"end": text, "refused": len(told)}) if options.json else f"The hub says: {text}", flush=True)
+        known = {"stay": options.stay, "hubs": options.hub, "journal": options.journal, "settings": settings}
+        try:
+            text = net.join(proposal, options.folder, source, ready=ready, on_event=listen, **known)
+        except (AgreementRefused, BudgetExceeded) as refused:
+            if str(refused) not in told:
+                raise
+            return 1  # it was shown when the hub was told
+    if options.json:
+        print(json.dumps({"end": text, "refused": len(told)}), flush=True)
+    else:
+        print("Stopped by a signal." if text is None else f"The hub says: {text}", flush=True)
     return 1 if told else 0
 
 
-def file_source(proposal: Proposal, path: Path, form: CsvFormat | None = None) -> Callable[[int, bytes], Any]:
-    """Reads the vector anew for each round. What a hub sends with a round has no meaning here and is refused."""
-    terms = proposal.terms
-
-    said: set[str] = set()
-
-    def vector(_round: int, data: bytes) -> Any:
-        if data:  # audit: command-refuses-data
-            raise UsageError("the hub sent data with the round, which this command does not know; write a program")
-        if terms.statistics is None:
-            return _vector(path, terms)
-        from secagg.statistics import site_update
-
-        made = site_update(terms, path, csv=form)
-        for warning in made.warnings:
-            if warning not in said:
-                print(f"secagg: {path}: {warning}", file=sys.stderr, flush=True)
-        said.update(made.warnings)
-        return made.update
-
-    return vector
-
-
-def _vector(path: Path, terms: Any) -> Any:
-    if path.suffix != ".npy":
-        raise UsageError(f"{path}: expected a vector in a .npy file, as numpy.save writes it")
-    try:
-        values = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as bad:
-        raise UsageError(f"{path}: expected an array as numpy.save writes it: {bad}") from None
-    if values.size != terms.length or values.dtype.kind not in "fiub":
-        raise UsageError(f"{path}: expected {terms.length} numbers, got {values.size} of type {values.dtype}")
-    return _named(values.reshape(-1), terms.segments)
-
-
-def _named(values: Any, segments: Any) -> Any:
-    """One vector as it is, or cut into the agreement's named segments."""
-    if len(segments) == 1 and not segments[0].name:
-        return values.reshape(segments[0].shape)
-    found: dict[str, Any] = {}
-    start = 0
-    for segment in segments:
-        size = int(np.prod(segment.shape))
-        found[segment.name] = values[start : start + size].reshape(segment.shape)
-        start += size
-    return found
+def _over(values: Mapping[str, Any]) -> str:
+    if values["opened"]:
+        return f"Round {values['round']}: the hub opened a sum of {values['sites']} sites"
+    return f"Round {values['round']}: lost. The hub says: {values['reason']}"
 
 
 # --- what people see ---------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from secagg.agreement import file
+from secagg.agreement.draft import read_draft
 from secagg.agreement.statistics.describe import described
 from secagg.agreement.statistics.kinds import Statistic, Statistics
 from secagg.agreement.terms import Terms
@@ -81,7 +81,7 @@ def run_statistics(options: Namespace) -> int:
 
 def _read(path: Path) -> Terms:
     try:
-        terms = file.read(path.read_text(encoding="utf-8")).terms
+        terms = read_draft(path.read_text(encoding="utf-8"))
         _declared(terms)
     except UnicodeDecodeError:
         raise UsageError(f"{path}: expected an agreement in TOML, in UTF-8") from None

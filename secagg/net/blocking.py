@@ -14,6 +14,7 @@ from secagg.arguments import function, raw, real, whole
 from secagg.net.events import Listener as Reporter
 from secagg.net.hub import Hub
 from secagg.net.outcome import Outcome
+from secagg.net.series import run_series
 from secagg.net.settings import Settings
 from secagg.net.site import Site, Source
 from secagg.privacy.budget import Budget
@@ -27,6 +28,7 @@ def serve(
     *,
     rounds: int = 1,
     every: float = 0.0,
+    most_lost: int = 3,
     data: bytes = b"",
     settings: Settings | None = None,
     on_outcome: Callable[[Outcome], None] | None = None,
@@ -35,7 +37,8 @@ def serve(
     """Run a hub for some rounds, and tell the sites when it is over. SIGTERM stops it.
 
     A round begins `every` so many seconds after the end of the one before, also after a restart. The agreement's last
-    round is the last.
+    round is the last. After a stop or a kill, the same call runs the rounds that are left. After `most_lost` rounds in
+    a row that opened nothing it stops, so that a site that cannot answer does not use up the others.
 
     >>> from tempfile import mkdtemp
     >>> from threading import Thread
@@ -53,22 +56,15 @@ def serve(
     ...     one.join()
     """
 
-    rounds, every, data = whole("rounds", rounds, 1), real("every", every), raw("data", data)
+    asked: dict[str, Any] = {"rounds": whole("rounds", rounds, 1), "every": real("every", every)}
+    asked |= {"most_lost": whole("most_lost", most_lost, 1), "data": raw("data", data)}
     hub_of = Hub(proposal, folder, settings=settings, on_event=on_event)
     if on_outcome is not None:
         function("on_outcome", on_outcome)
 
     async def play(outcomes: list[Outcome]) -> list[Outcome]:
         async with hub_of as hub:
-            for _ in range(max(1, min(rounds, proposal.terms.last_round - hub.next_round + 1))):
-                last = hub.since_last()
-                if every > 0 and last is not None and hub.unfinished is None:
-                    await asyncio.sleep(max(0.0, every - last))
-                outcome = await hub.round(data)
-                outcomes.append(outcome)
-                if on_outcome is not None:
-                    on_outcome(outcome)
-            await hub.finish()
+            await run_series(hub, outcomes=outcomes, on_outcome=on_outcome, **asked)
         return outcomes
 
     done: list[Outcome] = []
@@ -80,14 +76,17 @@ def join(
     folder: Path | str,
     source: Source,
     *,
+    ready: Callable[[], object] | None = None,
     stay: bool = False,
     hubs: Sequence[str] = (),
     budget: Budget | None = None,
     journal: Path | str | None = None,
     settings: Settings | None = None,
     on_event: Reporter | None = None,
-) -> str:
-    """Run a site until the hub says that it is over; the hub's words. SIGTERM stops it. `Site` has the arguments.
+) -> str | None:
+    """Run a site until the hub says that it is over: the hub's words; None if SIGTERM stopped it.
+
+    `Site` has the arguments. With `stay`, it waits for more rounds.
 
     >>> from secagg.agreement import Proposal
     >>> from secagg.net import join  # `serve` shows both together
@@ -98,14 +97,14 @@ def join(
     secagg.errors.UsageError: the agreement is not complete: member 0 has not signed
     """
 
-    kept: dict[str, Any] = {"budget": budget, "journal": journal}
+    kept: dict[str, Any] = {"budget": budget, "journal": journal, "ready": ready}
     site_of = Site(proposal, folder, source, hubs=hubs, settings=settings, on_event=on_event, **kept)
 
-    async def play() -> str:
+    async def play() -> str | None:
         async with site_of as site:
             return await site.run(stay=bool(stay))
 
-    return _until_signal(play(), "stopped by a signal")
+    return _until_signal(play(), None)
 
 
 def _until_signal(work: Coroutine[Any, Any, Found], stopped: Found) -> Found:

@@ -15,6 +15,7 @@ from secagg.codec import Buffer
 from secagg.errors import PeerError
 from secagg.net.listener import AGREEMENT, BINARY, TAG
 from secagg.net.settings import Settings
+from secagg.net.trouble import in_words
 
 _FIRST_PAUSE: Final = 0.1
 _AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -88,7 +89,7 @@ class Channel:
                 status, headers, content = await self._once(method, path, seconds, params, body, tag)
                 trouble = f"status {status}"
             except (aiohttp.ClientError, OSError, TimeoutError) as failed:
-                status, trouble = 0, _why(failed)
+                status, trouble = 0, in_words(failed)
             if status not in _AGAIN and status:
                 if status in (403, 409):
                     raise PeerError(f"the hub refuses this site: {_shown(content)}")
@@ -113,14 +114,6 @@ class Channel:
                 if len(content) > most:  # audit: hub-bodies-limited
                     raise PeerError(f"the hub sends more than {most} bytes, which the agreement does not allow")
             return response.status, response.headers, bytes(content)
-
-
-def _why(failed: Exception) -> str:
-    if isinstance(failed, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
-        return "this is not the hub of the agreement: its certificate is another one"
-    if isinstance(failed, TimeoutError):
-        return "no answer in time"
-    return str(failed) or type(failed).__name__
 
 
 def _shown(text: bytes) -> str:

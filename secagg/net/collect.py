@@ -14,7 +14,7 @@ import asyncio
 import hmac
 import json
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +23,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from secagg.agreement import file
+from secagg.agreement.agreement import Agreement
 from secagg.agreement.credentials import Credentials
 from secagg.agreement.origin import Approval, Commitment, Reveal
 from secagg.agreement.proposal import Proposal, Signature
@@ -34,6 +35,7 @@ from secagg.net.door import PATIENCE, Door
 from secagg.net.files import FolderLock, read_file, replace_file
 from secagg.net.invitation import TOKEN_BYTES, Invitation, enrolment_statement
 from secagg.net.limits import Bucket
+from secagg.net.rehearsal import rehearse
 from secagg.net.settings import host_and_port
 
 SEEN: Final = "Secagg-Seen"
@@ -48,21 +50,29 @@ class Collection:
 
     patience = PATIENCE  # seconds in which a connection must show a token
 
-    def __init__(self, document: dict[str, Any], folder: Path | str, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        document: dict[str, Any],
+        folder: Path | str,
+        tell: Callable[[str], None],
+        earlier: Iterable[Agreement] = (),
+    ) -> None:
         self._document, self._tell = document, tell
-        self.credentials = Credentials.create(folder)
         self._names = _names(document)
         transport = document.get("transport")
         if not isinstance(transport, dict) or not transport.get("hubs"):
             raise UsageError("transport.hubs: expected the address of this hub, such as https://hub.example:8443")
+        self.objections = rehearse(document, earlier)  # audit: terms-judged-before-inviting
+        self.credentials = Credentials.create(folder)
         self.addresses = [str(one) for one in transport["hubs"]]
         name = sha256(str(document.get("name")).encode()).hexdigest()[:32]
         self._path = Path(folder) / "collect" / name / "state.json"
         self._lock = FolderLock(self._path.parent)
-        saved = read_file(self._path)
-        self._state: dict[str, Any] = json.loads(saved) if saved else {"tokens": {}, "enrolled": {}, "agreement": ""}
-        for one in self._names:
-            self._state["tokens"].setdefault(one, secrets.token_bytes(TOKEN_BYTES).hex())
+        try:
+            self._state = self._restored()
+        except BaseException:
+            self._lock.release()
+            raise
         self.proposal: Proposal | None = file.read(self._state["agreement"]) if self._state["agreement"] else None
         self._save()
         self._changed = asyncio.Event()  # each change sets it and puts a new one in its place
@@ -73,6 +83,21 @@ class Collection:
         self._held: dict[int, tuple[str, asyncio.Transport]] = {}  # connections that showed a token, by their id
         self._runner: web.AppRunner | None = None
         self._door: Door | None = None
+
+    def _restored(self) -> dict[str, Any]:
+        """What an earlier process has collected for this draft, with an invitation for everybody."""
+        saved = read_file(self._path)
+        state: dict[str, Any] = json.loads(saved) if saved else {"tokens": {}, "enrolled": {}, "agreement": ""}
+        draft = sha256(json.dumps(self._document, sort_keys=True, default=str).encode()).hexdigest()
+        if state["agreement"] and state.get("draft", draft) != draft:  # audit: one-draft-one-name
+            raise UsageError(
+                f"name: the members have the terms of another draft named {self._document.get('name')!r} already; give "
+                "this one another name, and invite them again"
+            )
+        state["draft"] = draft
+        for one in self._names:
+            state["tokens"].setdefault(one, secrets.token_bytes(TOKEN_BYTES).hex())
+        return state
 
     @property
     def invitations(self) -> dict[str, Invitation]:
@@ -190,9 +215,14 @@ class Collection:
         except (ValueError, KeyError, TypeError, SecAggError) as bad:
             return web.Response(status=422, text=f"expected an enrolment: {bad}"[:500])
         record = {"identity": identity.hex(), "certificate": certificate.hex()}
+        others = [one for other, one in self._state["enrolled"].items() if other != name]
+        if any(set(record.values()) & set(one.values()) for one in others):  # audit: one-identity-one-member
+            return web.Response(status=409, text="another member has this identity; each needs a folder of its own")
+        known = self._state["enrolled"].get(name)
         if self._state["enrolled"].setdefault(name, record) != record:  # audit: invitation-used-once
             return web.Response(status=409, text="this invitation was used with another identity; tell the hub")
-        self._tell(f"{name} is here with identity {identity.hex()}")
+        if known is None:
+            self._tell(f"{name} is here with identity {identity.hex()}")
         if self.proposal is None and self._state["enrolled"].keys() >= set(self._names):
             self.proposal = self._made()
         self._store()

@@ -1,7 +1,8 @@
-"""The hub's mailboxes: for each member the one message that it should answer now.
+"""The hub's mailboxes: for each member the one message that it should answer now, and notes that it only reads.
 
-A message has a tag. A site asks for what comes after the tag that it has dealt with; a site that starts again knows no
-tag and gets the message again, and so does every site after the hub was restarted. Both ends answer duplicates.
+A message has a tag, and so has a note. Notes come first, each until the site asks for what is after it. A site asks for
+what comes after the tag that it has dealt with; a site that starts again knows no tag and gets the message again, and
+so does every site after the hub was restarted. Both ends answer duplicates.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from secagg.types import ClientId
 
+MOST_NOTES: Final = 16  # that wait for one member; the oldest give way
 PRESENT: Final = 3.0  # seconds after the last question of a site during which it still counts as connected
 
 
@@ -23,7 +26,9 @@ class Box:
     """One member's mailbox."""
 
     message: bytes = field(default=b"", repr=False)
-    number: int = 0
+    number: int = 0  # of the message
+    last: int = 0  # the highest number so far, of messages and notes
+    notes: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=MOST_NOTES), repr=False)
     asking: int = 0  # questions that are being held
     seen: float = float("-inf")
     given: int = -1  # the number of the message that was handed out last
@@ -42,8 +47,16 @@ class Desk:
     def put(self, member: ClientId, message: bytes) -> None:
         box = self._boxes[member]
         if box.message != message:
-            box.message, box.number = message, box.number + 1
+            box.last += 1
+            box.message, box.number = message, box.last
             box.changed.set()
+
+    def tell(self, member: ClientId, note: bytes) -> None:
+        """Leave a note that the member reads before its next message."""
+        box = self._boxes[member]
+        box.last += 1
+        box.notes.append((box.last, note))
+        box.changed.set()
 
     def clear(self, members: Iterable[ClientId] | None = None) -> None:
         for member in self._boxes if members is None else members:
@@ -63,11 +76,12 @@ class Desk:
     def is_current(self, member: ClientId, tag: str) -> bool:
         """Whether this is the tag of the message that the member should answer now."""
         box = self._boxes[member]
-        return bool(box.message) and tag == self._tag(box)
+        return bool(box.message) and tag == self._tag(box.number)
 
     def told(self, members: Iterable[ClientId]) -> bool:
-        """Whether each of these members was handed its last message."""
-        return all(self._boxes[member].given == self._boxes[member].number for member in members)
+        """Whether each of these members was handed its last message, after its notes."""
+        boxes = [self._boxes[member] for member in members]
+        return all(not box.notes and box.given == box.number for box in boxes)
 
     def last_seen(self, member: ClientId) -> float | None:
         """Seconds since a member's last question; None if there was none since the hub started."""
@@ -81,18 +95,27 @@ class Desk:
         self.arrived.set()
         try:
             async with asyncio.timeout(seconds):
-                while not self._closed and (not box.message or self._tag(box) == after):
+                while not self._closed and (found := self._first(box, after)) is None:
                     box.changed.clear()
                     await box.changed.wait()
-            if self._closed:
-                return None
-            box.given = box.number
-            return self._tag(box), box.message
+            return None if self._closed else found
         except TimeoutError:
             return None
         finally:
             box.asking -= 1
             box.seen = time.monotonic()
 
-    def _tag(self, box: Box) -> str:
-        return f"{self._epoch}.{box.number}"
+    def _first(self, box: Box, after: str) -> tuple[str, bytes] | None:
+        """The first note that the member has not read, or else its message if it comes after this tag."""
+        if box.notes and self._tag(box.notes[0][0]) == after:
+            box.notes.popleft()
+        if box.notes:
+            number, note = box.notes[0]
+            return self._tag(number), note
+        if not box.message or self._tag(box.number) == after:
+            return None
+        box.given = box.number
+        return self._tag(box.number), box.message
+
+    def _tag(self, number: int) -> str:
+        return f"{self._epoch}.{number}"

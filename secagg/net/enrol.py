@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from types import TracebackType
 from typing import Final
 
@@ -13,6 +14,7 @@ from secagg.agreement.folder import MemberFolder
 from secagg.errors import PeerError
 from secagg.net.collect import SEEN
 from secagg.net.invitation import Invitation, enrolment_statement
+from secagg.net.trouble import in_words
 
 _MOST: Final = 2**27
 _TRIES: Final = 60
@@ -21,8 +23,8 @@ _TRIES: Final = 60
 class Enrolment:
     """Talks to the hub of an invitation; only a hub with the pinned certificate gets to see anything."""
 
-    def __init__(self, invitation: Invitation) -> None:
-        self._invitation = invitation
+    def __init__(self, invitation: Invitation, on_trouble: Callable[[str], None] | None = None) -> None:
+        self._invitation, self._on_trouble = invitation, on_trouble
 
     async def __aenter__(self) -> Enrolment:
         pinned = aiohttp.TCPConnector(ssl=aiohttp.Fingerprint(self._invitation.pin))  # audit: invitation-pins-hub
@@ -80,7 +82,10 @@ class Enrolment:
                     f"{self._invitation.address} is not the hub that sent the invitation: it has another certificate"
                 ) from None
             except (aiohttp.ClientError, OSError, TimeoutError) as failed:
+                why = f"{self._invitation.address} does not answer: {in_words(failed)}"
                 if attempt + 1 == _TRIES:
-                    raise PeerError(f"{self._invitation.address} does not answer: {failed}") from None
+                    raise PeerError(why) from None
+                if attempt == 0 and self._on_trouble is not None:
+                    self._on_trouble(why)
             await asyncio.sleep(min(2.0, 0.1 * 2**attempt))
         raise PeerError(f"{self._invitation.address} does not answer")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -26,8 +26,9 @@ from secagg.net.files import FolderLock, place
 from secagg.net.hub_survivors import SurvivorRounds
 from secagg.net.hub_whole import WholeRounds
 from secagg.net.listener import Listener, start_ops
+from secagg.net.messages import MOST_TEXT
 from secagg.net.metrics import Metrics
-from secagg.net.outcome import Outcome
+from secagg.net.outcome import Outcome, told
 from secagg.net.settings import Settings, checked_settings, host_and_port
 from secagg.net.watch import Watch
 
@@ -104,6 +105,7 @@ class Hub:
             self._listener = Listener(
                 terms, self.agreement.fingerprint, self._desk, self._rounds, settings, self.metrics, self._events
             )
+            self._tell_last()
             await self._listen()
         except BaseException:
             self._lock.release()
@@ -150,9 +152,20 @@ class Hub:
         ended = [path.stat().st_mtime for path in self.folder.glob("results/round-*.json")]
         return max(0.0, time.time() - max(ended)) if ended else None
 
+    def check_left(self) -> None:
+        """UsageError if the agreement has no round left."""
+        self._rounds.check_left()
+
     def present(self) -> set[int]:
         """The members that are connected."""
         return self._desk.present()
+
+    async def all_present(self, seconds: float) -> bool:
+        """Wait until all members are connected, at most so many seconds; whether they are."""
+        deadline = time.monotonic() + seconds
+        while not (there := self._desk.present() >= set(self.agreement.terms.ids)) and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        return there
 
     async def round(self, data: bytes = b"") -> Outcome:
         """Run one round and return its outcome, which is also stored in the folder.
@@ -164,10 +177,9 @@ class Hub:
         if len(data) > self._settings.limits.data:
             raise UsageError(f"data: expected at most {self._settings.limits.data} bytes, got {len(data)}")
         async with self._busy:
-            self._rounds.check_left()
-            began = time.monotonic()
+            self.check_left()
             outcome = await self._rounds.round(data)
-            outcome = replace(outcome, seconds=time.monotonic() - began)
+        self._tell(outcome.to_json())
         self.metrics.add("secagg_rounds_total", outcome="opened" if outcome.opened else "lost")
         for why in outcome.dropouts.values():
             self.metrics.add("secagg_dropouts_total", reason=_class_of(why))
@@ -175,9 +187,24 @@ class Hub:
         self._events.status(stage="idle", last=outcome.to_json(), waiting_for=[])
         return outcome
 
+    def _tell(self, values: dict[str, Any]) -> None:
+        """Leave a note for every site: how the round ended for it."""
+        fingerprint, round = self.agreement.fingerprint, int(values["round"])
+        for member in self.agreement.terms.members:
+            if (word := told(values, member.name or str(member.id))) is not None:
+                note = messages.Over(fingerprint, round, word[0], word[1].encode()[:MOST_TEXT])
+                self._desk.tell(member.id, messages.encode(note))
+
+    def _tell_last(self) -> None:
+        """Tell again how the last round ended: sites may not have heard it before this folder was left."""
+        found = [int(path.stem.removeprefix("round-")) for path in self.folder.glob("results/round-*.json")]
+        if found and max(found) != self._rounds.unfinished:
+            self._tell(json.loads((self.folder / "results" / f"round-{max(found)}.json").read_text()))
+
     async def finish(self, text: str = "all rounds are done", seconds: float = 5.0) -> None:
         """Tell connected sites that there are no more rounds for now, and give them a moment to hear it."""
-        end = messages.encode(messages.End(self.agreement.fingerprint, text.encode()[:1000]))
+        end = messages.encode(messages.End(self.agreement.fingerprint, text.encode()[:MOST_TEXT]))
+        self._events.tell("finished", text=text)
         there = self._desk.present()
         for member in self.agreement.terms.ids:
             self._desk.put(member, end)

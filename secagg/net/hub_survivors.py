@@ -8,6 +8,7 @@ stages is repeated with the same plan; later it is only resumed.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +23,7 @@ from secagg.net.files import read_file, replace_file
 from secagg.net.outcome import Outcome
 from secagg.net.watch import Watch
 from secagg.protocol import Result, Server, Stage, Suspects, encode
-from secagg.types import ClientId, GroupId
+from secagg.types import ClientId, Group, GroupId
 
 MOST_ATTEMPTS: Final = 4  # runs of one round and cell
 _EXTENSIONS: Final = 3  # how often a stage that must not be repeated waits for its deadline again
@@ -38,6 +39,14 @@ class Run:
     attempt: int
     waiting: set[ClientId] = field(default_factory=set)
     away: frozenset[ClientId] = frozenset()  # who was not connected when the run began: nobody waits for its keys
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A cell without a result: why, and why its members dropped out in the last run."""
+
+    why: str
+    dropouts: Mapping[ClientId, str]
 
 
 class SurvivorRounds:
@@ -85,13 +94,13 @@ class SurvivorRounds:
         if run is not None:
             run.server.give_up(member, reason[:200])
             run.waiting.discard(member)
-        self._watch.events.tell("refused", member=member, reason=reason)
+        self._watch.refused(member, reason)
 
     # --- a round -------------------------------------------------------------------------------------
 
     async def round(self, data: bytes) -> Outcome:
         """Run the next round, or finish the one that was interrupted."""
-        t, fresh = self._next, not self._open
+        t, fresh, began = self._next, not self._open, time.monotonic()
         if fresh:
             self._data = data
             await self._store_round(open=True)
@@ -103,7 +112,7 @@ class SurvivorRounds:
         finally:
             for one in runs:
                 one.cancel()
-        outcome = self._outcome(t, found)
+        outcome = self._outcome(t, found, time.monotonic() - began)
         await asyncio.to_thread(self._watch.keep, outcome)
         self._next, self._data, self._runs = t + 1, b"", {}
         await self._store_round(open=False)
@@ -112,17 +121,17 @@ class SurvivorRounds:
         self._watch.desk.clear()
         return outcome
 
-    async def _cell(self, t: int, cell: int, fresh: bool) -> Result | str:
+    async def _cell(self, t: int, cell: int, fresh: bool) -> Result | Lost:
         """The result of one cell, or why it has none."""
         plan = self._agreement.plan(t, cell, messages.run_context(self._data))
         run = None if fresh else await asyncio.to_thread(self._restored, t, cell, plan)
         excluded: set[ClientId] = set(self._suspects.excluded(t)) & set(plan.ids)
-        why = "too few sites"
+        why, gone = "too few sites", dict[ClientId, str]()
         while True:
             if run is None:
                 attempt = self._attempt(cell, t) + 1
                 if attempt >= MOST_ATTEMPTS:
-                    return f"{why} ({attempt} attempts)"
+                    return Lost(f"{why} ({attempt} attempts)", gone)
                 run = Run(Server(plan, exclude=sorted(excluded)), attempt)
                 await self._gather(t, run)
                 await self._store_cell(cell, t, run)
@@ -130,9 +139,10 @@ class SurvivorRounds:
             try:
                 result, bad_dealers = await self._stages(t, cell, run)
             except TooFewSurvivors as few:
+                why, gone = str(few), {v: one.reason for v, one in run.server.dropouts.items()}
                 if run.server.stage is not Stage.FAILED:  # it must not be repeated any more
-                    return str(few)
-                why, run = str(few), None
+                    return Lost(why, gone)
+                run = None
                 continue
             if result is not None:
                 self._suspects.learn(result)
@@ -192,19 +202,21 @@ class SurvivorRounds:
 
     # --- the outcome ---------------------------------------------------------------------------------
 
-    def _outcome(self, t: int, found: Collection[Result | str]) -> Outcome:
+    def _outcome(self, t: int, found: Collection[Result | Lost], seconds: float) -> Outcome:
         sums: dict[GroupId, Any] = {}
         members: dict[GroupId, tuple[ClientId, ...]] = {}
         lost: dict[GroupId, str] = {}
         dropouts: dict[ClientId, str] = {}
         blamed: dict[ClientId, str] = {}
+        meant: dict[GroupId, Group] = {}
         shift = 0
         for cell, result in enumerate(found):
-            groups = [
-                (r, g) for r, part in enumerate(self._agreement.cells(t)[cell].groupings) for g in range(len(part))
-            ]
-            if isinstance(result, str):
-                lost |= {(r, g + shift): result for r, g in groups}
+            parts = self._agreement.cells(t)[cell].groupings
+            groups = {(r, g): members for r, part in enumerate(parts) for g, members in enumerate(part)}
+            meant |= {(r, g + shift): tuple(members) for (r, g), members in groups.items()}
+            if isinstance(result, Lost):
+                lost |= {(r, g + shift): result.why for r, g in groups}
+                dropouts |= result.dropouts
             else:
                 sums |= {(r, g + shift): result.sum((r, g)) for r, g in result.groups}
                 members |= {(r, g + shift): one.members for (r, g), one in result.groups.items()}
@@ -216,11 +228,13 @@ class SurvivorRounds:
             round=t,
             sums=sums,
             members=members,
-            lost=lost,
+            lost={group: self._watch.named(why) for group, why in lost.items()},
             dropouts=dropouts,
             blamed=blamed,
-            results=tuple(one for one in found if not isinstance(one, str)),
+            groups=meant,
+            results=tuple(one for one in found if not isinstance(one, Lost)),
             terms=self._agreement.terms,
+            seconds=seconds,
         )
 
     # --- state in files ------------------------------------------------------------------------------

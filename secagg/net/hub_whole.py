@@ -7,6 +7,7 @@ again: every site keeps its last answer and sends the same bytes.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
@@ -67,7 +68,7 @@ class WholeRounds:
         saved = read_file(self._path)
         self._server = Server(agreement) if saved is None else Server.restore(saved, agreement)
         self._waiting: set[ClientId] = set()
-        self._refusals: dict[ClientId, str] = {}
+        self._left: dict[ClientId, str] = {}  # whom this round's roll call leaves out, and why
         self._resting = Resting()
 
     @property
@@ -91,16 +92,16 @@ class WholeRounds:
         return why
 
     def refused(self, member: ClientId, reason: str) -> None:
-        self._refusals[member] = reason
+        self._server.give_up(member, reason)
         self._waiting.discard(member)
-        self._watch.events.tell("refused", member=member, reason=reason)
+        self._watch.refused(member, reason)
 
     # --- a round -------------------------------------------------------------------------------------
 
     async def round(self, data: bytes) -> Outcome:
         """Run the next round, or finish the one that was interrupted."""
-        server, watch = self._server, self._watch
-        self._refusals.clear()
+        server, watch, began = self._server, self._watch, time.monotonic()
+        self._left = {}
         if self.unfinished is None:
             t = self.next_round
             present = await self._gather(t)
@@ -117,7 +118,7 @@ class WholeRounds:
         silent = server.waiting_for()
         result = await asyncio.to_thread(server.close)
         self._resting.note(result.round, silent=silent, answered=result.answered)
-        return await self._finish(result)
+        return await self._finish(result, time.monotonic() - began)
 
     async def _gather(self, t: int) -> list[ClientId] | None:
         """Wait until every member of the round is connected and has sent its key, or enough of them.
@@ -155,23 +156,24 @@ class WholeRounds:
         found = {member: why for member, why in self._resting.at(t).items() if member in seated}
         if not terms.roll_call or objection(terms, seated - found.keys()):
             found = {}
-        self._refusals |= found
+        self._left = found
         watch.events.status(left_out={watch.name(member): why for member, why in found.items()})
         return set(found)
 
-    async def _finish(self, result: WholeResult) -> Outcome:
+    async def _finish(self, result: WholeResult, seconds: float) -> Outcome:
         """Store the outcome, then that the round is over."""
-        terms = self._agreement.terms
-        dropouts = {member: self._refusals.get(member, why) for member, why in result.dropouts.items()}
+        lost = result.lost or ({(0, 0): result.skipped} if result.skipped else {})
         outcome = Outcome(
             round=result.round,
             sums={group: result.sum(group) for group in result.groups},
             members={group: found.members for group, found in result.groups.items()},
-            lost={**result.lost, **({(0, 0): result.skipped} if result.skipped and not result.lost else {})},
-            dropouts=dropouts,
+            lost={group: self._watch.named(why) for group, why in lost.items()},
+            dropouts={member: self._left.get(member, why) for member, why in result.dropouts.items()},
             blamed=dict(result.blamed),
+            groups=self._agreement.groups(result.round),
             results=(result,),
-            terms=terms,
+            terms=self._agreement.terms,
+            seconds=seconds,
         )
         await asyncio.to_thread(self._watch.keep, outcome)
         await self._store()

@@ -1,7 +1,7 @@
-"""What the hub says to a site beside the messages of the protocols: a run of survivors begins, or all is over.
+"""What the hub says to a site beside the messages of the protocols: a run begins, a round is over, or all rounds are.
 
-A message is the version byte, a type byte (64 Begin, 65 End), then its fields in order. The type byte of every message
-to a site says which protocol it belongs to.
+A message is the version byte, a type byte (64 Begin, 65 End, 66 Over), then its fields in order. The type byte of every
+message to a site says which protocol it belongs to.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from secagg.crypto.keys import HASH_BYTES, digest
 from secagg.errors import WireError
 
 MOST_DATA: Final = 2**30
+MOST_TEXT: Final = 1000
 WHOLE_TYPES: Final = range(32, 64)
-NET_TYPES: Final = range(64, 66)
+NET_TYPES: Final = range(64, 67)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +35,33 @@ class End:
     """The hub has no more rounds for now. Sites that stay ask again later."""
 
     fingerprint: Annotated[bytes, Fixed(HASH_BYTES)]
-    text: Annotated[bytes, Blob(1000)]
+    text: Annotated[bytes, Blob(MOST_TEXT)]
 
 
-_WIRE: Final = Wire((Begin, End), first=NET_TYPES.start)
+@dataclass(frozen=True, slots=True)
+class Over:
+    """How a round ended for this site: `sites` are those in its opened sum, or 0 and why nothing was opened.
+
+    A site shows it to people and answers nothing. It is the hub's word: no key depends on it.
+    """
+
+    fingerprint: Annotated[bytes, Fixed(HASH_BYTES)]
+    round: Annotated[int, U64]
+    sites: Annotated[int, U32]
+    text: Annotated[bytes, Blob(MOST_TEXT)]
 
 
-def encode(message: Begin | End) -> bytes:
+Message = Begin | End | Over
+_WIRE: Final = Wire((Begin, End, Over), first=NET_TYPES.start)
+
+
+def encode(message: Message) -> bytes:
     return b"".join(_WIRE.parts(message))
 
 
-def decode(data: Buffer) -> Begin | End:
+def decode(data: Buffer) -> Message:
     """One message from exactly these bytes, or WireError."""
-    message: Begin | End = _WIRE.decode(data)
+    message: Message = _WIRE.decode(data)
     return message
 
 

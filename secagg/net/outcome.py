@@ -26,14 +26,15 @@ class Outcome:
 
     `sums` and `members` are by group; a flat sum is group (0, 0). With survivors and several cells, groups are numbered
     one cell after the other. `lost` has the groups that stayed closed, `dropouts` the members without an answer,
-    `blamed` those that their own signatures convict. `results` are the results of the protocol, one per cell.
+    `blamed` those that their own signatures convict. `groups` says who was meant to be in each group, and `results`
+    are the results of the protocol, one per cell.
 
     >>> from secagg.simulation import make_agreement
     >>> terms = make_agreement(members=3, size=3, length=2, bound=9)[0].terms
     >>> lost = {(0, 0): "client 2: it did not answer in time"}
     >>> outcome = Outcome(round=4, sums={}, members={}, lost=lost, dropouts={}, blamed={}, terms=terms)
     >>> outcome.opened, outcome.to_json()["lost"]
-    (False, [{'group': [0, 0], 'reason': 'client 2: it did not answer in time'}])
+    (False, [{'group': [0, 0], 'members': [], 'reason': 'client 2: it did not answer in time'}])
     """
 
     round: int
@@ -42,6 +43,7 @@ class Outcome:
     lost: Mapping[GroupId, str]
     dropouts: Mapping[ClientId, str]
     blamed: Mapping[ClientId, str]
+    groups: Mapping[GroupId, Group] = field(default_factory=dict, repr=False)
     results: tuple[WholeResult | Result, ...] = field(default=(), repr=False)
     terms: Terms = field(repr=False)
     seconds: float = 0.0
@@ -76,7 +78,10 @@ class Outcome:
                 {"group": list(group), "sites": len(members), "members": [names[v] for v in members]}
                 for group, members in sorted(self.members.items())
             ],
-            "lost": [{"group": list(group), "reason": why} for group, why in sorted(self.lost.items())],
+            "lost": [
+                {"group": list(group), "members": [names[v] for v in self.groups.get(group, ())], "reason": why}
+                for group, why in sorted(self.lost.items())
+            ],
             "dropouts": {names[v]: why for v, why in sorted(self.dropouts.items())},
             "blamed": {names[v]: why for v, why in sorted(self.blamed.items())},
         }
@@ -103,3 +108,19 @@ class Outcome:
         path = folder / f"round-{self.round}.json"
         replace_file(path, [json.dumps(values, indent=2).encode()])
         return path
+
+
+def told(values: Mapping[str, Any], name: str) -> tuple[int, str] | None:
+    """What a member hears of a round, from its JSON: how many sites are in its sum, or 0 and why; None: it had no part.
+
+    >>> lost = [{"group": [0, 0], "members": ["north", "west"], "reason": "west: it did not answer in time"}]
+    >>> told({"groups": [], "lost": lost, "dropouts": {"west": "it did not answer in time"}}, "north")
+    (0, 'west: it did not answer in time')
+    """
+    for row in values["groups"]:
+        if name in row["members"]:
+            return int(row["sites"]), ""
+    if name in values["dropouts"]:
+        return 0, str(values["dropouts"][name])
+    reasons = dict.fromkeys(str(row["reason"]) for row in values["lost"] if name in row["members"])
+    return (0, "; ".join(reasons)) if reasons else None

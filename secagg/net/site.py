@@ -45,8 +45,9 @@ class Site:
 
     `proposal` is the signed agreement, as `read_agreement` gives it; `folder` has the member's identity and certificate
     and keeps its state. `source(round, data)` gives the vector of a round: an array, or a dict for named segments. It
-    may be a coroutine; an ordinary function runs in a thread. It raises to refuse the round. `hubs` are
-    other addresses of the same hub, for a tunnel or a forwarded port: it is known by its certificate.
+    may be a coroutine; an ordinary function runs in a thread. It raises to refuse the round; then the site is away
+    until `ready()` returns without an exception (without `ready`, it stays). `hubs` are other addresses of the same
+    hub, for a tunnel or a forwarded port: it is known by its certificate.
 
     `journal` is a folder for all agreements on the same data (`folder/journal`): another agreement on that data must
     name the earlier ones, and `budget` limits what all of them cost together. Without it, the budget in
@@ -67,6 +68,7 @@ class Site:
         folder: Path | str,
         source: Source,
         *,
+        ready: Callable[[], object] | None = None,
         hubs: Sequence[str] = (),
         budget: Budget | None = None,
         journal: Path | str | None = None,
@@ -75,7 +77,7 @@ class Site:
     ) -> None:
         self.agreement = check_signed(proposal)
         folder = place("folder", folder)
-        for name, given in (("source", source), ("on_event", on_event)):
+        for name, given in (("source", source), ("ready", ready), ("on_event", on_event)):
             if name == "source" or given is not None:
                 function(name, given)
         budget = _own_budget(folder) if budget is None else instance("budget", budget, Budget)
@@ -88,7 +90,7 @@ class Site:
             raise UsageError(f"{self._credentials.path} is not this member's certificate in the agreement")
         hubs = each("hubs", hubs, str)
         self._transport = replace(transport, hubs=hubs) if hubs else transport
-        self._source, self._settings = source, checked_settings(settings)
+        self._source, self._ready, self._settings = source, ready, checked_settings(settings)
         self.folder = folder / "site" / self.agreement.fingerprint.hex()[:32]
         self._member = Membership(
             agreement=self.agreement,
@@ -103,6 +105,8 @@ class Site:
         self._on_event = on_event
         self._lock: FolderLock | None = None
         self.answered = 0  # messages of this process that the hub took
+        self._heard = -1  # the last round whose end the hub told
+        self._bad = 0  # messages of the hub in a row that were refused
 
     async def __aenter__(self) -> Site:
         self._lock = FolderLock(self.folder)
@@ -148,26 +152,44 @@ class Site:
             if found is None:
                 continue
             tag, message = found
-            text = self._end(message)
-            if text is not None:
+            word = self._word(message)
+            if isinstance(word, messages.Over):
+                self._note(word)
+            elif isinstance(word, messages.End):
+                text = _shown(word.text)
                 self._events.tell("end", text=text)
                 if not stay:
                     return text
                 waited = min(self._settings.retry_most, waited + 1)
                 await asyncio.sleep(waited)
-                continue
-            waited = 0.0
-            await self._deal_with(tag, message)
+            else:
+                waited = 0.0
+                await self._deal_with(tag, message)
 
-    def _end(self, message: bytes) -> str | None:
-        """The hub's words, if this message says that there are no more rounds for now."""
+    def _word(self, message: bytes) -> messages.End | messages.Over | None:
+        """What the hub only says, if this is no message to answer."""
         try:
-            end = messages.decode(message) if messages.type_of(message) in messages.NET_TYPES else None
+            word = messages.decode(message) if messages.type_of(message) in messages.NET_TYPES else None
         except PeerError:
             return None  # it is refused like every other bad message
-        if not isinstance(end, messages.End) or end.fingerprint != self.agreement.fingerprint:
+        if isinstance(word, messages.Over) and word.round not in self.agreement.terms.rounds:
             return None
-        return "".join(c for c in end.text.decode(errors="replace") if c.isprintable())
+        known = isinstance(word, messages.End | messages.Over) and word.fingerprint == self.agreement.fingerprint
+        return word if known else None  # type: ignore[return-value]
+
+    def _note(self, over: messages.Over) -> None:
+        """Show how a round ended, once."""
+        if over.round <= self._heard:
+            return
+        self._heard = over.round
+        values: dict[str, Any] = {
+            "round": over.round,
+            "opened": over.sites > 0,
+            "sites": over.sites,
+            "reason": _shown(over.text),
+        }
+        self._events.tell("round over", **values)
+        self._events.status(last=values)
 
     async def _deal_with(self, tag: str, message: bytes) -> None:
         """Answer one message, or refuse it. A storage error ends the site: nothing was sent."""
@@ -184,7 +206,9 @@ class Site:
             await self._channel.refuse(tag, "it could not compute its vector" if own else f"it refused: {refused}")
             if isinstance(refused, AgreementRefused | BudgetExceeded):
                 raise  # it cannot answer any round of this agreement
+            await (self._until_ready() if own else self._slow_down())
             return
+        self._bad = 0
         why = await self._channel.send(tag, reply)
         await asyncio.to_thread(self._answers.idle)
         if why is None:
@@ -193,11 +217,36 @@ class Site:
         else:
             self._events.tell("not counted", level=logging.WARNING, reason=why)
 
+    async def _until_ready(self) -> None:
+        """Stay away from the hub until this site can compute its vector again: a round with it would be lost."""
+        pause, said = 0.5, False
+        while self._ready is not None:
+            try:
+                await asyncio.to_thread(self._ready)
+            except Exception as bad:
+                if not said:
+                    kept = type(bad).__name__  # the text may have data in it
+                    self._events.tell("not ready", level=logging.WARNING, only_here={"reason": str(bad)}, reason=kept)
+                    said = True
+            else:
+                if said:
+                    self._events.tell("ready")
+                return self._events.status(refused="")
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._settings.retry_most)
+
+    async def _slow_down(self) -> None:
+        """Pauses that grow while the hub sends nothing but bad messages."""
+        self._bad += 1
+        await asyncio.sleep(min(self._settings.retry_most, 0.01 * 2 ** min(self._bad, 20)))
+
     async def _reply(self, message: bytes) -> Reply:
         answers = self._answers
         if messages.type_of(message) in messages.NET_TYPES:
             begin = messages.decode(message)
-            if not isinstance(begin, messages.Begin) or not isinstance(answers, SurvivorAnswers):
+            if not isinstance(begin, messages.Begin):
+                raise PeerError("the message belongs to another agreement, or to a round that it does not have")
+            if not isinstance(answers, SurvivorAnswers):
                 raise PeerError("the hub begins a run of survivors, but the agreement has whole groups")
             return await asyncio.to_thread(answers.begin, begin)
         found = await asyncio.to_thread(answers.open, message)
@@ -218,6 +267,11 @@ class Site:
             if isinstance(failed, SecAggError) and (type(failed) is not UsageError):
                 raise
             raise SourceError(wanted.round, failed) from failed
+
+
+def _shown(text: bytes) -> str:
+    """What the hub says, printable."""
+    return "".join(c for c in text.decode(errors="replace") if c.isprintable())
 
 
 class SourceError(UsageError):

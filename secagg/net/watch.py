@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 from secagg.agreement.terms import Terms
 from secagg.errors import TooFewSurvivors
@@ -16,6 +18,8 @@ from secagg.net.metrics import Metrics
 from secagg.net.outcome import Outcome
 from secagg.net.settings import Deadlines
 from secagg.types import ClientId
+
+_CLIENT: Final = re.compile(r"\bclient (\d{1,10})\b")
 
 
 class Watch:
@@ -33,6 +37,14 @@ class Watch:
 
     def name(self, member: ClientId) -> str:
         return self._names[member]
+
+    def refused(self, member: ClientId, reason: str) -> None:
+        """A site says that it will not answer."""
+        self.events.tell("refused", member=self.name(member), reason=reason)
+
+    def named(self, text: str) -> str:
+        """A reason of the protocol, with the names of clients for their ids."""
+        return _CLIENT.sub(lambda found: self._names.get(int(found[1]), found[0]), text)
 
     @asynccontextmanager
     async def stage(self, name: str, round: int, waiting: Callable[[], list[ClientId]]) -> AsyncIterator[None]:

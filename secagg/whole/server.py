@@ -119,6 +119,16 @@ class Server:
             return self._drop(sender, str(bad))
         return None
 
+    def give_up(self, client: ClientId, reason: str) -> None:
+        """Say why no answer of a client will come in this round: for a reason that the application knows.
+
+        >>> from secagg.simulation import make_agreement
+        >>> server = Server(make_agreement(members=3, size=3, length=4, clip=1.0)[0])
+        >>> server.give_up(0, "it could not compute its vector")  # counts while a round is open
+        """
+        (client,) = ids("client", [client], self._agreement.terms.identities)
+        self._drop(client, instance("reason", reason, str))
+
     def _drop(self, client: ClientId, reason: str) -> str:
         with self._lock:
             if self.stage is Stage.OPEN and client not in self._memory.answers:

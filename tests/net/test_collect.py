@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
@@ -20,6 +21,7 @@ from secagg.agreement import Floors, MemberFolder, Noise, Proposal, file
 from secagg.agreement.credentials import Credentials
 from secagg.cli.agree_network import Joining
 from secagg.cli.main import main
+from secagg.cli.steps import grouped
 from secagg.crypto import SegmentNoise
 from secagg.crypto.certificates import CertificatePair
 from secagg.errors import AgreementRefused, PeerError, UsageError
@@ -28,6 +30,8 @@ from secagg.net.enrol import Enrolment
 from secagg.net.invitation import Invitation, enrolment_statement
 from tests.net.common import make_world
 from tests.net.processes import DRAFT, NAMES, free_port
+
+ROLL_CALL = DRAFT.replace("size = 3", 'size = 3\nroll_call = true\n[policy]\nmemory = "round"')
 
 
 class Member:
@@ -103,6 +107,9 @@ def test_tokens_identities_and_steps_of_others_are_refused(tmp_path: Path) -> No
             await hub.enrol(north.folder, certificate)
             with pytest.raises(PeerError, match="used with another identity"):
                 await hub.enrol(members["west"].folder, members["west"].credentials.certificate)
+        async with Enrolment(invitations["south"]) as hub:
+            with pytest.raises(PeerError, match="another member has this identity"):
+                await hub.enrol(north.folder, certificate)
         for name in ("south", "west"):
             async with Enrolment(invitations[name]) as hub:
                 await hub.enrol(members[name].folder, members[name].credentials.certificate)
@@ -169,14 +176,20 @@ def test_nothing_is_signed_unless_the_fingerprint_was_compared(
     north._take(file.write(proposal), invitation)
     fingerprint = proposal.agreement.fingerprint.hex()
     wrong = fingerprint[:39] + ("0" if fingerprint[39] != "0" else "1")
-    for typed in (wrong, fingerprint[:39], fingerprint[:8], " "):
+    shown = grouped(fingerprint)  # as people see it: blocks of 4 with blanks between them
+    for typed in (wrong, fingerprint[:39], fingerprint[:8], " ", shown[:48]):
         with pytest.raises(UsageError, match="othing is signed"):
             north._compared(typed)
+    with pytest.raises(UsageError, match=r"at least 10 blocks of 4 characters.* 40 without the blanks.* got 32"):
+        north._compared(shown[:40])
+    assert north._compared(shown[:49])
     assert north._compared(f"{fingerprint[:4]} {fingerprint[4:40].upper()}")
     assert north._compared(fingerprint)
     monkeypatch.setattr("sys.stdin", io.StringIO())
     assert not north._compared(None)
-    assert "nothing is signed" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "nothing is signed" in told.err
+    assert "its first 10 blocks of 4 characters" in told.out
 
 
 def test_floors_are_held_against_the_agreement_before_it_is_signed(tmp_path: Path) -> None:
@@ -229,6 +242,64 @@ def test_an_invitation_has_one_spelling(pin: bytes, token: bytes, data: st.DataO
     with pytest.raises(UsageError, match="copy all of it"):
         Invitation.parse(text[:place] + text[place + 1 :])
     assert sha256(token).digest() in enrolment_statement(token, b"certificate")
+
+
+def test_terms_are_judged_before_anybody_is_invited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Terms that no agreement can have, and those that only a seed shows to break their policy."""
+    good = DRAFT.format(port=free_port())
+    small = "[policy]\nanonymity = 3\n[transport]"
+    for change, problem in (
+        (("size = 3", "size = 3\nroll_call = true"), "set memory = 'round'"),
+        (("size = 3", 'size = 3\nkind = "survivors"'), "set memory = 'round'"),
+        (("size = 3", "size = 2\ngroupings = 2"), "size"),
+        (("[transport]", small.replace("3", "4")), "cannot hide anybody among 4"),
+        (("https://", "http://"), "such as https"),
+        (("hubs =", 'authority = "00"\nhubs ='), "transport.authority: unknown key"),
+        (("length = 4", "lenght = 4"), "did you mean 'length'"),
+    ):
+        (tmp_path / "study.toml").write_text(good.replace(*change))
+        assert main(["agree", str(tmp_path / "study.toml"), "--collect", str(tmp_path / "keys")]) == 2
+        told = capsys.readouterr()
+        assert problem.lower() in told.err.lower(), told.err
+        assert "study.toml: " in told.err
+        assert told.out == ""
+        assert not (tmp_path / "keys").exists(), "nobody was invited"
+
+
+def test_the_hub_says_which_floors_its_terms_cross(tmp_path: Path) -> None:
+    made = Collection(file.parse(ROLL_CALL.format(port=1)), tmp_path / "hub", print)
+    assert [why.partition(":")[0] for why in made.objections] == ["memory", "roll_call"]
+    assert Collection(file.parse(DRAFT.format(port=1)), tmp_path / "other", print).objections == ()
+
+
+def test_a_draft_that_changed_under_its_members_is_refused(tmp_path: Path) -> None:
+    seen(tmp_path)
+    [saved] = (tmp_path / "hub" / "collect").glob("*/state.json")
+    port = re.findall(r"127\.0\.0\.1:(\d+)", saved.read_text())[0]
+    same = DRAFT.format(port=port)
+    for text in (same.replace("last = 9", "last = 8"), same.replace("length = 4", "length = 5")):
+        with pytest.raises(UsageError, match="give this one another name"):
+            Collection(file.parse(text), tmp_path / "hub", print)
+    assert Collection(file.parse(same), tmp_path / "hub", print).proposal is not None
+
+
+def test_a_draft_is_shown_before_its_members_have_identities(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(DRAFT.format(port=8443))
+    assert main(["agree", str(path)]) == 0
+    told = capsys.readouterr().out
+    assert "no identities yet" in told
+    assert "ompare" not in told, "there is nothing to compare"
+    assert main(["agree", str(path), "--check", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["complete"] is False
+    path.write_text(
+        DRAFT.format(port=8443).replace("size = 3", 'size = 3\nroll_call = true\n[policy]\nmemory = "round"')
+    )
+    assert main(["agree", str(path)]) == 1
+    assert "BELOW MY FLOORS" in capsys.readouterr().out
+    assert main(["agree", str(path), "--commit", str(tmp_path / "north")]) == 2
 
 
 def test_a_draft_needs_names_and_an_address(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from aiohttp import web
 from secagg import Policy
 from secagg.agreement import MemberFolder, Proposal
 from secagg.agreement.credentials import Credentials
-from secagg.cli.service import file_source
+from secagg.cli.source import file_source
 from secagg.errors import AlreadyUsed, PeerError, UsageError
 from secagg.net import Hub, Limits, messages
 from secagg.net.answers import Membership, SurvivorAnswers, Wanted, WholeAnswers

@@ -1,0 +1,43 @@
+"""What went wrong with a connection, in plain words: the text of a library names its own objects."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+from typing import Final
+
+import aiohttp
+
+_PLAIN: Final = {
+    errno.ECONNREFUSED: "nobody listens there",
+    errno.EHOSTUNREACH: "there is no way to this machine",
+    errno.ENETUNREACH: "there is no way to this network",
+    errno.ECONNRESET: "the other end closed the connection",
+    errno.EPIPE: "the other end closed the connection",
+}
+
+
+def in_words(failed: BaseException) -> str:
+    """Why a request got no answer.
+
+    >>> in_words(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 8443)"))
+    'nobody listens there'
+    >>> in_words(TimeoutError())
+    'no answer in time'
+    """
+    if isinstance(failed, aiohttp.ClientConnectorCertificateError | ssl.SSLCertVerificationError):
+        return "this is not the hub of the agreement: its certificate is another one"
+    if isinstance(failed, aiohttp.ClientConnectorDNSError | socket.gaierror):
+        return "no machine has this name"
+    if isinstance(failed, aiohttp.ClientConnectorSSLError | ssl.SSLError):
+        return "no TLS connection: the hub turned this end away, or something else listens there"
+    if isinstance(failed, TimeoutError):
+        return "no answer in time"
+    if isinstance(failed, aiohttp.ServerDisconnectedError | aiohttp.ClientPayloadError):
+        return "the other end closed the connection"
+    inner = failed.os_error if isinstance(failed, aiohttp.ClientConnectorError) else failed
+    if isinstance(inner, OSError) and inner.errno:
+        return _PLAIN.get(inner.errno) or os.strerror(inner.errno)
+    return f"the connection failed ({type(failed).__name__})"
