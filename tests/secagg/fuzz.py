@@ -1,13 +1,14 @@
 """Fuzz every decoder with mutated bytes of real messages, plans and saved states.
 
 `fuzz(name, count, seed)` runs one decoder. Every input must give a value whose encoding is exactly the input, or an
-error that the decoder documents. `python -m tests.secagg.fuzz 1000000` runs all decoders and prints a table.
+error that the decoder documents. `python -m tests.secagg.fuzz 1000000` runs all decoders and prints a table; with
+`--whole` those of whole groups, with `--seed 7` on other inputs.
 """
 
 import random
 import resource
-import sys
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -227,7 +228,30 @@ def fuzz(name: str, count: int, seed: int, table: Table | None = None) -> Report
     return Report(name, count, decoded, time.perf_counter() - start, grown)
 
 
+def table_of(*, whole: bool) -> Table:
+    """The decoders of rounds with survivors, or of whole groups."""
+    if not whole:
+        return decoders()
+    from tests.secagg.whole import test_fuzz  # it imports this module
+
+    return test_fuzz.decoders()
+
+
+def names(*, whole: bool) -> list[str]:
+    return list(table_of(whole=whole))
+
+
+def main() -> None:
+    parser = ArgumentParser(prog="python -m tests.secagg.fuzz", description="Decode mutated bytes.")
+    parser.add_argument("count", type=int, help="inputs per decoder")
+    parser.add_argument("names", nargs="*", help="decoders (default: all)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--whole", action="store_true", help="the decoders of whole groups")
+    options = parser.parse_args()
+    table = table_of(whole=options.whole)
+    for name in options.names or table:
+        print(fuzz(name, options.count, options.seed, table), flush=True)
+
+
 if __name__ == "__main__":
-    names = sys.argv[2:] or list(decoders())
-    for chosen in names:
-        print(fuzz(chosen, int(sys.argv[1]), seed=1), flush=True)
+    main()

@@ -1,0 +1,1 @@
+"""One command that collects fresh evidence for every claim of the register, and writes a page about it."""
