@@ -146,6 +146,13 @@ def _add_plan(commands: Commands) -> None:
     option("--rounds", type=int, default=20, help="rounds of the training (20)")
     option("--cell", type=int, default=300, help="for survivors, most clients in one secure aggregation (300)")
     option("--seed", type=int, default=0, help="seed of the simulated rounds (0)")
+    option(
+        "--epsilon",
+        type=float,
+        help="show the noise that this epsilon for all rounds costs (docs/differential-privacy.md)",
+    )
+    option("--delta", type=float, default=1e-6, help="delta of this epsilon (1e-6)")
+    option("--noise-colluders", type=int, default=0, help="clients that may add no noise (0)")
     option("--json", action="store_true", help="print all candidates as JSON")
     option("--picture", type=Path, metavar="PNG", help="draw the trade-off")
 
@@ -268,11 +275,11 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> int:
-    from fl import planner
+    from fl import plan_text, planner
 
     fields = planner.Question.__dataclass_fields__
     answer = planner.plan(planner.Question(**{name: getattr(options, name) for name in fields}))
-    print(json.dumps(answer.to_json(), indent=1) if options.json else planner.as_text(answer))
+    print(json.dumps(answer.to_json(), indent=1) if options.json else plan_text.as_text(answer))
     if options.picture:
         from fl.reporting.picture import draw_plan
 

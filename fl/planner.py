@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from fl.config import rules
 from fl.config.schema import CELL, GROUPS, LASTING, Clusters, Experiment, Privacy
 from fl.errors import ConfigError
-from fl.reporting.table import aligned
 from fl.secure import figures
 from fl.secure import layout as secure
+from fl.secure.noise import Price, price
 from robust import AGGREGATORS, tolerance
 from secagg.agreement import SURVIVORS, WHOLE, default_colluders, default_threshold
 from secagg.exposure import MEMORIES
@@ -35,10 +35,6 @@ ROUNDS = 3  # simulated rounds per candidate otherwise
 PLACEMENTS = 200  # random placements of the attackers in each simulated round
 GROUPINGS = (1, 2, 3, 5, 10)
 OVER = "sums of several rounds together can expose a client (--memory round accepts that)"
-_KINDS = {WHOLE: "whole groups", SURVIVORS: "groups of survivors"}
-_MEMORY = {"training": "all rounds together", "round": "each round alone"}
-MOST_SHOWN = 12  # candidates in the table for a terminal
-MOST_RULED_OUT_SHOWN = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +53,9 @@ class Question:
     rounds: int = 20
     cell: int = 300
     seed: int = 0
+    epsilon: float | None = None
+    delta: float = 1e-6
+    noise_colluders: int = 0
 
     def __post_init__(self) -> None:
         for option, value, fits, expected in (
@@ -70,6 +69,9 @@ class Question:
             ("memory", repr(self.memory), self.memory in MEMORIES, f"one of {', '.join(MEMORIES)}"),
             ("rounds", self.rounds, self.rounds >= 1, "at least 1"),
             ("rule", repr(self.rule), self.rule in AGGREGATORS, f"one of {', '.join(AGGREGATORS)}"),
+            ("epsilon", self.epsilon, self.epsilon is None or 0 < self.epsilon <= 1e6, "more than 0 and at most 1e6"),
+            ("delta", self.delta, 0 < self.delta <= 0.5, "more than 0 and at most 0.5"),
+            ("noise-colluders", self.noise_colluders, 0 <= self.noise_colluders < self.clients, "at least 0, not all"),
         ):
             if not fits:
                 raise ConfigError(f"--{option}: expected {expected}, got {value}")
@@ -98,6 +100,7 @@ class Candidate:
     holds: float = 0.0
     certain: bool = False
     hides: bool = True
+    price: Price | None = None
     ruled_out: str = ""
 
     @property
@@ -130,9 +133,42 @@ class Answer:
 
 def plan(question: Question) -> Answer:
     """Evaluate all candidates and recommend the best one that meets the requirements."""
-    found = sorted((_evaluate(question, clusters) for clusters in _choices(question)), key=_rank)
+    found = sorted((_priced(question, _evaluate(question, clusters)) for clusters in _choices(question)), key=_rank)
     best = found[0] if found and not found[0].ruled_out else None
     return Answer(question, best, tuple(found))
+
+
+def _priced(question: Question, candidate: Candidate) -> Candidate:
+    """The candidate with the noise that `epsilon` costs, if it is asked for and the clients can be divided so."""
+    if question.epsilon is None or not candidate.clusters:
+        return candidate
+    experiment = noisy_experiment(question, candidate, clip=64.0)
+    bare = experiment.replace(privacy=experiment.privacy.replace(norm_clip=None))
+    terms = secure.terms_of(bare, secure.placeholder_members(question.clients))
+    in_clusters = question.clients - candidate.left_out
+    return replace(candidate, price=price(terms, experiment.privacy, question.rounds, in_clusters))
+
+
+def noisy_experiment(question: Question, candidate: Candidate, clip: float) -> Experiment:
+    """The experiment of a candidate, with noise for updates of norm 1."""
+    clusters = Clusters(
+        size=candidate.size,
+        groupings=candidate.groupings,
+        schedule=candidate.schedule,
+        atom=candidate.atom,
+        groups=question.groups,
+        cell=None if question.groups == WHOLE else question.cell,
+    )
+    privacy = Privacy(
+        anonymity=question.anonymity,
+        memory=question.memory,
+        clip=clip,
+        norm_clip=1.0,
+        epsilon=question.epsilon,
+        delta=question.delta,
+        noise_colluders=question.noise_colluders,
+    )
+    return Experiment(clients=question.clients, rounds=question.rounds, clusters=clusters, privacy=privacy)
 
 
 def _rank(candidate: Candidate) -> tuple[Any, ...]:
@@ -336,90 +372,3 @@ def _less(share: float, wanted: float) -> str:
 def _binomial_below(n: int, p: float, k: int) -> float:
     """P(X < k) for a binomial X."""
     return sum(math.comb(n, i) * p**i * (1 - p) ** (n - i) for i in range(k)) if p < 1 else float(k > n)
-
-
-def as_text(answer: Answer) -> str:
-    """The answer for a terminal: the best candidates, examples of rejected ones, and a configuration."""
-    question = answer.question
-    fitting = [candidate for candidate in answer.candidates if not candidate.ruled_out]
-    rejected = [candidate for candidate in answer.candidates if candidate.ruled_out]
-    lines = [
-        f"{question.clients} clients, {question.byzantine} of them Byzantine, {question.dropout:.0%} dropouts"
-        f", rule {question.rule}, {_KINDS[question.groups]}; required for {_MEMORY[question.memory]}: "
-        f"anonymity {question.anonymity}, leverage at most "
-        f"{question.max_leverage:g}, holds in {100 * question.holds:g}% of rounds",
-        "",
-    ]
-    lines += _table(fitting[:MOST_SHOWN]) if fitting else ["Nothing meets these requirements."]
-    if len(fitting) > MOST_SHOWN:
-        lines.append(f"... and {len(fitting) - MOST_SHOWN} more (--json lists all)")
-    lines += ["", "Ruled out, for example:"]
-    lines += [f"  {candidate.name}: {candidate.ruled_out}" for candidate in _examples(rejected)]
-    if answer.recommended:
-        lines += ["", f"Recommended: {answer.recommended.name}. {_justification(answer)}", "", *toml(answer)]
-    else:
-        lines += ["", _advice(answer)]
-    return "\n".join(lines)
-
-
-def _table(candidates: Sequence[Candidate]) -> list[str]:
-    rows = ["clusters|c|T|leverage|exposed|in all|alone|opened|silenced|spoiled|withstands|holds"]
-    rows += [
-        f"{c.name}|{c.clusters}|{c.anonymity}|{c.leverage:.2f}|{c.exposed}|"
-        f"{'-' if c.exposed_over_training is None else c.exposed_over_training}|{c.alone:.2g}|{c.opened:.0%}|"
-        f"{c.silenced:.0%}|{c.spoiled:.1f}|{c.withstands}|{'always' if c.certain else f'{c.holds:.0%}'}"
-        for c in candidates
-    ]
-    if any(c.threshold for c in candidates):  # survivors: so many must stay
-        more = ["|t|completes", *(f"|{c.threshold}|{c.completes:.2%}" for c in candidates)]
-        rows = [row + end for row, end in zip(rows, more, strict=True)]
-    return aligned([row.split("|") for row in rows])
-
-
-def _examples(rejected: Sequence[Candidate]) -> list[Candidate]:
-    """A few candidates for each kind of reason: first those that hold best, then the smallest clusters."""
-    kinds: dict[str, list[Candidate]] = {}
-    for candidate in sorted(rejected, key=lambda c: (-round(c.holds, 2), c.size, c.groupings)):
-        words = "".join(letter for letter in candidate.ruled_out if letter.isalpha())
-        kinds.setdefault(words.replace("spoil", "")[:40], []).append(candidate)
-    each = max(1, MOST_RULED_OUT_SHOWN // max(len(kinds), 1))
-    return [candidate for kind in kinds.values() for candidate in kind[:each]][:MOST_RULED_OUT_SHOWN]
-
-
-def _justification(answer: Answer) -> str:
-    best, question = answer.recommended, answer.question
-    assert best is not None
-    always = "withstands the attackers even if each spoils a different cluster"
-    often = f"holds in {100 * math.floor(best.holds * 1000) / 1000:g}% of rounds"
-    return (
-        "It has the lowest leverage among the most robust candidates: the sums of a round explain "
-        f"{best.leverage:.0%} of an update, and any combination of them involves at least {best.anonymity} "
-        f"clients; {question.rule} {always if best.certain else often}. If a fifth of the clients collude, some "
-        f"client is alone among them with probability {best.alone:.2g}."
-    )
-
-
-def _advice(answer: Answer) -> str:
-    private = [c for c in answer.candidates if c.clusters and c.hides]
-    if not private:
-        return "No clusters are private enough: lower --anonymity, raise --max-leverage, or use more clients."
-    best = max(private, key=lambda c: c.holds)
-    accept = f"; --holds {math.floor(best.holds * 100) / 100:g} would accept it" if best.holds >= 0.5 else ""
-    return (
-        f"Closest: {best.name} holds in {best.holds:.0%} of rounds with {answer.question.rule}. More "
-        f"clients, fewer attackers or a rule that validates (--rule zeno) would help{accept}."
-    )
-
-
-def toml(answer: Answer) -> list[str]:
-    """The recommendation as lines of a configuration file."""
-    best = answer.recommended
-    assert best is not None
-    lines = ["[clusters]", f"size = {best.size}", f"groupings = {best.groupings}"]
-    lines += [f'schedule = "{best.schedule}"', *([f"atom = {best.atom}"] if best.atom else [])]
-    lines += [f'groups = "{answer.question.groups}"', "", "[privacy]", f'memory = "{answer.question.memory}"']
-    lines += [f"anonymity = {answer.question.anonymity}", f"max_leverage = {answer.question.max_leverage}"]
-    lines += ["", "[aggregation]", f'rule = "{answer.question.rule}"']
-    if "f" in AGGREGATORS[answer.question.rule].parameters:
-        lines.append(f"f = {min(answer.question.byzantine, best.withstands)}")
-    return lines

@@ -58,6 +58,7 @@ LAYERS = {
         ("fl.training",),
         ("fl",),  # the public names
         ("fl.planner", "fl.flower"),
+        ("fl.plan_text",),
         ("fl.quickstart", "fl.reproduction"),
         ("fl.cli",),
         ("fl.__main__",),

@@ -23,6 +23,7 @@ from fl.config.schema import (
 )
 from fl.errors import ConfigError
 from fl.secure.layout import Layout, check_exposure, check_size
+from fl.secure.noise import check_noise
 from secagg.agreement import SURVIVORS, WHOLE
 
 
@@ -57,22 +58,11 @@ def check(experiment: Experiment) -> None:
     _check_parameters(experiment)
     _check_no_share(experiment)
     _check_groups(experiment)
-    _check_noise(experiment)
+    check_noise(experiment)
     check_size(experiment)
     layout = Layout.of(experiment)
     _check_rule(experiment, layout.clusters)
     check_exposure(experiment, layout)
-
-
-def _check_noise(experiment: Experiment) -> None:
-    privacy = experiment.privacy
-    for key, other in (("norm_clip", "noise"), ("noise", "norm_clip")):
-        if getattr(privacy, key) is None and getattr(privacy, other) is not None:
-            raise ConfigError(f"privacy.{key}: expected a number beside privacy.{other}, got none")
-    if privacy.noise is None and privacy.noise_colluders:
-        raise ConfigError("privacy.noise_colluders: only with privacy.noise")
-    if privacy.noise is not None and experiment.method == "no-share":
-        raise ConfigError("privacy.noise: `no-share` shows every update to the server; use another method")
 
 
 def _check_clients(experiment: Experiment) -> None:

@@ -165,13 +165,19 @@ class Privacy(Section, frozen=True):
         "for `survivors`, clients among all that may collude with a malicious server; by default a third",
     ] = None
     clip: Annotated[PositiveFloat, "each coordinate is clipped to [-clip, clip] before encoding"] = 8.0
-    norm_clip: Annotated[PositiveFloat | None, "with `noise`, each update is clipped to this L2 norm"] = None
+    norm_clip: Annotated[PositiveFloat | None, "with `noise` or `epsilon`, each update is clipped to this L2 norm"] = (
+        None
+    )
     noise: Annotated[
         PositiveFloat | None,
         "standard deviation of the noise that each client adds to every coordinate, in units of `norm_clip`",
     ] = None
+    epsilon: Annotated[
+        PositiveFloat | None,
+        "instead of `noise`: the least noise is computed with which all `rounds` together keep this epsilon",
+    ] = None
     noise_colluders: Annotated[Natural, "clients that may add no noise; epsilon is counted without theirs"] = 0
-    delta: Annotated[float, Meta(gt=0, lt=1), "with `noise`, records give epsilon at this delta"] = 1e-6
+    delta: Annotated[float, Meta(gt=0, le=0.5), "with noise, the delta for which epsilon is kept and recorded"] = 1e-6
     weight_ratio: Annotated[float, Meta(ge=1), "largest ratio between the weights n_i of two clients"] = 10.0
     expose_every_client: Annotated[bool, "accept that `no-share` shows the update of each client to the server"] = False
 
@@ -306,7 +312,12 @@ class Experiment(Section, frozen=True):
 
     @property
     def open_ended(self) -> bool:
-        """Whether all rounds draw the same groups, so that more rounds can be added to an agreement."""
+        """Whether more rounds can be added: all are alike, and no noise was computed for their number."""
+        return self.alike and self.privacy.epsilon is None
+
+    @property
+    def alike(self) -> bool:
+        """Whether all rounds draw the same groups."""
         if self.method == "fedavg":
             return self.per_round == self.clients and self.per_round % self.cells == 0
         return self.method == "no-share" or self.clusters.schedule in LASTING

@@ -39,6 +39,18 @@ class Line(NamedTuple):
     dashed: bool = False
 
 
+class Scale(NamedTuple):
+    """The vertical scale of curves: its top, and how values are written at ticks, ends of curves and as hover texts."""
+
+    top: float = 1.0
+    tick: str = "{:.0%}"
+    end: str = "{:.1%}"
+    hover: str = "{:.2%}"
+
+
+PERCENT = Scale()
+
+
 class Part(NamedTuple):
     """One part of a stacked bar."""
 
@@ -69,8 +81,8 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [round(i * step, 10) for i in range(math.floor(low / step), math.ceil(high / step + 0.999))]
 
 
-def lines(curves: Sequence[Line], *, y_label: str, height: int = 320) -> Markup:
-    """Curves of values from 0 to 1 over the rounds."""
+def lines(curves: Sequence[Line], *, y_label: str, height: int = 320, scale: Scale = PERCENT) -> Markup:
+    """Curves over the rounds, of values from 0 to the top of the scale."""
     left, right, above, below = 56, 150, 14, 42
     rounds = [x for curve in curves for x, _ in curve.points]
     if not rounds:
@@ -80,34 +92,34 @@ def lines(curves: Sequence[Line], *, y_label: str, height: int = 320) -> Markup:
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = left + (x - first) / (last - first) * (WIDTH - left - right)
-        return across, above + (1 - min(y, 1.0)) * (height - above - below)
+        return across, above + (1 - min(y / scale.top, 1.0)) * (height - above - below)
 
     out = []
-    for mark in ticks(0.0, 1.0):
+    for mark in (mark for mark in ticks(0.0, scale.top) if mark <= scale.top):
         _, y = place(first, mark)
-        out += [_grid_line(y, left, WIDTH - right), _text("tick", left - 8, y + 4, f"{mark:.0%}", "end")]
+        out += [_grid_line(y, left, WIDTH - right), _text("tick", left - 8, y + 4, scale.tick.format(mark), "end")]
     for mark in _whole_ticks(first, last, 8):
         out.append(_text("tick", place(mark, 0)[0], height - below + 18, f"{mark:g}", "middle"))
     out.append(_text("label", left + (WIDTH - left - right) / 2, height - 6, "round", "middle"))
     drawn = [curve for curve in curves if curve.points]
     for curve in drawn:
-        out += _curve(curve, [place(x, y) for x, y in curve.points])
-    out += _curve_names([(place(*curve.points[-1])[1], curve) for curve in drawn], WIDTH - right + 10, height)
+        out += _curve(curve, [place(x, y) for x, y in curve.points], scale)
+    out += _curve_names([(place(*curve.points[-1])[1], curve) for curve in drawn], WIDTH - right + 10, height, scale)
     return _svg(height, y_label, out)
 
 
-def _curve(curve: Line, places: Sequence[tuple[float, float]]) -> list[Markup]:
+def _curve(curve: Line, places: Sequence[tuple[float, float]], scale: Scale) -> list[Markup]:
     path = " ".join(f"{'L' if i else 'M'}{x:.1f},{y:.1f}" for i, (x, y) in enumerate(places))
     dash = Markup(' stroke-dasharray="5 4"') if curve.dashed else ""
     out = [Markup('<path class="curve {}" d="{}"{}/>').format(curve.colour, path, dash)]
     dot = Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>')
     for (number, value), (x, y) in zip(curve.points, places, strict=True):
-        hover = f"{curve.name}, round {number:g}: {value:.2%}"
+        hover = f"{curve.name}, round {number:g}: {scale.hover.format(value)}"
         out.append(dot.format(curve.colour, x, y, 1.6 if curve.dashed else 2.4, hover))
     return out
 
 
-def _curve_names(ends: list[tuple[float, Line]], x: float, height: int) -> list[Markup]:
+def _curve_names(ends: list[tuple[float, Line]], x: float, height: int, scale: Scale) -> list[Markup]:
     """The name of each curve beside its last point, moved apart where names would overlap."""
     ends.sort(key=lambda end: end[0])
     places: list[float] = []
@@ -118,7 +130,7 @@ def _curve_names(ends: list[tuple[float, Line]], x: float, height: int) -> list[
     for y, (_, curve) in zip(places, ends, strict=True):
         y = max(14.0, y - overflow)
         out.append(_text(f"name {curve.colour}", x, y + 1, _shortened(curve.name, 20)))
-        out.append(_text("tick", x, y + 14, f"{curve.points[-1][1]:.1%}"))
+        out.append(_text("tick", x, y + 14, scale.end.format(curve.points[-1][1])))
     return out
 
 

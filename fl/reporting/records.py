@@ -44,6 +44,7 @@ Vector = NDArray[np.float32]
 FORMAT = 1
 PATIENCE = 3.0  # seconds to wait for the lock of a folder
 NOT_LONGER = "; here not rounds, because every round draws new clusters from the number of rounds that was agreed"
+NOISE_FOR_ROUNDS = "; here not rounds, because the noise was computed for their number (privacy.epsilon)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,8 @@ class Folder(AbstractContextManager["Folder"]):
         after = experiment(with_settings(_config(place), settings)) if e is None else e
         if after.fingerprint != before.fingerprint:
             changed = ", ".join(_changed(to_tables(before), to_tables(after))) or "rounds"
-            allowed = "only rounds, secure, stop.* and machine.* may change" + ("" if before.open_ended else NOT_LONGER)
+            fixed = NOISE_FOR_ROUNDS if before.alike else NOT_LONGER
+            allowed = "only rounds, secure, stop.* and machine.* may change" + ("" if before.open_ended else fixed)
             raise ConfigError(f"--resume continues the same training, but {changed} changed: {allowed}")
         folder = cls(place, after, _locked(place))
         if after != before:

@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from fl.config.read import to_toml
 from fl.config.schema import to_tables
-from fl.reporting import measures
+from fl.reporting import measures, privacy
 from fl.reporting.charts import COLOURS, Line, Part, Square, bar, columns, curve_colour, grid, lines
 from fl.reporting.measures import OUTCOMES, describe_bytes, seconds_per_round, summarise
 from fl.reporting.records import Recorded
@@ -97,6 +97,7 @@ def _run_content(run: Recorded) -> dict[str, Any]:
         "skipped": [record["skipped"] for record in run.rounds if record["skipped"]],
         "clusters": None if e.method == "fedavg" else _clusters(run),
         "exposure": None if e.method == "no-share" else _exposure(run),
+        "noise": privacy.panel(run),
         "costs": _costs(run),
         "blamed": _blamed(run),
         "left_out": _left_out(run),

@@ -16,15 +16,15 @@ from typing import Final
 
 from fl.config.schema import CELL, LASTING, MOST_ROUNDS, Experiment
 from fl.errors import ConfigError
+from fl.secure.noise import with_noise
 from secagg import AgreementRefused, Identity, Member, Policy, Schedule, UsageError, Verdict, audit
-from secagg.agreement import SURVIVORS, WHOLE, Agreement, Noise, Terms
-from secagg.crypto import MOST_SIGMA, FixedPoint, Segment, SegmentNoise, Segments
+from secagg.agreement import SURVIVORS, WHOLE, Agreement, Terms
+from secagg.crypto import Segment
 from secagg.exposure import Anonymity, Drawn, keep_whole_atoms
 from secagg.simulation import agree_on, make_identities
 
 UPDATE: Final = "update"
 CLIPPED: Final = "clipped"
-NO_COUNT: Final = 2**20  # sigma of the count of clipped coordinates, which is always zero with noise
 HALF_RING: Final = 2**31  # sums are read as signed numbers below this
 SIMULATED: Final = "simulated training"  # the configuration and the model are in the context of every round
 
@@ -60,7 +60,7 @@ def terms_of(experiment: Experiment, members: Sequence[Member], length: int = 1,
     n, cell = experiment.per_round, clusters.cell or CELL
     try:
         if experiment.method == "fedavg":
-            schedule = Schedule(name="fixed" if experiment.open_ended else "random", size=n // experiment.cells)
+            schedule = Schedule(name="fixed" if experiment.alike else "random", size=n // experiment.cells)
         else:
             schedule = Schedule(
                 name=clusters.schedule, size=clusters.size, groupings=clusters.groupings, atom=clusters.atom
@@ -69,7 +69,7 @@ def terms_of(experiment: Experiment, members: Sequence[Member], length: int = 1,
         raise ConfigError(f"clusters: {error}") from None
     segments = segments_of(length, privacy.clip, schedule.size)
     try:
-        return Terms(
+        terms = Terms(
             name=name,
             members=tuple(members),
             segments=segments,
@@ -81,8 +81,8 @@ def terms_of(experiment: Experiment, members: Sequence[Member], length: int = 1,
             colluders=privacy.colluders if survivors else None,
             threshold=privacy.threshold if survivors else None,
             cell=cell if survivors and n > cell else 0,
-            noise=noise_of(experiment, segments, schedule.size),
         )
+        return with_noise(experiment, terms)
     except UsageError as error:
         raise ConfigError(f"{_section(str(error))}: {error}") from None
 
@@ -95,36 +95,6 @@ def segments_of(length: int, clip: float, clients: int) -> tuple[Segment, Segmen
     """
     most = min(length, (HALF_RING - 1) // clients)
     return Segment(name=UPDATE, shape=(length,), clip=clip), Segment(name=CLIPPED, shape=(), bound=most)
-
-
-def noise_of(experiment: Experiment, segments: tuple[Segment, Segment], clients: int) -> Noise | None:
-    """The noise of an experiment, in steps of the grid. With noise, nobody counts what it clipped."""
-    privacy = experiment.privacy
-    if privacy.noise is None or privacy.norm_clip is None or experiment.method == "no-share":
-        return None
-    grid = Segments(clients=clients, segments=segments).encodings[0]
-    assert isinstance(grid, FixedPoint)
-    sigma = math.ceil(privacy.noise * privacy.norm_clip * grid.scale)
-    if not 1 <= sigma <= MOST_SIGMA:
-        raise UsageError(
-            f"noise of {sigma} steps of the grid, expected 1 to {MOST_SIGMA}; a larger clip makes the grid coarser"
-        )
-    nothing = SegmentNoise(clip=1.0, sigma=NO_COUNT)
-    update = SegmentNoise(clip=privacy.norm_clip, sigma=sigma)
-    return Noise(segments=(update, nothing), colluders=privacy.noise_colluders)
-
-
-def noise_source(seed: int) -> Callable[[int, int], Callable[[int], bytes]]:
-    """The source of a simulated client's noise in a round: the same for the same seed, in secure and clear trainings.
-
-    Everybody who knows the seed knows the noise: this is for simulations only.
-    """
-
-    def source(client: int, round: int) -> Callable[[int], bytes]:
-        calls = count()
-        return lambda size: hashlib.shake_256(b"fl/noise:%d:%d:%d:%d" % (seed, round, client, next(calls))).digest(size)
-
-    return source
 
 
 def _section(problem: str) -> str:

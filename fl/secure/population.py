@@ -15,12 +15,12 @@ from fl.secure.cohort import NO_ANSWER, Cell, CellResult, Cohort, Ring32, Vector
 from fl.secure.layout import (
     CLIPPED,
     UPDATE,
-    noise_source,
     policy,
     segments_of,
     simulated_agreement,
     verdict_of,
 )
+from fl.secure.noise import noise_source
 from secagg import Dropout, Identity, LossWarning, Stage, TooFewSurvivors, Verdict
 from secagg.agreement import Agreement
 from secagg.crypto import Segments

@@ -10,7 +10,7 @@ from secagg.agreement.audit import Permitted, audit_round, audit_training
 from secagg.agreement.beacon import NamedPulse
 from secagg.agreement.cells import cell_sizes, colluders_in_cell, even_sizes, threshold_in_cell
 from secagg.agreement.collusion import Risk, alone, alone_in_grouping, correlation
-from secagg.agreement.cost import Figures, all_rounds, round_figures, worst_round
+from secagg.agreement.cost import Figures, all_rounds, most_per_round, round_figures, worst_round
 from secagg.agreement.draft import read_draft
 from secagg.agreement.file import read as read_agreement
 from secagg.agreement.file import write as write_agreement
@@ -32,5 +32,6 @@ __all__ += ["Terms", "Transport", "approve", "commit", "default_colluders", "def
 __all__ += ["Floors", "Permitted", "Risk", "Summary", "alone", "alone_in_grouping", "audit_round", "audit_training"]
 __all__ += ["SURVIVORS", "WHOLE", "Groups", "correlation", "summarise"]
 __all__ += ["AlreadySigned", "MemberFolder", "Problem", "Proposal", "Signature", "read_agreement", "write_agreement"]
-__all__ += ["Figures", "Kept", "Noise", "all_rounds", "round_figures", "successor_terms", "worst_round"]
+__all__ += ["Figures", "Kept", "Noise", "all_rounds", "most_per_round", "round_figures", "successor_terms"]
+__all__ += ["worst_round"]
 __all__ += ["cell_sizes", "colluders_in_cell", "even_sizes", "read_draft", "threshold_in_cell"]

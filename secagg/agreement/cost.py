@@ -310,6 +310,21 @@ def known_before_seed(terms: Terms) -> Figures | None:
     return Figures(*(flat_charge(terms, heaviest, size, n) for n in (0, k, LOCAL)))
 
 
+def most_per_round(terms: Terms) -> Figures:
+    """The most that a round can cost a member, whatever the seed will be.
+
+    With several groupings that are no atoms, it is what the member's own noise alone gives.
+
+    >>> from secagg.crypto import SegmentNoise
+    >>> from secagg.simulation import make_agreement
+    >>> noise = Noise(segments=(SegmentNoise(clip=10, sigma=40),), colluders=1)
+    >>> agreement, _ = make_agreement(members=6, size=6, length=4, bound=100, noise=noise, rounds=5)
+    >>> most_per_round(agreement.terms) == worst_round(agreement)
+    True
+    """
+    return known_before_seed(terms) or _locally(terms, terms.ids)
+
+
 def over_budget(terms: Terms, each: Charge, budget: Budget, spent: Charge) -> str:
     """Why rounds that cost `each` do not fit what is left of a budget, and what would; empty if they fit."""
     noise, rounds = _noise(terms), len(terms.rounds)

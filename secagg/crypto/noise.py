@@ -22,7 +22,7 @@ Noise = npt.NDArray[np.int32]
 MOST_SIGMA: Final = 2**26  # so that every sample fits in 32 bits
 _PIECE: Final = 2**14  # samples that share a part of the stream
 _APART: Final = 2**40  # words between two parts: a piece takes about 100,000
-_WORDS: Final = 2**14  # words at hand; 64 KiB
+_WORDS: Final = 2**16  # words at hand, 256 KiB: two or three calls per piece, so that threads rarely meet in Python
 
 
 def discrete_gaussian(length: int, sigma: int, *, entropy: Entropy = os.urandom, threads: int | None = None) -> Noise:

@@ -25,6 +25,7 @@ COSTS = (
     (10, 10, 1, 1), (20, 20, 1, 1), (50, 50, 1, 1), (60, 60, 1, 1), (60, 3, 1, 1), (60, 6, 1, 1), (60, 6, 2, 1),
     (60, 6, 1, 100), (1000, 1000, 1, 100), (1000, 20, 1, 100),
 )  # fmt: skip
+TURNS = 9
 LEAST_RATIO, LEAST_GAIN, MOST_SECONDS = 50.0, 1.7, 0.9
 
 
@@ -88,6 +89,23 @@ def main(options: Namespace) -> int:
             f"opendp {oracle * 1e6:.1f} us, ratio {ratio:.0f} (bar {LEAST_RATIO:.0f})"
         )
         met &= ratio >= LEAST_RATIO and one <= MOST_SECONDS
-    clocks = [best(lambda t=t: discrete_gaussian(LENGTH, 1000, threads=t), time.perf_counter) for t in (1, 2)]  # type: ignore
-    print(f"two threads: {clocks[0]:.3f} s, {clocks[1]:.3f} s, gain {clocks[0] / clocks[1]:.2f} (bar {LEAST_GAIN})")
-    return 0 if met and clocks[0] / clocks[1] >= LEAST_GAIN else 1
+    gain = print_gain()
+    return 0 if met and gain >= LEAST_GAIN else 1
+
+
+def print_gain() -> float:
+    """The gain of two threads: one and two by turns, the least seconds of the clock of each."""
+    clock: dict[int, float] = {1: math.inf, 2: math.inf}
+    cpu = dict(clock)
+    for _ in range(TURNS):
+        for threads in clock:
+            start, spent = time.perf_counter(), time.process_time()
+            discrete_gaussian(LENGTH, 1000, threads=threads)
+            clock[threads] = min(clock[threads], time.perf_counter() - start)
+            cpu[threads] = min(cpu[threads], time.process_time() - spent)
+    gain = clock[1] / clock[2]
+    print(
+        f"one thread {clock[1]:.3f} s, two threads {clock[2]:.3f} s, gain {gain:.2f} (bar {LEAST_GAIN}); "
+        f"CPU seconds {cpu[1]:.3f} and {cpu[2]:.3f}: what two threads cost in addition"
+    )
+    return gain

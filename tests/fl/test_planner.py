@@ -12,7 +12,8 @@ from fl import planner
 from fl.config.checks import experiment
 from fl.config.rules import rule_problem
 from fl.errors import ConfigError
-from fl.planner import Candidate, Question, as_text, plan, toml
+from fl.plan_text import as_text, toml
+from fl.planner import Candidate, Question, plan
 from fl.reporting.picture import draw_plan
 from robust import tolerance
 
@@ -192,5 +193,5 @@ def test_with_dropouts_the_rule_withstands_what_it_withstands_of_the_opened_clus
     best = answer.recommended
     assert best is not None
     assert best.counted < best.clusters
-    assert f"f = {min(2, best.withstands)}" in planner.toml(answer)
-    assert not any(line.startswith("f =") for line in planner.toml(plan(Question(clients=60, byzantine=2))))
+    assert f"f = {min(2, best.withstands)}" in toml(answer)
+    assert not any(line.startswith("f =") for line in toml(plan(Question(clients=60, byzantine=2))))
