@@ -4,19 +4,21 @@
 that a hub signs. `secagg verify` does the same on the command line.
 """
 
+from secagg.evidence.file import Evidence, assemble
+from secagg.evidence.log import EvidenceLog
 from secagg.evidence.record import (
     Absence,
     AnswerRecord,
-    Evidence,
     LostGroup,
     OpenedSum,
     RoundRecord,
     SignedKey,
     SignedRelease,
-    assemble,
 )
+from secagg.evidence.runs import RunRecord
 from secagg.evidence.statement import PREDICATE_TYPE, check_envelope, envelope
 from secagg.evidence.verify import Report, verify
 
-__all__ = ["PREDICATE_TYPE", "Absence", "AnswerRecord", "Evidence", "LostGroup", "OpenedSum", "Report"]
-__all__ += ["RoundRecord", "SignedKey", "SignedRelease", "assemble", "check_envelope", "envelope", "verify"]
+__all__ = ["PREDICATE_TYPE", "Absence", "AnswerRecord", "Evidence", "EvidenceLog", "LostGroup", "OpenedSum", "Report"]
+__all__ += ["RoundRecord", "RunRecord", "SignedKey", "SignedRelease", "assemble", "check_envelope", "envelope"]
+__all__ += ["verify"]

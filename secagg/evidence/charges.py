@@ -5,12 +5,15 @@ It follows from the agreement and from who is summed. A client's own balance is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from secagg.agreement.agreement import Agreement
-from secagg.agreement.cost import flat_charge, round_charge
+from secagg.agreement.cost import flat_charge, round_charge, survivors_reserve, survivors_settled
+from secagg.agreement.plan import Plan
+from secagg.evidence.runs import RunRecord
 from secagg.privacy.budget import Charge
-from secagg.types import Group, GroupId
+from secagg.types import ClientId, Group, GroupId
 
 
 def highest(agreement: Agreement, round: int, complete: Mapping[GroupId, Group]) -> tuple[Charge, ...]:
@@ -23,4 +26,46 @@ def highest(agreement: Agreement, round: int, complete: Mapping[GroupId, Group])
         charges = [flat_charge(agreement.terms, v, members, noise.colluders) for v, members in asked.items()]
     else:
         charges = [round_charge(agreement, round, client) for client in asked]
+    return _highest(charges)
+
+
+def highest_reserved(agreement: Agreement, sent: Collection[ClientId]) -> tuple[Charge, ...]:
+    """The highest reserve of those who sent masked vectors in a run with survivors; () without noise or vectors."""
+    if agreement.terms.noise is None or not sent:
+        return ()
+    return _highest([survivors_reserve(agreement.terms, client) for client in sent])
+
+
+def highest_settled(
+    agreement: Agreement, paid: Collection[ClientId], groups: Sequence[Collection[ClientId]]
+) -> tuple[Charge, ...]:
+    """The highest charge that is left when those in `paid` have seen that the sums of these groups are opened."""
+    if agreement.terms.noise is None or not paid:
+        return ()
+    return _highest([survivors_settled(agreement.terms, client, groups) for client in paid])
+
+
+def charged(agreement: Agreement, record: RunRecord) -> RunRecord:
+    """The record with what its run costs, which follows from the agreement."""
+    if agreement.terms.noise is None or not record.inputs:
+        return record
+    plan = agreement.plan(record.round, record.cell, record.context)
+    sent, paid = [one.sender for one in record.inputs], [one.sender for one in record.unmaskings]
+    groups = summed_in(plan, sent, record.groups)
+    reserved, settled = highest_reserved(agreement, sent), highest_settled(agreement, paid, groups)
+    return replace(record, reserved=reserved, settled=settled)
+
+
+def summed_in(plan: Plan, sent: Collection[ClientId], groups: Sequence[GroupId]) -> list[Group]:
+    """Who is summed in each of these groups, of those who sent masked vectors."""
+    alive = frozenset(plan.summed(sent))
+    return [tuple(v for v in plan.group(group) if v in alive) for group in groups]
+
+
+def text(charges: Sequence[Charge]) -> str:
+    """A charge in words."""
+    return "none" if not charges else f"rho {charges[0].rho}, eta {charges[0].eta}"
+
+
+def _highest(charges: Sequence[Charge]) -> tuple[Charge, ...]:
     return (Charge(max(one.rho for one in charges), max(one.eta for one in charges)),)

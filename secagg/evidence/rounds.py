@@ -236,9 +236,7 @@ def _charge(layout: _Layout) -> Iterator[str]:
     record = layout.record
     expected = charges.highest(layout.agreement, record.round, {g: layout.members[g] for g in layout.complete})
     if record.charge != expected:  # audit: evidence-charge
-        shown = [f"rho {one.rho}, eta {one.eta}" if one else "none" for one in (*record.charge, None)][:1]
-        asked = [f"rho {one.rho}, eta {one.eta}" if one else "none" for one in (*expected, None)][:1]
-        yield f"its charge is {shown[0]}, and the agreement asks for {asked[0]}"
+        yield f"its charge is {charges.text(record.charge)}, and the agreement asks for {charges.text(expected)}"
 
 
 def _texts(record: RoundRecord) -> Iterator[str]:

@@ -93,6 +93,7 @@ def _statement(data: Buffer, report: Report, name: str) -> dict[str, Any]:
             "agreement": report.fingerprint,
             "training": report.name,
             "members": report.members,
+            "kind": report.kind,
             "rounds": {"count": report.rounds, "first": report.first_round, "last": report.last_round},
             "answers": report.answers,
             "groups": {"opened": report.opened, "lost": report.lost},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,9 +18,10 @@ from secagg.agreement.terms import WHOLE
 from secagg.codec import Buffer
 from secagg.crypto.keys import verify as verify_signature
 from secagg.errors import PeerError, SecAggError, WireError
-from secagg.evidence import journals
-from secagg.evidence.record import Evidence
+from secagg.evidence import journals, run_journals
+from secagg.evidence.file import Evidence
 from secagg.evidence.rounds import CheckedRound, check_round
+from secagg.evidence.run_check import CheckedRun, check_run
 from secagg.kernels.threads import spread, thread_count
 from secagg.types import ClientId
 
@@ -27,6 +29,13 @@ FIRST: Final = bytes(32)  # stands for the answer before the first one
 CLAIMS_NO_END: Final = (
     "nothing shows that the evidence goes on to the end of the training: a hub can leave out its last rounds; a "
     "client's journal shows it (--journal)"
+)
+CLAIMS_NO_CHAIN: Final = (
+    "nothing shows that all rounds are here: messages of survivors are not chained, so a hub can leave out any round; "
+    "a client's journal shows it (--journal)"
+)
+NO_VECTORS: Final = (
+    "nothing shows that the opened sums are those of the vectors that clients sent: survivors do not sign their vectors"
 )
 
 
@@ -47,6 +56,7 @@ class Report:
     notes: tuple[str, ...] = ()
     fingerprint: str = ""
     name: str = ""
+    kind: str = ""
     members: int = 0
     rounds: int = 0
     first_round: int | None = None
@@ -65,7 +75,18 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
-        names = ("name", "fingerprint", "members", "rounds", "first_round", "last_round", "answers", "opened", "lost")
+        names = (
+            "name",
+            "fingerprint",
+            "kind",
+            "members",
+            "rounds",
+            "first_round",
+            "last_round",
+            "answers",
+            "opened",
+            "lost",
+        )
         found: dict[str, Any] = {"holds": self.holds, **{name: getattr(self, name) for name in names}}
         found |= {"anonymity": self.anonymity, "leverage": self.leverage, "memory": self.memory}
         found |= {"blamed": {str(v): why for v, why in self.blamed.items()}}
@@ -91,53 +112,91 @@ def verify(
         evidence = Evidence.from_bytes(data)
     except SecAggError as bad:  # also a wrong origin of the seed, and a policy that the permitted groups break
         return Report(problems=(str(bad),))
-    if evidence.agreement.terms.groups != WHOLE:
-        return Report(
-            problems=("evidence of version 1 is of whole groups, but this agreement has groups of survivors",)
-        )
-    problems: list[str] = [*_members(evidence), *_order(evidence)]
     notes: list[str] = []
-    checked = [check_round(evidence.agreement, record) for record in evidence.rounds]
+    problems = list(_members(evidence))
+    checked: list[CheckedRound] | list[CheckedRun]
+    if evidence.agreement.terms.groups == WHOLE:
+        checked = rounds = [check_round(evidence.agreement, record) for record in evidence.rounds]
+        problems += [*_order(evidence), *_chains(rounds, notes)]
+    else:
+        checked = runs = [check_run(evidence.agreement, record) for record in evidence.runs]
+        problems += _run_order(evidence, notes)
+        notes += _unproved(runs)
     for one in checked:
         problems += one.problems
     problems += _wrong_signatures(evidence, checked, thread_count(threads))
-    problems += _chains(checked, notes)
     problems += _earlier(evidence.agreement, tuple(earlier), notes)
-    if journal is None:
-        notes.append(CLAIMS_NO_END)
+    if evidence.agreement.terms.groups == WHOLE:
+        problems += _left_out(evidence.agreement, rounds, journal, notes)
     else:
-        problems += journals.against(evidence.agreement, checked, Path(journal), notes)
+        problems += _runs_left_out(evidence.agreement, runs, journal, notes)
     return _report(evidence, checked, problems, notes)
 
 
+def _left_out(
+    agreement: Agreement, checked: Sequence[CheckedRound], journal: Path | str | None, notes: list[str]
+) -> Iterator[str]:
+    if journal is None:
+        notes.append(CLAIMS_NO_END)
+    else:
+        yield from journals.against(agreement, checked, Path(journal), notes)
+
+
+def _runs_left_out(
+    agreement: Agreement, checked: Sequence[CheckedRun], journal: Path | str | None, notes: list[str]
+) -> Iterator[str]:
+    notes.append(NO_VECTORS)
+    if journal is None:
+        notes.append(CLAIMS_NO_CHAIN)
+    else:
+        yield from run_journals.against(agreement, checked, Path(journal), notes)
+
+
 def _report(
-    evidence: Evidence, checked: Sequence[CheckedRound], problems: Sequence[str], notes: Sequence[str]
+    evidence: Evidence,
+    checked: Sequence[CheckedRound] | Sequence[CheckedRun],
+    problems: Sequence[str],
+    notes: Sequence[str],
 ) -> Report:
-    agreement, records = evidence.agreement, evidence.rounds
-    judge = audit_training if agreement.terms.policy.memory == "training" else audit_round
-    found = judge(agreement) if not agreement.terms.predecessors else audit_round(agreement)
+    agreement, records = evidence.agreement, evidence.records
     if not agreement.terms.policy.enforced:
         notes = [*notes, "the policy only reports: every sum may be opened, whatever it exposes"]
     blamed: dict[ClientId, str] = {}
     for one in checked:
         blamed |= one.blamed
+    anonymity, leverage = _exposure(agreement, checked)
+    answers = [len(record.answers) for record in evidence.rounds] + [len(record.inputs) for record in evidence.runs]
     return Report(
         problems=tuple(problems),
         notes=tuple(notes),
         fingerprint=agreement.fingerprint.hex(),
         name=agreement.terms.name,
+        kind=agreement.terms.groups,
         members=len(agreement.terms.members),
-        rounds=len(records),
+        rounds=len({record.round for record in records}),
         first_round=records[0].round if records else None,
         last_round=records[-1].round if records else None,
-        answers=sum(len(record.answers) for record in records),
+        answers=sum(answers),
         opened=sum(len(record.opened) for record in records),
         lost=sum(len(record.lost) for record in records),
-        anonymity=str(found.anonymity),
-        leverage=found.leverage,
+        anonymity=anonymity,
+        leverage=leverage,
         memory=agreement.terms.policy.memory,
         blamed=dict(sorted(blamed.items())),
     )
+
+
+def _exposure(agreement: Agreement, checked: Sequence[CheckedRound] | Sequence[CheckedRun]) -> tuple[str, float | None]:
+    """What the permitted sums reveal; with survivors and memory = "round", what the opened ones do in the worst run."""
+    over_all = agreement.terms.policy.memory == "training"
+    if agreement.terms.groups == WHOLE or over_all:
+        found = audit_training(agreement) if over_all and not agreement.terms.predecessors else audit_round(agreement)
+        return str(found.anonymity), found.leverage
+    verdicts = [one.verdict for one in checked if isinstance(one, CheckedRun) and one.verdict and one.record.openings]
+    if not verdicts:
+        return "no sum was opened", None
+    worst = min(verdicts, key=lambda verdict: (verdict.anonymity.lower, -max(verdict.leverage.values(), default=0.0)))
+    return str(worst.anonymity), max(max(verdict.leverage.values(), default=0.0) for verdict in verdicts)
 
 
 def _members(evidence: Evidence) -> Iterator[str]:
@@ -168,7 +227,38 @@ def _order(evidence: Evidence) -> Iterator[str]:
         last = record.round
 
 
-def _wrong_signatures(evidence: Evidence, checked: Sequence[CheckedRound], threads: int) -> list[str]:
+def _run_order(evidence: Evidence, notes: list[str]) -> Iterator[str]:
+    """One record per round and cell, in order, inside the agreement; a round has all its cells."""
+    terms, last = evidence.agreement.terms, (-1, -1)
+    cells: dict[int, int] = {}
+    for record in evidence.runs:
+        here = record.round, record.cell
+        if record.round not in terms.rounds:  # audit: evidence-runs-agreed
+            yield f"round {record.round} is not in the agreement"
+        if here <= last:  # audit: evidence-runs-in-order
+            where = f"round {here[0]}, cell {here[1]} follows round {last[0]}, cell {last[1]}"
+            yield f"{where}: each is opened once, in order"
+        last = here
+        cells[record.round] = cells.get(record.round, 0) + 1
+    for round, count in cells.items():
+        if count < len(terms.cells):  # audit: evidence-all-cells
+            yield f"round {round} has records of {count} of its {len(terms.cells)} cells"
+    gaps = [t for a, b in pairwise(sorted(cells)) for t in range(a + 1, min(b, a + 10))]
+    if gaps:
+        notes.append(f"rounds are missing between others: {', '.join(map(str, gaps[:10]))}")
+
+
+def _unproved(checked: Sequence[CheckedRun]) -> Iterator[str]:
+    """The hub's word against clients is no proof, and is told as such."""
+    for one in checked:
+        for blamed in one.record.unproved:
+            why = blamed.reason.decode(errors="replace")
+            yield f"{one.where}: the hub blames client {blamed.client}, without a proof here: {why}"
+
+
+def _wrong_signatures(
+    evidence: Evidence, checked: Sequence[CheckedRound] | Sequence[CheckedRun], threads: int
+) -> list[str]:
     """Every signature of every round, on all cores. An advert that an answer brought is in two rounds, checked once."""
     identities = evidence.agreement.terms.identities
     claims = [(one.round, *claim) for one in checked for claim in one.signed]

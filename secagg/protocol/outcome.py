@@ -1,8 +1,10 @@
 """The end of a run on the server: who is disputed, what can be unmasked, and the result."""
 
 from collections import Counter
+from dataclasses import replace
 
 from secagg.exposure.audit import Verdict
+from secagg.protocol.records import Found, run_record
 from secagg.protocol.relations import possible_sums
 from secagg.protocol.result import BROKEN_ATOM, Dropout, GroupSum, Result, Stage
 from secagg.protocol.server_state import ServerMemory
@@ -37,7 +39,8 @@ def finish(
         groups=memory.groups,
     )
     shares, blamed = Shares(opening), _disputed(memory)
-    blamed.update(shares.add_all(memory.unmaskings.values()))
+    wrong = shares.add_all(memory.unmaskings.values())
+    blamed.update(wrong)
     rebuilt = rebuild(shares)
     blamed.update(rebuilt.cheating_dealers)
     lost = remove_masks(opening, rebuilt, memory.sums, threads=threads)
@@ -46,7 +49,7 @@ def finish(
     groups, impossible, inconsistent = possible_sums(plan.encoding, unmasked)
     broken = {v: Dropout(Stage.INPUTS, BROKEN_ATOM) for v in memory.survivors if v not in alive}
     disputes = ((dealer, survivor.id) for survivor in memory.survivors.values() for dealer in survivor.disputes)
-    return Result(
+    result = Result(
         plan=plan,
         survivors=summed,
         groups=groups,
@@ -58,6 +61,7 @@ def finish(
         inconsistent=inconsistent,  # audit: contradictions-reported
         verdict=verdict,
     )
+    return replace(result, record=run_record(memory, views, result, Found(shares, rebuilt, wrong)).to_bytes())
 
 
 def _dispute_counts(memory: ServerMemory) -> Counter[ClientId]:

@@ -68,6 +68,7 @@ class Result:
     other: a member sent different vectors, and nobody can say who. `dropouts` says why a client is missing. `blamed`
     names only clients that evidence convicts: their own signature, their own shares, or the word of more peers than may
     collude. `disputes` are pairs (dealer, peer without a good share from it): one of the two cheats (`Suspects`).
+    `record` is what the run leaves behind for the evidence of the training (docs/evidence.md).
 
     >>> from secagg.simulation import make_agreement, run
     >>> agreement, identities = make_agreement(members=4, size=4, length=2, bound=100, groups="survivors")
@@ -86,6 +87,7 @@ class Result:
     disputes: tuple[tuple[ClientId, ClientId], ...] = ()
     inconsistent: tuple[tuple[GroupId, ...], ...] = ()
     verdict: Verdict
+    record: bytes = field(default=b"", repr=False)
 
     @property
     def semi_honest_only(self) -> bool:

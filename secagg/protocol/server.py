@@ -9,7 +9,7 @@ closing a stage does. A masked vector is added to the sum of its group on arriva
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from threading import RLock
 from typing import Final
@@ -17,14 +17,16 @@ from typing import Final
 import numpy as np
 
 from secagg import labels
+from secagg.agreement.agreement import Agreement
 from secagg.agreement.plan import Plan
-from secagg.arguments import drawn, ids, instance, raw
+from secagg.arguments import drawn, each, ids, instance, raw
 from secagg.codec import BUFFERS, Buffer
 from secagg.crypto.keys import HASH_BYTES, verify
 from secagg.errors import AlreadyUsed, PeerError, TooFewSurvivors, UsageError
+from secagg.evidence.file import assemble
 from secagg.exposure.audit import Verdict
 from secagg.kernels.threads import thread_count
-from secagg.protocol import messages, outcome, server_state, transcript
+from secagg.protocol import messages, outcome, records, server_state, transcript
 from secagg.protocol.dealing import box_bytes, check_advert
 from secagg.protocol.journal import Journal, MemoryJournal, check_journal, record_name, store
 from secagg.protocol.result import NO_ANSWER, Dropout, Result, Stage
@@ -359,6 +361,21 @@ class Server:
         if self._result is None:
             raise UsageError(f"this run has no result: it is {self.stage.name}")
         return self._result
+
+    def record(self, why: str) -> bytes:
+        """What a run that ended without a result leaves behind for the evidence, and why it ended."""
+        with self._lock:
+            return records.failed_record(self._memory, instance("why", why, str)).to_bytes()
+
+    def evidence(
+        self, agreement: Agreement, signatures: Mapping[ClientId, bytes], *, earlier: Sequence[bytes] = ()
+    ) -> bytes:
+        """What an auditor can check without believing anybody (docs/evidence.md): this run, after `earlier` ones.
+
+        `signatures` are those of all members on the agreement, `earlier` the records of the runs before this one
+        (`Result.record`), in the order of rounds and cells.
+        """
+        return assemble(agreement, signatures, [*each("earlier", earlier, bytes), self.result().record])
 
     # --- state in bytes ------------------------------------------------------------------------------
 

@@ -209,11 +209,15 @@ class Shares:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rebuilt:
-    """The rebuilt secrets, the missing ones and why, and the dealers that their own shares convict."""
+    """The rebuilt secrets, the missing ones and why, and the dealers that their own shares convict.
+
+    `unfit` says of each such dealer which secret (0 or r + 1) the shares of which t holders do not give.
+    """
 
     secrets: Mapping[Secret, bytes] = field(repr=False)  # audit: repr-hides-rebuilt-secrets
     missing: Mapping[Secret, str]
     cheating_dealers: Mapping[ClientId, str]
+    unfit: Mapping[ClientId, tuple[int, tuple[ClientId, ...]]]
 
 
 def rebuild(shares: Shares) -> Rebuilt:
@@ -243,18 +247,22 @@ def rebuild(shares: Shares) -> Rebuilt:
             else:
                 wrong.append(number)
     cheating: dict[ClientId, str] = {}
+    unfit: dict[ClientId, tuple[int, tuple[ClientId, ...]]] = {}
+    senders = sorted(shares.by_holder)
     tries = SUBSETS
     for number in sorted(wrong):
         owner, which = secret = needed[number]
         what = "mask key" if which == transcript.KEY_SECRET else f"seed of grouping {which - 1}"
         cheating[owner] = f"its own shares do not rebuild its {what}"  # audit: bad-shares-convict
+        holders = np.flatnonzero(places[number] >= 0)[:t].tolist()
+        unfit.setdefault(owner, (which, tuple(senders[h] for h in holders)))
         found, tried = _try_others(shares, secret, places[number], min(tries, SUBSETS_PER_SECRET))
         tries -= tried
         if found is None:
             missing[secret] = f"client {owner}: {cheating[owner]}"
         else:
             secrets[secret] = found
-    return Rebuilt(secrets, missing, cheating)
+    return Rebuilt(secrets, missing, cheating, unfit)
 
 
 def _combine(shares: Shares, places: npt.NDArray[np.int32], chosen: Sequence[int]) -> list[bytes | None]:

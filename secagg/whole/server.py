@@ -21,7 +21,7 @@ from secagg.arguments import each, ids, instance, raw, whole
 from secagg.codec import BUFFERS, Buffer
 from secagg.crypto.keys import check_public_key, verify
 from secagg.errors import PeerError, UsageError
-from secagg.evidence.record import assemble
+from secagg.evidence.file import assemble
 from secagg.kernels.threads import thread_count
 from secagg.types import ClientId, Group, GroupId
 from secagg.whole import flat, records, relations, server_state, transcript

@@ -107,8 +107,11 @@ def read(data: bytes) -> tuple[Agreement, list[Record]]:
     need(ascending([who for who, _ in signatures]), "members ascend")
     agreement = Agreement(agreed, dict(signatures))
     brought: dict[int, dict[int, Advert]] = {}
-    records = file.many(lambda: file.record(brought))
-    file.end()
+    records = []
+    while file.at < len(file.data):
+        inside = File(file.blob())
+        records.append(inside.record(brought))
+        inside.end()
     return agreement, records
 
 

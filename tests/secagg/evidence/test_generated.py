@@ -159,6 +159,15 @@ SPOILS: dict[str, Spoil] = {
 }
 
 
+def cut(data: bytes, draw: random.Random) -> bytes:
+    """The file without its end, which is inside a record or before the first."""
+    ends, at = {len(data)}, len(replace(Evidence.from_bytes(data), rounds=(), runs=()).to_bytes())
+    while at < len(data):
+        ends.add(at)
+        at += 4 + int.from_bytes(data[at : at + 4], "little")
+    return data[: draw.choice([place for place in draw.sample(range(len(data)), 20) if place not in ends])]
+
+
 def generated(number: int) -> tuple[str, bytes]:
     """What was done ("" for nothing), and the evidence."""
     draw = random.Random(number)
@@ -166,7 +175,7 @@ def generated(number: int) -> tuple[str, bytes]:
     if draw.random() < 0.2:
         return "", data
     if draw.random() < 0.15:
-        return "cut", data[: draw.randrange(len(data))]
+        return "cut", cut(data, draw)
     while True:
         name = draw.choice(sorted(SPOILS))
         found = SPOILS[name](Evidence.from_bytes(data), draw)

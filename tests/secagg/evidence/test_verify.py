@@ -9,6 +9,7 @@ import pytest
 
 from secagg import Identity, UsageError, WireError
 from secagg.agreement import Noise, round_figures
+from secagg.codec import Blob, to_bytes
 from secagg.crypto import SegmentNoise
 from secagg.crypto.keys import LOW_ORDER_POINTS
 from secagg.evidence import (
@@ -16,6 +17,7 @@ from secagg.evidence import (
     LostGroup,
     OpenedSum,
     RoundRecord,
+    RunRecord,
     SignedKey,
     SignedRelease,
     assemble,
@@ -308,20 +310,18 @@ def test_an_answer_and_a_release_convict_in_either_order() -> None:
 
 def test_a_cut_longer_or_repeating_file_is_refused() -> None:
     data = honest("fixed")
-    assert "too early" in problems(data[:-1])
-    assert "extra bytes" in problems(data + b"x")
+    assert "the evidence is cut: it ends inside record 4; the 3 records before it are complete" in problems(data[:-1])
+    assert "ends inside record 5" in problems(data + b"x")
     evidence = Evidence.from_bytes(data)
-    repeated = replace(evidence, rounds=())
-    head = repeated.to_bytes()[:-4]
-    body = b"".join(record.to_bytes() for record in evidence.rounds)  # every advert written out
+    written_out = [to_bytes(Blob(), record.to_bytes()) for record in evidence.rounds]  # every advert again
     with pytest.raises(WireError, match="not canonical"):
-        Evidence.from_bytes(head + len(evidence.rounds).to_bytes(4, "little") + body)
+        Evidence.from_bytes(replace(evidence, rounds=()).to_bytes() + b"".join(written_out))
 
 
-def test_an_agreement_of_survivors_has_no_evidence_yet() -> None:
-    agreement, identities = make_agreement(members=6, size=6, length=2, clip=1.0, groups="survivors")
-    signatures = {v: agreement.sign(v, identities[v]) for v in range(6)}
-    assert "groups of survivors" in problems(assemble(agreement, signatures, []))
+def test_records_are_of_the_kind_of_the_agreement() -> None:
+    agreement, _ = agreed("fixed")
+    with pytest.raises(UsageError, match="the other kind"):
+        Evidence(agreement=agreement, signatures={}, runs=(RunRecord(round=0, cell=0, context=b""),))
 
 
 # --- journals ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,244 @@
+"""One record of a run with survivors against the agreement: who signed what, what could be opened, and what was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from secagg.agreement.agreement import Agreement
+from secagg.agreement.plan import Plan
+from secagg.crypto.keys import check_public_key
+from secagg.errors import PeerError, SecAggError
+from secagg.evidence import blame, charges
+from secagg.evidence import run_statements as statements
+from secagg.evidence.rounds import Claim
+from secagg.evidence.runs import RunRecord
+from secagg.exposure.audit import Verdict
+from secagg.types import ClientId, GroupId
+
+
+@dataclass(slots=True)
+class CheckedRun:
+    """A record with what follows from it. `signed` are the signatures that are still to be verified.
+
+    `views` has the hash of U2 as each survivor must have seen it, `verdict` what the opened sums reveal.
+    """
+
+    record: RunRecord
+    problems: list[str] = field(default_factory=list)
+    signed: list[Claim] = field(default_factory=list)
+    views: dict[ClientId, bytes] = field(default_factory=dict)
+    plan: Plan | None = None
+    verdict: Verdict | None = None
+    blamed: dict[ClientId, str] = field(default_factory=dict)
+
+    @property
+    def round(self) -> int:
+        return self.record.round
+
+    @property
+    def where(self) -> str:
+        return f"round {self.record.round}, cell {self.record.cell}"
+
+
+class _Run(blame.Court):
+    """The record of a run, with its parts by client."""
+
+    @cached_property
+    def inputs(self) -> tuple[ClientId, ...]:
+        return tuple(one.sender for one in self.record.inputs)
+
+    @cached_property
+    def permitted(self) -> frozenset[GroupId]:
+        """Every group of the plan."""
+        groupings = enumerate(self.plan.groupings)
+        return frozenset((r, g) for r, grouping in groupings for g in range(len(grouping)))
+
+    def view(self, client: ClientId) -> bytes:
+        """U2 as this client must have seen it: everybody's dealings, or those of its neighbourhood."""
+        if not self.plan.degree:
+            return self._common
+        return self._view([v for v in self.plan.peers(client) if v in self.dealings])
+
+    @cached_property
+    def _common(self) -> bytes:
+        return self._view(sorted(self.dealings))
+
+    def _view(self, dealers: Sequence[ClientId]) -> bytes:
+        return statements.view(self.plan, [(self.adverts[v], self.dealings[v]) for v in dealers])
+
+
+def check_run(agreement: Agreement, record: RunRecord) -> CheckedRun:
+    """Everything about one record but its signatures, which are returned, and its place among the others."""
+    checked = CheckedRun(record)
+    if record.round not in agreement.terms.rounds:
+        return checked  # reported with the order of the records
+    try:
+        plan = agreement.plan(record.round, record.cell, record.context)
+    except SecAggError as bad:
+        checked.problems.append(f"{checked.where}: {bad}")
+        return checked
+    run = _Run(plan, record)
+    found = [*_strangers(run), *_lists(record)]
+    if not found:
+        found += _stages(run)
+    if not found:  # what follows looks messages up by their senders
+        checked.plan = plan
+        found += [*_signed(run, checked), *_opened(run, checked, agreement), *_ends(run), *_charge(agreement, run)]
+        checked.blamed, unproved = blame.convicted(run)
+        found += unproved
+    checked.problems += [f"{checked.where}: {text}" for text in found]
+    return checked
+
+
+def _messages(record: RunRecord) -> Mapping[str, list[ClientId]]:
+    lists: dict[str, Sequence[Any]] = {
+        "adverts": record.adverts,
+        "dealings": record.dealings,
+        "masked inputs": record.inputs,
+        "signed openings": record.openings,
+        "unmaskings": record.unmaskings,
+    }
+    return {name: [message.sender for message in messages] for name, messages in lists.items()}
+
+
+def _strangers(run: _Run) -> Iterator[str]:
+    record = run.record
+    named = {sender for senders in _messages(record).values() for sender in senders}
+    named |= {one.client for one in (*record.absent, *record.unproved)}
+    named |= {*(one.sender for one in record.wrong), *(one.dealer for one in record.dealt)}
+    strangers = sorted(named.difference(run.plan.ids))
+    if strangers:  # audit: evidence-run-members
+        yield f"it names client {strangers[0]}, who is not in this run"
+
+
+def _lists(record: RunRecord) -> Iterator[str]:
+    """Each list in order and without repetition: one answer per client and stage, one end per group."""
+    lists: dict[str, list[Any]] = {**_messages(record)}  # audit: evidence-run-one-answer
+    lists["opened groups"] = [one.group for one in record.opened]
+    lists["lost groups"] = [one.group for one in record.lost]
+    lists["absent clients"] = [one.client for one in record.absent]
+    for what, keys in lists.items():
+        if keys != sorted(set(keys)):
+            yield f"its {what} are not in order, or one is there twice"
+
+
+def _stages(run: _Run) -> Iterator[str]:
+    """Who answers a stage has answered the one before, and a stage begins if at least t clients did."""
+    t, stages = run.plan.t, list(_messages(run.record).items())
+    for (before, earlier), (name, senders) in pairwise(stages):
+        strange = sorted(set(senders).difference(earlier))
+        if strange:  # audit: evidence-run-stages
+            yield f"client {strange[0]} is among its {name} and not among its {before}"
+        if senders and len(earlier) < t:  # audit: evidence-run-threshold
+            yield f"it has {name}, but only {len(earlier)} {before}; the threshold is {t}"
+    name, senders = stages[-1]
+    if run.record.opened and len(senders) < t:  # audit: evidence-run-opened-threshold
+        yield f"it has opened sums, but only {len(senders)} {name}; the threshold is {t}"
+    for one in run.record.inputs:
+        if not set(one.disputes) <= run.dealings.keys() - {one.sender}:
+            yield f"client {one.sender} disputes a client that dealt nothing"
+    expected = len(run.plan.groupings)
+    for dealing in run.record.dealings:
+        if len(dealing.commitments) != expected:
+            yield f"the dealing of client {dealing.sender} has {len(dealing.commitments)} commitments, not {expected}"
+
+
+def _signed(run: _Run, checked: CheckedRun) -> Iterator[str]:
+    """The keys, and every signature with what it must be over."""
+    plan, record, signed = run.plan, run.record, checked.signed
+    for keys in record.adverts:
+        try:
+            check_public_key(keys.channel)  # audit: evidence-run-channel-key
+            check_public_key(keys.mask)  # audit: evidence-run-mask-key
+        except PeerError as bad:
+            yield f"the advert of client {keys.sender}: {bad}"
+        if keys.channel == keys.mask:
+            yield f"the advert of client {keys.sender}: channel key and mask key are the same"
+        signed.append((keys.sender, keys.signature, statements.advert(plan, keys), "advert"))
+    for dealing in record.dealings:
+        v = dealing.sender
+        if bool(dealing.signature) == (v in run.inputs):  # audit: evidence-run-dealing-signed
+            yield f"the dealing of client {v} must be signed exactly if it has no masked input, which would cover it"
+        statement = statements.dealing(plan, run.adverts[v], dealing)
+        signed += [(v, signature, statement, "dealing") for signature in dealing.signature]
+    for one in record.inputs:
+        checked.views[one.sender] = seen = run.view(one.sender)
+        statement = statements.masked_input(plan, one.sender, seen, one.disputes)
+        signed.append((one.sender, one.signature, statement, "masked input"))
+    for endorsed in record.openings:
+        statement = statements.opening(plan, run.view(endorsed.sender), run.inputs, record.groups)
+        signed.append((endorsed.sender, endorsed.signature, statement, "opening"))
+    for given in record.unmaskings:
+        statement = statements.unmasking(plan, given.sender, given.content)
+        signed.append((given.sender, given.signature, statement, "unmasking"))
+
+
+def _opened(run: _Run, checked: CheckedRun, agreement: Agreement) -> Iterator[str]:
+    """The survivors signed only groups that the audit of these survivors allows, and only those are opened."""
+    plan, record = run.plan, run.record
+    if record.groups and not record.openings:
+        yield "it names groups to open, and nobody signed them"
+    if len(run.inputs) >= plan.t:
+        checked.verdict = plan.audit(run.summed)
+        refused = sorted(set(record.groups) - checked.verdict.opened)
+        if refused:  # audit: evidence-run-audited
+            why = checked.verdict.closed.get(refused[0], "the agreement permits no such group")
+            yield f"group {refused[0]} was to be opened, and the audit closes it: {why}"
+        # audit: evidence-run-sparse
+        if (
+            plan.degree
+            and record.openings
+            and plan.sparse_risk(len(plan.ids) - len(run.inputs)) > agreement.sparse_risk
+        ):
+            yield "it was opened after too many dropouts: the sparse graph may be disconnected"
+    opened, lost = {one.group for one in record.opened}, {one.group for one in record.lost}
+    if beyond := opened.difference(record.groups):  # audit: evidence-run-opened-signed
+        yield f"group {min(beyond)} was opened, and the survivors did not sign it"
+    if opened & lost:
+        yield f"group {min(opened & lost)} is both opened and lost"
+    if left := run.permitted.difference(opened, lost):  # audit: evidence-run-every-group-ends
+        yield f"group {min(left)} is neither opened nor lost"
+    if strange := lost.difference(run.permitted):
+        yield f"group {min(strange)} is lost, and the agreement has no such group"
+    if opened and record.failed:
+        yield "it failed, and groups were opened"
+
+
+def _ends(run: _Run) -> Iterator[str]:
+    """Who did not answer to the end has a reason, unless the whole run failed. Reasons are text."""
+    record = run.record
+    gave, absent = {one.sender for one in record.unmaskings}, {one.client for one in record.absent}
+    silent = sorted(set(run.plan.ids).difference(gave, absent))
+    if silent and not record.failed:  # audit: evidence-run-silence-explained
+        yield f"client {silent[0]} did not answer to the end, and nothing says why"
+    both = sorted(gave & absent & run.summed)
+    if both:
+        yield f"client {both[0]} is both absent and summed to the end"
+    reasons = [one.reason for one in record.lost] + [one.reason for one in (*record.absent, *record.unproved)]
+    if not all(reasons):
+        yield "a lost group, an absent client or a blamed one has no reason"
+    try:
+        for text in (*reasons, record.failed):
+            text.decode()
+    except UnicodeDecodeError:
+        yield "a reason is not text in UTF-8"
+
+
+def _charge(agreement: Agreement, run: _Run) -> Iterator[str]:
+    """The record charges what the agreement's noise makes of those who sent their vectors."""
+    record = run.record
+    permitted = [group for group in record.groups if group in run.permitted]
+    groups = charges.summed_in(run.plan, run.inputs, permitted)
+    paid = [one.sender for one in record.unmaskings]
+    expected = {
+        "reserved": charges.highest_reserved(agreement, run.inputs),
+        "settled": charges.highest_settled(agreement, paid, groups),
+    }
+    for name, found in {"reserved": record.reserved, "settled": record.settled}.items():
+        if found != expected[name]:  # audit: evidence-run-charge
+            asked = charges.text(expected[name])
+            yield f"its {name} charge is {charges.text(found)}, and the agreement asks for {asked}"

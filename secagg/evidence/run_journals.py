@@ -1,0 +1,121 @@
+"""A client's own journal against the evidence of runs with survivors.
+
+A client records the plan that it accepts for each update, and what it signs to open. Its messages are not chained, so
+only these records show that a round was left out, and only of rounds in which this client took part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from secagg import codec, labels
+from secagg.agreement.agreement import Agreement
+from secagg.agreement.plan import MOST_CLIENTS
+from secagg.codec import Ascending, AscendingGroups, Fixed, Struct
+from secagg.crypto.keys import HASH_BYTES
+from secagg.errors import UsageError, WireError
+from secagg.evidence import run_statements as statements
+from secagg.evidence.run_check import CheckedRun
+from secagg.types import ClientId
+
+BEYOND: Final = 1000  # how many rounds without a record end the search
+_OPENING: Final = Struct(
+    dict,
+    (
+        ("plan", Fixed(HASH_BYTES)),
+        ("view", Fixed(HASH_BYTES)),
+        ("survivors", Ascending(MOST_CLIENTS)),
+        ("groups", AscendingGroups()),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """What a client recorded about its update of one round: the plan, and the opening that it signed, if any."""
+
+    plan: bytes
+    opening: dict[str, object] | None
+
+
+def against(agreement: Agreement, checked: Sequence[CheckedRun], folder: Path, notes: list[str]) -> Iterator[str]:
+    """The differences between the evidence and the records of the clients whose journal this is."""
+    last = max((one.round for one in checked), default=agreement.terms.first_round - 1)
+    found = _read(agreement, folder, last)
+    if not found:
+        raise UsageError(f"{folder} has no record of a member of this agreement")
+    runs = {(one.round, client): one for one in checked if one.plan for client in one.plan.ids}
+    for client, slots in sorted(found.items()):
+        for round, slot in sorted(slots.items()):
+            yield from _compare(client, round, slot, runs.get((round, client)), last, notes)
+        for (round, who), one in sorted(runs.items(), key=lambda item: item[0]):
+            signed = {opening.sender for opening in one.record.openings}
+            if who == client and client in signed and (round not in slots or slots[round].opening is None):
+                # audit: journal-has-every-opening
+                yield f"round {round}: the evidence has an opening signed by client {client}, and its journal has none"
+    ends = ", ".join(f"client {client} to round {max(slots)}" for client, slots in sorted(found.items())[:8])
+    notes.append(f"no round in which these clients took part is left out: {ends}; rounds without them can be")
+
+
+def _compare(
+    client: ClientId, round: int, slot: Slot, one: CheckedRun | None, last: int, notes: list[str]
+) -> Iterator[str]:
+    if one is None or one.plan is None:
+        if slot.opening is not None or round <= last:  # audit: journal-run-in-evidence
+            yield f"round {round}: client {client} took part in it, and the evidence leaves it out"
+        else:
+            notes.append(
+                f"round {round}: client {client} has begun it and signed no opening; it is not in the evidence"
+            )
+        return
+    if slot.plan != one.plan.hash:  # audit: journal-plan-matches
+        yield f"round {round}: client {client} accepted another plan (another context, say) than the evidence has"
+        return
+    if slot.opening is None:
+        return
+    signed = {opening.sender for opening in one.record.openings}
+    survivors = tuple(masked.sender for masked in one.record.inputs)
+    same = slot.opening["view"] == one.views.get(client) and slot.opening["survivors"] == survivors
+    groups = slot.opening["groups"]
+    assert isinstance(groups, tuple)
+    if not same or not set(one.record.groups) <= set(groups):  # audit: journal-opening-matches
+        yield f"round {round}: client {client} signed another opening than the evidence has"
+    elif client not in signed:
+        if client not in {absent.client for absent in one.record.absent} and not one.record.failed:
+            yield f"round {round}: client {client} signed its opening, and nothing says why that is missing"
+        notes.append(f"round {round}: client {client} signed an opening that did not arrive in time, as the hub says")
+
+
+def _read(agreement: Agreement, folder: Path, known: int) -> Mapping[ClientId, Mapping[int, Slot]]:
+    """The records of members in a folder, by client and round. `known` is the last round of the evidence."""
+    if not folder.is_dir():
+        raise UsageError(f"{folder} is not the folder of a journal")
+    names = {path.name for path in folder.iterdir()}
+    found: dict[ClientId, dict[int, Slot]] = {}
+    for member in agreement.terms.members:
+        last = known
+        for round in agreement.terms.rounds:
+            if round > last + BEYOND:
+                break
+            of = member.identity, agreement.fingerprint, round
+            update = statements.record_name(labels.UPDATE_RECORD, *of)
+            if update in names:
+                found.setdefault(member.id, {})[round] = _slot(folder, names, update, of)
+                last = max(last, round)
+    return found
+
+
+def _slot(folder: Path, names: set[str], update: str, of: tuple[bytes, bytes, int]) -> Slot:
+    plan = (folder / update).read_bytes()
+    if len(plan) != HASH_BYTES:
+        raise UsageError(f"{folder / update}: expected the hash of a plan; it is damaged")
+    opening = statements.record_name(labels.OPENING_RECORD, *of)
+    if opening not in names:
+        return Slot(plan, None)
+    try:
+        return Slot(plan, codec.from_bytes(_OPENING, (folder / opening).read_bytes()))
+    except WireError:
+        raise UsageError(f"{folder / opening}: expected the record of an opening; it is damaged") from None

@@ -1,0 +1,87 @@
+"""What was hashed and signed in a run with survivors, written from docs/protocol.md for the verifier alone.
+
+The server and the clients have their own code for this (`secagg.protocol.transcript`); evidence is not judged by the
+code that made it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+
+from secagg import labels
+from secagg.agreement.plan import Plan
+from secagg.crypto.keys import digest
+from secagg.evidence.runs import SignedDealing, SignedKeys, WrongUnmasking
+from secagg.types import ClientId, GroupId, u32
+
+
+def _ids(clients: Sequence[ClientId]) -> bytes:
+    return u32(len(clients)) + b"".join(map(u32, clients))
+
+
+def _blob(data: bytes) -> bytes:
+    return u32(len(data)) + data
+
+
+def advert(plan: Plan, keys: SignedKeys) -> bytes:
+    round = plan.round.to_bytes(8, "little")
+    return labels.SIGN_KEYS + plan.training_id + round + plan.roster_hash + u32(keys.sender) + keys.channel + keys.mask
+
+
+def dealing(plan: Plan, keys: SignedKeys, dealt: SignedDealing) -> bytes:
+    head = labels.SIGN_SHARES + plan.hash + u32(keys.sender) + keys.channel + keys.mask
+    return head + u32(len(dealt.commitments)) + b"".join(dealt.commitments) + dealt.root
+
+
+def view(plan: Plan, members: Iterable[tuple[SignedKeys, SignedDealing]]) -> bytes:
+    """The hash of U2 as one client saw it."""
+    rows = [
+        u32(keys.sender) + keys.channel + keys.mask + b"".join(dealt.commitments) + dealt.root
+        for keys, dealt in members
+    ]
+    return digest(labels.VIEW, plan.hash, u32(len(rows)), *rows)
+
+
+def masked_input(plan: Plan, sender: ClientId, seen: bytes, disputes: Sequence[ClientId]) -> bytes:
+    return labels.SIGN_VIEW + plan.hash + u32(sender) + seen + digest(labels.DISPUTES, _ids(disputes))
+
+
+def opening(plan: Plan, seen: bytes, survivors: Sequence[ClientId], groups: Sequence[GroupId]) -> bytes:
+    bound = bytes(32) if plan.degree else seen
+    listed = u32(len(groups)) + b"".join(struct.pack("<HI", *group) for group in groups)
+    return labels.SIGN_OPENING + digest(labels.OPENING, plan.hash, bound, _ids(survivors), listed)
+
+
+def unmasking(plan: Plan, sender: ClientId, content: bytes) -> bytes:
+    return labels.SIGN_UNMASKING + plan.hash + u32(sender) + content
+
+
+def content(given: WrongUnmasking) -> bytes:
+    """The hash of what a client gave in stage 4."""
+    seeds, keys = _ids(given.seed_owners) + _blob(given.seeds), _ids(given.key_owners) + _blob(given.keys)
+    return digest(labels.UNMASKING, _blob(given.own), seeds, keys)
+
+
+def share_hash(plan: Plan, dealer: ClientId, holder: ClientId, secret: int, entry: bytes) -> bytes:
+    """The hash of a share and its nonce, which follows it."""
+    return digest(labels.SHARE_LEAF, plan.hash, u32(dealer), u32(holder), u32(secret), entry)
+
+
+def commitment(plan: Plan, owner: ClientId, grouping: int, seed: bytes) -> bytes:
+    return digest(labels.SEED_COMMITMENT, plan.hash, u32(owner), u32(grouping), seed)
+
+
+def root(hashes: bytes, place: int, path: Sequence[bytes]) -> bytes:
+    """The root that a leaf with these hashes, at this place, leads to."""
+    found = sha256(labels.TREE_LEAF + hashes).digest()
+    for sibling in path:
+        pair = sibling + found if place % 2 else found + sibling
+        found, place = sha256(labels.TREE_NODE + pair).digest(), place // 2
+    return found
+
+
+def record_name(label: bytes, identity: bytes, fingerprint: bytes, round: int) -> str:
+    """The name of a client's record about its update of a round."""
+    return f"v{labels.VERSION}-{digest(label, identity, fingerprint, round.to_bytes(8, 'little')).hex()}"

@@ -1,0 +1,389 @@
+"""The second verifier for runs with survivors, written from docs/evidence.md and docs/protocol.md alone.
+
+It knows agreements with one cell. Plans, draws and the audit are those of `tests.secagg.second`, in plain integers and
+fractions. It stops at the first problem.
+"""
+
+import struct
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+from tests.secagg.evidence.second import File
+from tests.secagg.second import H, P, Plan, audit, blob, climb, combine, ids, label, many, public_of, rows, u32, u64
+from tests.secagg.second import whole_atoms as summed_of
+from tests.secagg.second_whole import Agreement, Group, Refused, ascending, good_key, need, verified
+
+Named = tuple[int, bytes]  # a client, and a text or a signature
+
+
+@dataclass
+class Keys:
+    sender: int
+    both: bytes  # channel key and mask key
+    signature: bytes
+
+
+@dataclass
+class Dealt:
+    sender: int
+    commitments: list[bytes]
+    root: bytes
+    signature: list[bytes]
+
+
+@dataclass
+class Masked:
+    sender: int
+    disputes: list[int]
+    signature: bytes
+
+
+@dataclass
+class Wrong:
+    """A stage-4 message with at most one leaf: dealer, hashes, siblings."""
+
+    sender: int
+    own: bytes
+    seed_owners: list[int]
+    seeds: bytes
+    key_owners: list[int]
+    keys: bytes
+    leaf: list[tuple[int, bytes, list[bytes]]]
+
+    def hash(self) -> bytes:
+        parts = blob(self.own), ids(self.seed_owners), blob(self.seeds), ids(self.key_owners), blob(self.keys)
+        return H("unmasking", *parts)
+
+
+@dataclass
+class Record:
+    round: int
+    cell: int
+    context: bytes
+    adverts: list[Keys]
+    dealings: list[Dealt]
+    inputs: list[Masked]
+    groups: list[Group]
+    openings: list[Named]
+    unmaskings: list[tuple[int, bytes, bytes]]
+    opened: list[tuple[Group, bytes]]
+    lost: list[tuple[Group, bytes]]
+    absent: list[Named]
+    inconsistent: list[list[Group]]
+    failed: bytes
+    wrong: list[Wrong]
+    dealt: list[tuple[int, int, list[tuple[int, bytes, bytes, bytes, list[bytes]]]]]
+    unproved: list[Named]
+    reserved: list[tuple[int, int]]
+    settled: list[tuple[int, int]]
+
+
+class RunFile(File):
+    """Reads the records of runs."""
+
+    def groups(self) -> list[Group]:
+        found = self.rows()
+        need(ascending(found), "groups ascend")
+        return found
+
+    def sorted_ids(self) -> list[int]:
+        found = self.ids()
+        need(ascending(found), "ids ascend")
+        return found
+
+    def hashes(self) -> list[bytes]:
+        return self.many(lambda: self.take(32))
+
+    def named(self) -> Named:
+        return self.number("I"), self.text()
+
+    def charge(self) -> list[tuple[int, int]]:
+        found = self.many(lambda: (self.number("Q"), self.number("Q")))
+        need(len(found) <= 1, "at most one charge")
+        return found
+
+    def dealing(self) -> Dealt:
+        found = Dealt(self.number("I"), self.hashes(), self.take(32), self.many(lambda: self.take(64)))
+        need(len(found.signature) <= 1, "at most one signature")
+        return found
+
+    def leaf(self) -> tuple[int, bytes, list[bytes]]:
+        return self.number("I"), self.blob(), self.hashes()
+
+    def wrong(self) -> Wrong:
+        head = self.number("I"), self.blob(), self.sorted_ids(), self.blob(), self.sorted_ids(), self.blob()
+        found = Wrong(*head, self.many(self.leaf))
+        need(len(found.leaf) <= 1, "at most one leaf")
+        return found
+
+    def share(self) -> tuple[int, bytes, bytes, bytes, list[bytes]]:
+        return self.number("I"), self.take(33), self.take(32), self.blob(), self.hashes()
+
+    def run(self) -> Record:
+        return Record(
+            self.number("Q"),
+            self.number("I"),
+            self.blob(),
+            self.many(lambda: Keys(self.number("I"), self.take(64), self.take(64))),
+            self.many(self.dealing),
+            self.many(lambda: Masked(self.number("I"), self.sorted_ids(), self.take(64))),
+            self.groups(),
+            self.many(lambda: (self.number("I"), self.take(64))),
+            self.many(lambda: (self.number("I"), self.take(32), self.take(64))),
+            self.many(lambda: (self.group(), self.take(32))),
+            self.many(lambda: (self.group(), self.text())),
+            self.many(self.named),
+            self.many(self.groups),
+            self.text(),
+            self.many(self.wrong),
+            self.many(lambda: (self.number("I"), self.number("I"), self.many(self.share))),
+            self.many(self.named),
+            self.charge(),
+            self.charge(),
+        )
+
+
+def read(data: bytes) -> tuple[Agreement, list[Record]]:
+    head = b"secagg evidence 1\n"
+    need(data.startswith(head), "the file says what it is")
+    file = RunFile(data[len(head) :])
+    agreed = file.blob()
+    signatures = file.many(lambda: (file.number("I"), file.take(64)))
+    need(ascending([who for who, _ in signatures]), "members ascend")
+    agreement, records = Agreement(agreed, dict(signatures)), []
+    while file.at < len(file.data):
+        inside = RunFile(file.blob())
+        records.append(inside.run())
+        inside.end()
+    return agreement, records
+
+
+def plan_of(agreement: Agreement, t: int, context: bytes) -> Plan:
+    """The plan of the only cell of a round (protocol.md, section 4)."""
+    terms, n = agreement.terms, len(agreement.terms.ids)
+    need(terms.groups == 1 and not terms.cell and not terms.sample, "one cell of survivors")  # type: ignore[attr-defined]
+    colluders = terms.colluders[0] if terms.colluders else n // 3
+    threshold = terms.threshold[0] if terms.threshold else (n + colluders) // 2 + 1
+    weights = [member.weight for member in terms.members]
+    weighted = any(part.floats for part in terms.segments) and len(set(weights)) > 1
+    segments = many(
+        blob(part.name) + ids(part.shape) + struct.pack("<BdI", part.floats, part.clip, part.bound)
+        for part in terms.segments
+    )
+    data = b"".join(
+        (
+            struct.pack("<B", 2) + agreement.fingerprint + u64(t),
+            many(u32(member.id) + member.identity for member in terms.members),
+            u32(threshold) + u32(colluders) + u32(terms.length) + struct.pack("<BdI", 0, 0.0, 0),
+            ids(weights) if weighted else u32(0),
+            struct.pack("<BIHI", terms.schedule, terms.size, terms.groupings, terms.atom) + agreement.seed,
+            struct.pack("<IIdB", terms.min_survivors, terms.anonymity, terms.max_leverage, terms.mode),
+            u32(terms.degree) + blob(context) + segments,  # type: ignore[attr-defined]
+        )
+    )
+    return Plan(data)
+
+
+class Run:
+    """One record against its plan (checks 12 to 17)."""
+
+    def __init__(self, agreement: Agreement, record: Record) -> None:
+        self.a, self.r = agreement, record
+        need(record.cell == 0, "there is one cell")
+        need(len(record.context) <= 4096, "a context is short")
+        self.p = plan_of(agreement, record.round, record.context)
+        self.adverts = {one.sender: one for one in record.adverts}
+        self.dealings = {one.sender: one for one in record.dealings}
+        self._named()
+        self._stages()
+        self.inputs = [one.sender for one in record.inputs]
+        self.summed = summed_of(self.p, self.inputs)
+        self._signatures()
+        self._ends()
+        self._blame()
+
+    def _named(self) -> None:
+        r = self.r
+        self.stages = [list(self.adverts), list(self.dealings), [one.sender for one in r.inputs]]
+        self.stages += [[v for v, _ in r.openings], [v for v, *_ in r.unmaskings]]
+        counts = len(r.adverts), len(r.dealings)
+        need(counts == (len(self.adverts), len(self.dealings)), "one message per client")
+        others = [[v for v, _ in r.absent], [v for v, _ in r.unproved], [one.sender for one in r.wrong]]
+        others += [[dealer for dealer, *_ in r.dealt]]
+        lists: list[Sequence[Any]] = [*self.stages, *others, [g for g, _ in r.opened], [g for g, _ in r.lost]]
+        need(all(map(ascending, lists)), "lists ascend")
+        need({v for part in (*self.stages, *others) for v in part} <= set(self.p.ids), "members are named")
+
+    def _stages(self) -> None:
+        for before, now in zip(self.stages, self.stages[1:], strict=False):
+            need(set(now) <= set(before) and (not now or len(before) >= self.p.t), "at least t of the stage before")
+        need(not self.r.opened or len(self.stages[-1]) >= self.p.t, "at least t unmaskings")
+        need(all(len(one.commitments) == self.p.R for one in self.r.dealings), "R commitments")
+        for one in self.r.inputs:
+            need(set(one.disputes) <= self.dealings.keys() - {one.sender}, "dealers are disputed")
+
+    def _is_signed(self, who: int, signature: bytes, what: str, *parts: bytes) -> None:
+        identity = dict(self.p.roster)[who]
+        need(verified(identity, signature, label(f"sign-{what}") + b"".join(parts)), f"{what} of {who} is signed")
+
+    def _view(self, client: int) -> bytes:
+        seen = [self.dealings[v] for v in self.p.peers[client] if v in self.dealings]
+        parts = [u32(d.sender) + self.adverts[d.sender].both + b"".join(d.commitments) + d.root for d in seen]
+        return H("view", self.p.hash, u32(len(parts)), *parts)
+
+    def _signatures(self) -> None:
+        p, r = self.p, self.r
+        for one in r.adverts:
+            channel, mask = one.both[:32], one.both[32:]
+            need(good_key(channel) and good_key(mask) and channel != mask, "keys are good and differ")
+            bound = p.training_id, u64(p.round), p.roster_hash, u32(one.sender), one.both
+            self._is_signed(one.sender, one.signature, "keys", *bound)
+        for dealt in r.dealings:
+            v = dealt.sender
+            need(bool(dealt.signature) != (v in self.inputs), "a dealing is signed if nothing else covers it")
+            for signature in dealt.signature:
+                shown = u32(v), self.adverts[v].both, many(dealt.commitments), dealt.root
+                self._is_signed(v, signature, "shares", p.hash, *shown)
+        for masked in r.inputs:
+            v = masked.sender
+            disputed = H("disputes", ids(masked.disputes))
+            self._is_signed(v, masked.signature, "view", p.hash, u32(v), self._view(v), disputed)
+        for v, signature in r.openings:
+            view = bytes(32) if p.degree else self._view(v)
+            self._is_signed(v, signature, "opening", H("opening", p.hash, view, ids(self.inputs), rows(r.groups)))
+        for v, content, signature in r.unmaskings:
+            self._is_signed(v, signature, "unmasking", p.hash, u32(v), content)
+
+    def _ends(self) -> None:
+        r, p = self.r, self.p
+        need(not r.groups or bool(r.openings), "groups are signed")
+        if r.groups:
+            need(set(r.groups) <= set(audit(p, self.summed)), "the audit opens the groups")
+        every = {(x, g) for x, grouping in enumerate(p.groupings) for g in range(len(grouping))}
+        opened, lost = {g for g, _ in r.opened}, {g for g, _ in r.lost}
+        need(opened | lost == every and not opened & lost, "each group is opened or lost")
+        need(opened <= set(r.groups), "opened groups were signed")
+        need(not (opened and r.failed), "a failed run opens nothing")
+        gave, absent = set(self.stages[-1]), {v for v, _ in r.absent}
+        need(bool(r.failed) or gave | absent == set(p.ids), "silence is explained")
+        need(not gave & absent & self.summed, "who is summed to the end is not absent")
+        reasons = [reason for _, reason in r.lost] + [reason for _, reason in (*r.absent, *r.unproved)]
+        need(all(reasons), "reasons are not empty")
+        for text in (*reasons, r.failed):
+            try:
+                text.decode()
+            except UnicodeDecodeError:
+                raise Refused("reasons are text") from None
+        need(not r.reserved and not r.settled, "no noise, no charge")
+
+    # --- check 17
+
+    def _blame(self) -> None:
+        r, p = self.r, self.p
+        need(len(r.wrong) <= max(0, p.t - 1 - p.colluders), "few shares are shown")
+        need(all(self._convicts(one) for one in r.wrong), "a wrong unmasking convicts")
+        need(all(self._is_bad(*one) for one in r.dealt), "a wrong dealing convicts")
+
+    @cached_property
+    def blamed(self) -> set[int]:
+        holders = self.p.degree + 1 if self.p.degree else len(self.p.ids)
+        disputed = Counter(v for one in self.r.inputs for v in one.disputes)
+        many_accusers = {v for v, count in disputed.items() if count > max(self.p.colluders, holders - self.p.t)}
+        return many_accusers | {one.sender for one in self.r.wrong} | {dealer for dealer, *_ in self.r.dealt}
+
+    def _groupings(self, client: int) -> list[int]:
+        return [x for x, g in self.p.places[client] if (x, g) in self.r.groups]
+
+    def _place(self, dealer: int, holder: int) -> int | None:
+        holders = [v for v in self.p.peers[dealer] if v in self.adverts]
+        return holders.index(holder) if holder in holders else None
+
+    def _in_tree(self, dealer: int, holder: int, hashes: bytes, siblings: Sequence[bytes]) -> bool:
+        place = self._place(dealer, holder) if dealer in self.dealings else None
+        if place is None or len(hashes) != 32 * (self.p.R + 1):
+            return False
+        height = (len([v for v in self.p.peers[dealer] if v in self.adverts]) - 1).bit_length()
+        root = climb(sha256(label("tree-leaf") + hashes).digest(), place, siblings)
+        return len(siblings) == height and root == self.dealings[dealer].root
+
+    def _fits(self, dealer: int, holder: int, k: int, entry: bytes, hashes: bytes) -> bool:
+        found = H("share-leaf", self.p.hash, u32(dealer), u32(holder), u32(k), entry)
+        return found == hashes[32 * k : 32 * k + 32] and int.from_bytes(entry[:33], "little") < P
+
+    def _convicts(self, one: Wrong) -> bool:
+        v, signed = one.sender, {who: content for who, content, _ in self.r.unmaskings}
+        if signed.get(v) != one.hash():
+            return False
+        mine = self._groupings(v) if v in self.summed else []
+        owners = {*one.seed_owners, *one.key_owners}
+        if len(one.own) != 32 * len(mine) or not owners <= set(self.dealings):
+            return True
+        if not set(one.seed_owners) <= self.summed or self.summed & set(one.key_owners):
+            return True
+        wanted = [(w, x + 1) for w in one.seed_owners for x in self._groupings(w)]
+        if len(one.seeds) != 65 * len(wanted) or len(one.keys) != 65 * len(one.key_owners):
+            return True
+        for place, x in enumerate(mine):
+            seed = one.own[32 * place : 32 * place + 32]
+            if H("seed-commitment", self.p.hash, u32(v), u32(x), seed) != self.dealings[v].commitments[x]:
+                return True
+        wanted += [(w, 0) for w in one.key_owners]
+        if any(self._place(w, v) is None for w, _ in wanted):
+            return True
+        shares = one.seeds + one.keys
+        for dealer, hashes, siblings in one.leaf:
+            good = [
+                self._fits(dealer, v, k, shares[65 * place : 65 * place + 65], hashes)
+                for place, (w, k) in enumerate(wanted)
+                if w == dealer
+            ]
+            return self._in_tree(dealer, v, hashes, siblings) and not all(good)
+        return False
+
+    def _is_bad(self, dealer: int, k: int, shown: Sequence[tuple[int, bytes, bytes, bytes, list[bytes]]]) -> bool:
+        holders = [holder for holder, *_ in shown]
+        if len(holders) != self.p.t or not ascending(holders) or k > self.p.R:
+            return False
+        for holder, share, nonce, hashes, siblings in shown:
+            if not self._in_tree(dealer, holder, hashes, siblings):
+                return False
+            if not self._fits(dealer, holder, k, share + nonce, hashes):
+                return False
+        total = 0
+        for i, share in (points := {self.p.index[h]: share for h, share, *_ in shown}).items():
+            weight = 1
+            for j in points:
+                weight = weight * (j * pow(j - i, -1, P) if j != i else 1) % P
+            total += weight * int.from_bytes(share, "little")
+        value = total % P
+        if value >= 2**256:
+            return True
+        secret = combine(points)
+        if k == 0:
+            return public_of(secret) != self.adverts[dealer].both[32:]
+        found = H("seed-commitment", self.p.hash, u32(dealer), u32(k - 1), secret)
+        return found != self.dealings[dealer].commitments[k - 1]
+
+
+def check(data: bytes) -> str:
+    """The first problem, or nothing."""
+    try:
+        agreement, records = read(data)
+        terms, places = agreement.terms, [(record.round, record.cell) for record in records]
+        need(ascending(places), "rounds ascend")
+        need(all(terms.first_round <= t <= terms.last_round for t, _ in places), "rounds are agreed")
+        for record in records:
+            Run(agreement, record)
+    except (Refused, struct.error) as problem:
+        return str(problem) or "unreadable"
+    return ""
+
+
+def blamed(data: bytes) -> set[int]:
+    """Whom the file convicts."""
+    agreement, records = read(data)
+    return set().union(*(Run(agreement, record).blamed for record in records))

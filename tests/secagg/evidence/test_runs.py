@@ -1,0 +1,593 @@
+"""Evidence of runs with survivors: what is in it, what is not, and what the verifier says about it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secagg import FileJournal, Stage, UsageError
+from secagg.agreement import Noise
+from secagg.crypto import SegmentNoise
+from secagg.crypto.keys import LOW_ORDER_POINTS
+from secagg.evidence import Absence, Evidence, LostGroup, OpenedSum, RunRecord, assemble, verify
+from secagg.evidence.run_check import check_run
+from secagg.evidence.runs import most_proofs
+from secagg.exposure.audit import Policy
+from secagg.privacy.budget import Charge
+from secagg.protocol import Server
+from secagg.simulation import agree_on, run
+from secagg.simulation import make_agreement as simulated
+from tests.secagg.cheats import CHEATS
+from tests.secagg.cluster import Cluster, make_inputs, make_plan, plan_from
+from tests.secagg.cluster import agreement_of as agreement_of_plan
+from tests.secagg.evidence import second_runs as second
+from tests.secagg.evidence.common import flipped
+from tests.secagg.evidence.run_common import (
+    KINDS,
+    agreed,
+    changed,
+    evidence_of,
+    honest,
+    identity,
+    played,
+    signatures_of,
+)
+
+CHEATER, GONE = 1, 2
+
+
+def problems(data: bytes) -> str:
+    return "\n".join(verify(data, threads=1).problems)
+
+
+def record_of(data: bytes, place: int = 0) -> RunRecord:
+    return Evidence.from_bytes(data).runs[place]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_honest_evidence_holds_and_has_one_encoding(kind: str) -> None:
+    data = honest(kind)
+    report = verify(data)
+    assert report.holds, report.problems
+    assert (report.kind, report.rounds) == ("survivors", 3)
+    assert report.opened
+    assert Evidence.from_bytes(data).to_bytes() == data
+    assert second.check(data) == ""
+    assert "not chained" in "".join(report.notes)
+
+
+def test_a_server_gives_the_evidence_of_its_run_after_earlier_ones() -> None:
+    agreement = agreed("flat")
+    plan = plan_from(agreement, b"model")
+    earlier = played(agreement)
+    cluster = Cluster(plan_from(agreement, b"model", 1), make_inputs(plan)).start()
+    with pytest.raises(UsageError, match="no result"):
+        cluster.server.evidence(agreement, {})
+    cluster.finish()
+    data = cluster.server.evidence(agreement, signatures_of(agreement), earlier=[earlier.record])
+    assert verify(data).rounds == 2
+    assert verify(data).holds
+
+
+def test_opened_sums_are_there_by_their_hashes() -> None:
+    from tests.secagg.evidence.second import digest_of_sum
+
+    result = played(agreed("groups"))
+    found = {one.group: one.sum for one in record_of(evidence_of(agreed("groups"), [result])).opened}
+    assert found == {group: digest_of_sum(one.total.tolist()) for group, one in result.groups.items()}
+
+
+def test_no_secret_and_no_vector_is_in_it() -> None:
+    """Every byte of entropy, every seed, share and nonce, every identity and masked vector, of a run with dropouts."""
+    agreement = agreed("two groupings")
+    plan = plan_from(agreement, b"model")
+    drawn: list[bytes] = []
+    cluster = Cluster(plan, make_inputs(plan))
+    for client in cluster.clients.values():
+        original = client._entropy
+        for part in (client._memory.channel, client._memory.mask):
+            drawn.append(part)
+
+        def remembering(size: int, original: Any = original) -> bytes:
+            drawn.append(original(size))
+            return drawn[-1]
+
+        client._entropy = remembering
+    sent = run_to_the_end(cluster, GONE)
+    held = [message for message in sent if type(message).__name__ == "Unmasking"]
+    secrets = [part for message in held for part in (message.own, message.seeds, message.keys) if part]
+    pieces = {part[i : i + 32] for part in [*drawn, *secrets] for i in range(0, len(part) - 31)}
+    vectors = [row.tobytes() for message in sent if type(message).__name__ == "MaskedInput" for row in message.vectors]
+    pieces |= {vector[:12] for vector in vectors} | {identity(v).private for v in plan.ids}
+    pieces |= {make_inputs(plan)[v].astype("<u4").tobytes() for v in plan.ids}
+    data = evidence_of(agreement, [cluster.server.result()])
+    assert verify(data).holds
+    assert len(held) == 5
+    assert len(pieces) > 3000
+    assert not [piece for piece in pieces if piece in data]
+
+
+def run_to_the_end(cluster: Cluster, gone: int) -> list[Any]:
+    """Client `gone` vanishes before it sends its vector. Returns everything that clients sent."""
+    cluster.cheats = {gone: CHEATS["silence at input"]}
+    cluster.start().finish()
+    return [message for messages in cluster.sent.values() for message in messages]
+
+
+# --- blame --------------------------------------------------------------------------------------------------------
+
+UNMASKING = {
+    "a wrong seed share": "a wrong share of client",
+    "a wrong nonce": "a wrong share of client",
+    "a share not below the prime": "a wrong share of client",
+    "a wrong key share": "a wrong share of client",
+    "keeps a share that is no field element": "a wrong share of client",
+    "a share too few": "the wrong number of shares",
+    "the other kind of share": "shares of the wrong kind",
+    "shares of a stranger": "dealt none",
+    "masks with a seed it did not commit to": "a seed of its own that it did not commit to",
+    "corrupts every box": "peers signed that they hold no good share",
+}
+
+
+@pytest.mark.parametrize("name", UNMASKING)
+def test_blame_has_a_proof_that_needs_nobodys_word(name: str) -> None:
+    agreement = agreed("groups")
+    cheater, gone, _ = plan_from(agreement, b"model 0").groupings[0][0]
+    result = played(agreement, cheats={cheater: name}, stops={gone: Stage.INPUTS})
+    assert set(result.blamed) == {cheater}
+    data = evidence_of(agreement, [result])
+    report = verify(data)
+    assert report.holds, report.problems
+    assert set(report.blamed) == {cheater} == second.blamed(data)
+    assert UNMASKING[name] in report.blamed[cheater]
+    assert second.check(data) == ""
+
+
+@pytest.mark.parametrize(
+    "name", ["every share off the polynomial", "commits to another seed", "shares another mask key"]
+)
+def test_a_dealer_is_convicted_by_its_own_shares(name: str) -> None:
+    agreement = agreed("groups")
+    at = Stage.INPUTS if name == "shares another mask key" else Stage.UNMASKING
+    result = played(agreement, cheats={CHEATER: name}, stops={CHEATER: at})
+    data = evidence_of(agreement, [result])
+    report = verify(data)
+    assert report.holds, report.problems
+    assert "its own shares do not give its" in report.blamed[CHEATER]
+    assert second.blamed(data) == {CHEATER}
+    assert len(record_of(data).dealt[0].shares) == agreement.terms.threshold
+
+
+def test_a_proof_against_an_honest_client_does_not_hold() -> None:
+    agreement = agreed("groups")
+    result = played(agreement, cheats={CHEATER: "a wrong seed share"})
+    data = evidence_of(agreement, [result])
+    (proof,) = record_of(data).wrong
+    forged = [
+        replace(proof, sender=3),  # another client did not sign this
+        replace(proof, seeds=flipped(proof.seeds)),  # the cheater did not sign that
+        replace(proof, leaf=()),  # nothing shows what the share should be
+        replace(proof, leaf=(replace(proof.leaf[0], hashes=flipped(proof.leaf[0].hashes)),)),
+        replace(proof, leaf=(replace(proof.leaf[0], path=proof.leaf[0].path[:-1]),)),
+        replace(proof, leaf=(replace(proof.leaf[0], dealer=3 if proof.leaf[0].dealer != 3 else 4),)),
+    ]
+    for one in forged:
+        spoiled = changed(data, 0, lambda record, one=one: replace(record, wrong=(one,)))  # type: ignore[misc]
+        assert f"it blames client {one.sender} without a proof" in problems(spoiled)
+        assert second.check(spoiled)
+    given = run_and_keep_unmaskings(agreement)
+    plan = plan_from(agreement, b"model")
+    honest_one = replace(proof, sender=0, own=given[0].own, seed_owners=given[0].seed_owners, seeds=given[0].seeds)
+    honest_one = replace(honest_one, key_owners=given[0].key_owners, keys=given[0].keys, leaf=())
+    assert plan.t
+    clean = evidence_of(agreement, [RESULTS[-1]])
+    for leaf in ((), leaf_of(plan, 3, 0)):
+        framed = replace(honest_one, leaf=leaf)
+        spoiled = changed(clean, 0, lambda record, framed=framed: replace(record, wrong=(framed,)))  # type: ignore[misc]
+        assert "it blames client 0 without a proof" in problems(spoiled)
+        assert second.check(spoiled)
+
+
+RESULTS: list[Any] = []
+VIEWS: list[Any] = []
+
+
+def run_and_keep_unmaskings(agreement: Any) -> dict[int, Any]:
+    cluster = Cluster(plan := plan_from(agreement, b"model"), make_inputs(plan)).start()
+    RESULTS.append(cluster.finish())
+    VIEWS.append(cluster.server)
+    return {v: messages[-1] for v, messages in cluster.sent.items()}
+
+
+def leaf_of(plan: Any, dealer: int, holder: int) -> Any:
+    """The true leaf of an honest dealer for an honest holder."""
+    from secagg.evidence.runs import Leaf
+    from secagg.protocol.records import _leaf
+
+    server: Server = VIEWS[-1]
+    return (Leaf(dealer, *_leaf(server._memory, server._views, dealer, holder)),)
+
+
+def test_a_dealer_whose_shares_fit_is_not_convicted() -> None:
+    agreement = agreed("groups")
+    bad = evidence_of(
+        agreement, [played(agreement, cheats={CHEATER: "commits to another seed"}, stops={CHEATER: Stage(4)})]
+    )
+    (proof,) = record_of(bad).dealt
+    fewer = replace(proof, shares=proof.shares[:-1])
+    swapped = replace(proof, shares=(replace(proof.shares[0], share=flipped(proof.shares[0].share)), *proof.shares[1:]))
+    other = replace(proof, dealer=3)
+    secret = replace(proof, secret=0)  # these are shares of another secret
+    for one in (fewer, swapped, other, secret):
+        spoiled = changed(bad, 0, lambda record, one=one: replace(record, dealt=(one,)))  # type: ignore[misc]
+        assert f"it blames client {one.dealer} without a proof" in problems(spoiled)
+        assert second.check(spoiled)
+
+
+def test_shares_that_fit_convict_nobody() -> None:
+    """t true shares of an honest dealer's seed, shown as if they were a proof."""
+    from secagg.evidence.runs import ShownShare, WrongDealing
+    from secagg.protocol.records import _leaf
+
+    agreement = agreed("groups")
+    given = run_and_keep_unmaskings(agreement)
+    server, dealer = VIEWS[-1], 3
+    groups = [place for place, v in enumerate(given[0].seed_owners) if v == dealer]
+    shares = []
+    for holder in range(server.plan.t):
+        entry = given[holder].seeds[groups[0] * 65 : groups[0] * 65 + 65]
+        shares.append(ShownShare(holder, entry[:33], entry[33:], *_leaf(server._memory, server._views, dealer, holder)))
+    data = evidence_of(agreement, [RESULTS[-1]])
+    framed = WrongDealing(dealer, 1, tuple(shares))
+    spoiled = changed(data, 0, lambda record: replace(record, dealt=(framed,)))
+    assert "it blames client 3 without a proof" in problems(spoiled)
+    assert second.check(spoiled)
+
+
+def test_readers_and_colluders_hold_fewer_than_t_shares() -> None:
+    """Two clients cheat in stage 4, and one proof is all that is safe to show; the other is told as the hub's word."""
+    agreement = agreed("two groupings")  # n = 6, n_C = 2, t = 5
+    assert most_proofs(5, 2) == 2
+    assert most_proofs(4, 3) == most_proofs(2, 5) == 0
+    tight = agreed("flat")  # n = 5, n_C = 1, t = 4
+    cheats = {1: "a wrong nonce", 2: "a share too few", 3: "a wrong nonce"}
+    result = played(tight, cheats=cheats)
+    assert set(result.blamed) == {1, 2, 3}
+    data = evidence_of(tight, [result])
+    report = verify(data)
+    assert report.holds, report.problems
+    assert set(report.blamed) == {1, 2} == second.blamed(data)
+    assert "the hub blames client 3, without a proof here" in "".join(report.notes)
+    first, later = record_of(data).wrong
+    crowded = changed(data, 0, lambda record: replace(record, wrong=(first, later, replace(first, sender=3))))
+    assert "at most 2 are safe to show" in problems(crowded)
+    assert second.check(crowded)
+    assert agreement
+
+
+def test_few_accusers_convict_nobody() -> None:
+    agreement = agreed("groups")
+    result = played(agreement, cheats={CHEATER: "corrupts one box"})
+    report = verify(evidence_of(agreement, [result]))
+    assert report.holds
+    assert not report.blamed
+
+
+# --- tampering, check by check --------------------------------------------------------------------------------------
+
+
+def spoiled(change: Any, kind: str = "groups", place: int = 0) -> str:
+    data = changed(evidence(kind), place, change)
+    assert second.check(data)
+    return problems(data)
+
+
+def evidence(kind: str = "groups") -> bytes:
+    return _evidence(kind)
+
+
+def _evidence(kind: str, kept: dict[str, bytes] = {}) -> bytes:  # noqa: B006 - a cache
+    if kind not in kept:
+        kept[kind] = evidence_of(agreed(kind), [played(agreed(kind), t, stops={GONE: Stage(3 - t)}) for t in range(2)])
+    return kept[kind]
+
+
+def part(name: str, place: int, **changes: Any) -> Any:
+    """Change one message of a record."""
+
+    def change(record: RunRecord) -> RunRecord:
+        messages = list(getattr(record, name))
+        messages[place] = replace(messages[place], **changes)
+        return replace(record, **{name: tuple(messages)})
+
+    return change
+
+
+@pytest.mark.parametrize("name", ["adverts", "inputs", "openings", "unmaskings"])
+def test_every_signature_counts(name: str) -> None:
+    one = getattr(record_of(evidence()), name)[1]
+    assert "the signature of client" in spoiled(part(name, 1, signature=flipped(one.signature)))
+
+
+def test_a_dealing_is_signed_or_covered() -> None:
+    record = record_of(evidence(), 1)  # client 2 left after its dealing
+    place = [one.sender for one in record.dealings].index(GONE)
+    forged = part("dealings", place, signature=(flipped(record.dealings[place].signature[0]),))
+    assert "the signature of client 2 on its dealing is wrong" in spoiled(forged, place=1)
+    assert "must be signed exactly if" in spoiled(part("dealings", place, signature=()), place=1)
+    assert "must be signed exactly if" in spoiled(part("dealings", 0, signature=(bytes(64),)))
+
+
+def test_what_was_signed_counts() -> None:
+    record = record_of(evidence())
+    dealing, unmasking = record.dealings[0], record.unmaskings[0]
+    assert "on its masked input" in spoiled(part("dealings", 0, root=flipped(dealing.root)))
+    assert "on its masked input" in spoiled(part("dealings", 0, commitments=(flipped(dealing.commitments[0]),)))
+    assert "on its masked input" in spoiled(part("inputs", 0, disputes=(3,)))
+    assert "on its unmasking" in spoiled(part("unmaskings", 0, content=flipped(unmasking.content)))
+    assert "on its opening" in spoiled(lambda one: replace(one, groups=one.groups[:1], opened=(), lost=lost(one)))
+    assert "on its masked input" in spoiled(lambda one: replace(one, context=b"another model"))
+
+
+def lost(record: RunRecord) -> tuple[LostGroup, ...]:
+    return tuple(LostGroup(0, g, b"lost") for g in range(2))
+
+
+def test_keys_are_good() -> None:
+    for name in ("channel", "mask"):
+        assert "the advert of client 0" in spoiled(part("adverts", 0, **{name: sorted(LOW_ORDER_POINTS)[0]}))
+    same = record_of(evidence()).adverts[0].channel
+    assert "are the same" in spoiled(part("adverts", 0, mask=same))
+
+
+def test_one_answer_per_client_and_stage() -> None:
+    for name in ("adverts", "dealings", "inputs", "openings", "unmaskings"):
+        twice = spoiled(lambda one, name=name: replace(one, **{name: (*getattr(one, name), getattr(one, name)[-1])}))
+        assert "not in order, or one is there twice" in twice
+
+
+def test_only_clients_of_the_run_are_named() -> None:
+    assert "client 77, who is not in this run" in spoiled(part("adverts", 5, sender=77))
+    more = Absence(77, b"it was not there")
+    assert "client 77, who" in spoiled(lambda one: replace(one, absent=(*one.absent, more)))
+
+
+def test_thresholds_and_stages() -> None:
+    short = spoiled(lambda one: replace(one, unmaskings=one.unmaskings[:3]))
+    assert "opened sums, but only 3 unmaskings; the threshold is 4" in short
+    assert "only 3 signed openings" in spoiled(lambda one: replace(one, openings=one.openings[:3]))
+    dropped = spoiled(lambda one: replace(one, openings=one.openings[1:]))
+    assert "client 0 is among its unmaskings and not among its signed openings" in dropped
+    assert "disputes a client that dealt nothing" in spoiled(part("inputs", 0, disputes=(0,)))
+    more = (*record_of(evidence()).dealings[0].commitments, bytes(32))
+    assert "has 2 commitments, not 1" in spoiled(part("dealings", 0, commitments=more))
+
+
+def test_only_what_the_audit_opens_may_be_signed() -> None:
+    """All clients conspire and sign a group of which one member is left."""
+    from secagg.evidence import run_statements
+
+    agreement = agreed("groups")
+    data = evidence()
+    record = record_of(data, 1)
+    plan = agreement.plan(record.round, 0, record.context)
+    checked = check_run(agreement, record)
+    group = next(g for g in range(2) if GONE in plan.group((0, g)))
+    rest = [v for v in plan.group((0, group)) if v != GONE]
+    # the survivors of this record are those who stay, and now all but one of the group are gone too
+    assert checked.verdict is not None
+    wanted = ((0, 0), (0, 1), (1, 0))
+    statement = run_statements.opening(plan, checked.views[0], [one.sender for one in record.inputs], wanted)
+    signed = tuple(replace(one, signature=identity(one.sender).sign(statement)) for one in record.openings)
+    conspiracy = changed(data, 1, lambda one: replace(one, groups=wanted, openings=signed))
+    assert "(1, 0) was to be opened, and the audit closes it" in problems(conspiracy)
+    assert second.check(conspiracy)
+    assert rest
+
+
+def test_every_group_ends_once_and_only_signed_groups_are_opened() -> None:
+    first = record_of(evidence()).opened[0]
+    assert "neither opened nor lost" in spoiled(lambda one: replace(one, opened=one.opened[1:]))
+    both = spoiled(lambda one: replace(one, lost=(LostGroup(*first.group, b"x"),)))
+    assert "both opened and lost" in both
+    strange = spoiled(lambda one: replace(one, opened=(*one.opened, OpenedSum(5, 0, bytes(32)))))
+    assert "(5, 0) was opened, and the survivors did not sign it" in strange
+    assert "no such group" in spoiled(lambda one: replace(one, lost=(*one.lost, LostGroup(5, 0, b"x"))))
+    assert "failed, and groups were opened" in spoiled(lambda one: replace(one, failed=b"too few"))
+    unsigned = spoiled(lambda one: replace(one, openings=(), unmaskings=(), opened=(), lost=lost(one)))
+    assert "nobody signed them" in unsigned
+
+
+def test_silence_and_losses_have_reasons() -> None:
+    assert "client 2 did not answer to the end" in spoiled(lambda one: replace(one, absent=()))
+    assert "both absent and summed" in spoiled(lambda one: replace(one, absent=(Absence(0, b"x"), *one.absent)))
+    assert "has no reason" in spoiled(part("absent", 0, reason=b""))
+    assert "not text" in spoiled(part("absent", 0, reason=b"\xff"))
+
+
+def test_rounds_and_cells_are_in_order() -> None:
+    data = evidence()
+    whole = Evidence.from_bytes(data)
+    reordered = replace(whole, runs=whole.runs[::-1]).to_bytes()
+    assert "follows round 6" in problems(reordered)
+    repeated = replace(whole, runs=(*whole.runs, whole.runs[-1])).to_bytes()
+    assert "each is opened once" in problems(repeated)
+    assert second.check(reordered)
+    assert second.check(repeated)
+    assert "round 99 is not in the agreement" in spoiled(lambda one: replace(one, round=99))
+    assert problems(changed(data, 0, lambda one: replace(one, cell=3)))
+    gap = replace(whole, runs=(whole.runs[0],)).to_bytes() + b""
+    assert verify(gap).holds  # what a journal finds
+
+
+def test_a_round_has_all_its_cells() -> None:
+    agreement, identities = simulated(
+        members=12, size=3, length=2, bound=9, rounds=2, groups="survivors", cell=6, policy=Policy(memory="round")
+    )
+    signatures = {v: agreement.sign(v, identities[v]) for v in agreement.terms.ids}
+    inputs = {v: [v % 3, 1] for v in agreement.terms.ids}
+    records = [run(agreement, inputs, identities, round=t, cell=c).record for t in (0, 1) for c in (0, 1)]
+    assert verify(assemble(agreement, signatures, records)).holds
+    assert "round 1 has records of 1 of its 2 cells" in problems(assemble(agreement, signatures, records[:3]))
+    assert problems(assemble(agreement, signatures, [records[1], records[0]]))
+
+
+def test_a_run_that_failed_says_so() -> None:
+    agreement = agreed("groups")
+    plan = plan_from(agreement, b"model")
+    cluster = Cluster(plan, make_inputs(plan)).start()
+    cluster.deliver_all()
+    cluster.advance()
+    record = cluster.server.record("2 clients shared keys, the threshold is 4")
+    data = assemble(agreement, signatures_of(agreement), [record])
+    report = verify(data)
+    assert report.holds, report.problems
+    assert (report.opened, report.lost) == (0, 2)
+    assert record_of(data).failed
+    assert second.check(data) == ""
+    nothing = assemble(agreement, signatures_of(agreement), [Server(plan).record("nobody came")])
+    assert verify(nothing).holds
+    assert verify(nothing).anonymity == "no sum was opened"
+
+
+def test_a_sparse_run_is_judged_by_each_neighbourhood() -> None:
+    from secagg.evidence import file
+
+    plan = make_plan(8, degree=4, threshold=3, colluders=2)
+    cluster = Cluster(plan, make_inputs(plan), cheats={3: CHEATS["silence at input"]}).start()
+    agreement = agreement_of_plan(plan)
+    (record,) = file.decoded(agreement, [cluster.finish().record])
+    assert isinstance(record, RunRecord)
+    checked = check_run(agreement, record)
+    assert not checked.problems
+    assert len(set(checked.views.values())) > 1
+    from secagg.crypto.keys import verify as verify_signature
+
+    for client, signature, statement, _ in checked.signed:
+        verify_signature(plan.identities[client], signature, statement, signer=client)
+    strict = make_plan(8, degree=4, threshold=3, colluders=2, sparse_risk=2.0**-40)
+    assert "too many dropouts" in "".join(check_run(agreement_of_plan(strict), record).problems)
+
+
+# --- charges --------------------------------------------------------------------------------------------------------
+
+
+def noisy() -> bytes:
+    agreement, identities = simulated(
+        members=5,
+        size=5,
+        length=2,
+        clip=1.0,
+        rounds=2,
+        groups="survivors",
+        policy=Policy(memory="round"),
+        noise=Noise(segments=(SegmentNoise(clip=1.0, sigma=2**30),), colluders=1),
+    )
+    result = run(agreement, {v: [0.5, 0.1] for v in range(5)}, identities, drop={4: Stage.CONSISTENCY})
+    return assemble(agreement, {v: agreement.sign(v, identities[v]) for v in range(5)}, [result.record])
+
+
+def test_charges_are_those_of_the_agreement() -> None:
+    data = noisy()
+    record = record_of(data)
+    assert verify(data).holds
+    assert record.reserved[0].rho > record.settled[0].rho > 0
+    for name in ("reserved", "settled"):
+        low = changed(data, 0, lambda one, name=name: replace(one, **{name: (Charge(1, 0),)}))  # type: ignore[misc]
+        assert f"its {name} charge is rho 1, eta 0" in problems(low)
+        assert f"its {name} charge is none" in problems(
+            changed(data, 0, lambda one, name=name: replace(one, **{name: ()}))
+        )  # type: ignore[misc]
+
+
+# --- journals -------------------------------------------------------------------------------------------------------
+
+
+def with_journals(tmp_path: Path, rounds: int = 3, stops: Any = None) -> bytes:
+    agreement, journal = agreed("flat"), FileJournal(tmp_path)
+    journals = dict.fromkeys(agreement.terms.ids, journal)
+    return evidence_of(agreement, [played(agreement, t, journals=journals, stops=stops) for t in range(rounds)])
+
+
+def against(data: bytes, folder: Path) -> str:
+    return "\n".join(verify(data, journal=folder, threads=1).problems)
+
+
+def test_a_journal_finds_rounds_that_were_left_out(tmp_path: Path) -> None:
+    data = with_journals(tmp_path)
+    whole = Evidence.from_bytes(data)
+    assert against(data, tmp_path) == ""
+    assert "no round in which these clients took part is left out" in "".join(verify(data, journal=tmp_path).notes)
+    for left_out in range(3):
+        rest = replace(whole, runs=whole.runs[:left_out] + whole.runs[left_out + 1 :]).to_bytes()
+        assert verify(rest).holds
+        assert f"round {5 + left_out}: client 0 took part in it, and the evidence leaves it out" in against(
+            rest, tmp_path
+        )
+
+
+def test_a_journal_finds_another_opening_and_another_plan(tmp_path: Path) -> None:
+    agreement = agreed("flat")
+    with_journals(tmp_path, 1)
+    other = played(agreement, stops={4: Stage.INPUTS})  # clients with other journals
+    assert "signed another opening" in against(evidence_of(agreement, [other]), tmp_path)
+    context = plan_from(agreement, b"another model")
+    another = Cluster(context, make_inputs(context)).start().finish()
+    assert "accepted another plan" in against(evidence_of(agreement, [another]), tmp_path)
+
+
+def test_a_journal_without_an_opening_that_the_evidence_has(tmp_path: Path) -> None:
+    data = with_journals(tmp_path, 2)
+    from secagg import labels
+    from secagg.evidence import run_statements
+
+    agreement = agreed("flat")
+    name = run_statements.record_name(labels.OPENING_RECORD, identity(3).public, agreement.fingerprint, 5)
+    (tmp_path / name).unlink()
+    assert "has an opening signed by client 3, and its journal has none" in against(data, tmp_path)
+
+
+def test_an_opening_that_did_not_arrive_needs_a_reason(tmp_path: Path) -> None:
+    data = with_journals(tmp_path, 1, stops={4: Stage.CONSISTENCY})
+    assert against(data, tmp_path) == ""
+    assert "client 4 signed an opening that did not arrive in time" in "".join(verify(data, journal=tmp_path).notes)
+    silent = changed(data, 0, lambda one: replace(one, absent=()))
+    assert "nothing says why that is missing" in against(silent, tmp_path)
+
+
+def test_a_round_that_only_began_is_a_note(tmp_path: Path) -> None:
+    data = with_journals(tmp_path, 1)
+    agreement, journal = agreed("flat"), FileJournal(tmp_path)
+    plan = plan_from(agreement, b"model", 1)
+    cluster = Cluster(plan, make_inputs(plan), journals=dict.fromkeys(plan.ids, journal), seed=b"b").start()
+    cluster.deliver_all()
+    cluster.advance()
+    cluster.deliver_all()
+    report = verify(data, journal=tmp_path)
+    assert report.holds
+    assert "round 6: client 0 has begun it, signed no opening" in "".join(report.notes).replace(" and ", ", ", 1)
+
+
+def test_a_damaged_or_empty_journal_is_the_callers_mistake(tmp_path: Path) -> None:
+    data = with_journals(tmp_path / "full", 1)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UsageError, match="no record of a member"):
+        verify(data, journal=tmp_path / "empty")
+    with pytest.raises(UsageError, match="not the folder"):
+        verify(data, journal=tmp_path / "nowhere")
+    for record in (tmp_path / "full").iterdir():
+        record.write_bytes(b"x")
+    with pytest.raises(UsageError, match="damaged"):
+        verify(data, journal=tmp_path / "full")
+
+
+def test_another_schedule_is_found() -> None:
+    data = evidence()
+    whole = Evidence.from_bytes(data)
+    terms = agreed("groups").terms
+    other = agree_on(terms, {v: identity(v) for v in terms.ids})
+    moved = replace(whole, agreement=other, signatures={v: other.sign(v, identity(v)) for v in terms.ids}).to_bytes()
+    assert problems(moved)
+    assert second.check(moved)
