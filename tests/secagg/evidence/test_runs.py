@@ -455,7 +455,7 @@ def test_a_run_that_failed_says_so() -> None:
 def test_a_sparse_run_is_judged_by_each_neighbourhood() -> None:
     from secagg.evidence import file
 
-    plan = make_plan(8, degree=4, threshold=3, colluders=2)
+    plan = make_plan(8, degree=4, threshold=3, colluders=3)
     cluster = Cluster(plan, make_inputs(plan), cheats={3: CHEATS["silence at input"]}).start()
     agreement = agreement_of_plan(plan)
     (record,) = file.decoded(agreement, [cluster.finish().record])
@@ -467,7 +467,7 @@ def test_a_sparse_run_is_judged_by_each_neighbourhood() -> None:
 
     for client, signature, statement, _ in checked.signed:
         verify_signature(plan.identities[client], signature, statement, signer=client)
-    strict = make_plan(8, degree=4, threshold=3, colluders=2, sparse_risk=2.0**-40)
+    strict = make_plan(8, degree=4, threshold=3, colluders=3, sparse_risk=2.0**-40)
     assert "too many dropouts" in "".join(check_run(agreement_of_plan(strict), record).problems)
 
 
@@ -479,11 +479,11 @@ def noisy() -> bytes:
         members=5,
         size=5,
         length=2,
-        clip=1.0,
+        clip=8.0,
         rounds=2,
         groups="survivors",
         policy=Policy(memory="round"),
-        noise=Noise(segments=(SegmentNoise(clip=1.0, sigma=2**30),), colluders=1),
+        noise=Noise(segments=(SegmentNoise(clip=1.0, sigma=2**26),), colluders=1),
     )
     result = run(agreement, {v: [0.5, 0.1] for v in range(5)}, identities, drop={4: Stage.CONSISTENCY})
     return assemble(agreement, {v: agreement.sign(v, identities[v]) for v in range(5)}, [result.record])
