@@ -29,7 +29,7 @@ class EvidenceLog:
     >>> from tempfile import mkdtemp
     >>> from secagg.evidence import verify
     >>> from secagg.simulation import WholeRun, make_agreement
-    >>> agreement, identities = make_agreement(members=6, size=3, length=2, bound=9)
+    >>> agreement, identities = make_agreement(members=6, size=3, length=2, bound=9, rounds=2)
     >>> signatures = {v: agreement.sign(v, identities[v]) for v in range(6)}
     >>> run, place = WholeRun(agreement, identities), Path(mkdtemp()) / "evidence"
     >>> for t in range(2):

@@ -53,8 +53,8 @@ def against(agreement: Agreement, checked: Sequence[CheckedRun], folder: Path, n
             yield from _compare(client, round, slot, runs.get((round, client)), last, notes)
         for (round, who), one in sorted(runs.items(), key=lambda item: item[0]):
             signed = {opening.sender for opening in one.record.openings}
+            # audit: journal-has-every-opening
             if who == client and client in signed and (round not in slots or slots[round].opening is None):
-                # audit: journal-has-every-opening
                 yield f"round {round}: the evidence has an opening signed by client {client}, and its journal has none"
     ends = ", ".join(f"client {client} to round {max(slots)}" for client, slots in sorted(found.items())[:8])
     notes.append(f"no round in which these clients took part is left out: {ends}; rounds without them can be")

@@ -47,7 +47,7 @@ def test_all_masks_come_off_on_however_many_threads(
     )
     secrets = seeds | {(v, transcript.KEY_SECRET): private[v] for v in gone}
     monkeypatch.setattr(unmask, "PAIRS_PER_TASK", 4)  # several pieces
-    lost = unmask.remove_masks(opened, unmask.Rebuilt(secrets, {}, {}), totals, threads=threads)
+    lost = unmask.remove_masks(opened, unmask.Rebuilt(secrets, {}, {}, {}), totals, threads=threads)
     assert lost == {}
     for (r, g), total in totals.items():
         assert set(total.tolist()) == {sum(set(plan.groupings[r][g]) & alive)}
