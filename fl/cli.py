@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 MISTAKE, FAILED, STOPPED = 2, 1, 130
-EXTRAS = {"flwr": "flower"} | dict.fromkeys(
+EXTRAS = {"flwr": "flower", "aiohttp": "flower"} | dict.fromkeys(
     ("torch", "safetensors", "msgspec", "tomli_w", "rich", "jinja2", "matplotlib"), "fl"
 )
 """Packages that only an extra installs, and the name of that extra."""
@@ -202,6 +203,10 @@ def _add_flower(commands: Commands) -> None:
 
     option = _command(actions, "show", _flower_show, "print a training and the fingerprint of its agreement")
     option("file", type=Path, help="training.toml, with the signed agreement.toml beside it")
+
+    from fl.flower.commands import add_commands
+
+    add_commands(partial(_command, actions))
 
 
 def _quickstart(options: argparse.Namespace) -> int:

@@ -93,7 +93,7 @@ THIRD_PARTY = {  # a module may import the packages of every line that its name 
     "fl.config": {"msgspec", "tomli_w"},
     "fl.reporting": {"jinja2", "markupsafe", "matplotlib", "rich", "safetensors"},
     "fl.reproduction": {"jinja2", "matplotlib"},
-    "fl.flower": {"cryptography", "flwr", "httpx"},
+    "fl.flower": {"aiohttp", "cryptography", "flwr", "httpx"},
 }
 
 

@@ -1,0 +1,135 @@
+"""The `share flower` commands for operators and for apps that exist. Each imports what it needs when it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fl.errors import ConfigError
+
+Add = Callable[[str, Callable[[argparse.Namespace], int | None], str], Callable[..., Any]]
+"""Adds a command by name, function and help; returns the function that adds an option to it."""
+
+
+def add_commands(command: Add) -> None:
+    """Add the commands of this module."""
+    option = command("propose", _propose, "write an agreement for a Flower app that exists, for all members to sign")
+    option("members", type=Path, help="file with one line per member: NAME PUBLIC-KEY EXAMPLES")
+    option("--name", required=True, help="name of the training; members sign one agreement per name")
+    option("--out", type=Path, default=Path("agreement.toml"), metavar="FILE", help="the proposal (agreement.toml)")
+    _add_terms(option)
+
+    option = command("try", _try, "run a Flower app that uses secure sums on this machine, one SuperNode per client")
+    option("app", type=Path, metavar="APP", help="folder of the app, with its pyproject.toml")
+    option("--nodes", type=int, required=True, help="number of clients; each is a SuperNode")
+    option("--run-config", action="append", default=[], metavar="KEY=VALUE", help="as for `flwr run`")
+    _add_terms(option)
+
+    option = command("check", _check, "say whether a node is ready, and compile what its first round needs")
+    option("folder", type=Path, metavar="NODE", help="folder of the node")
+    option("--superlink", default="", metavar="HOST:PORT", help="also look at this SuperLink")
+    option("--root-certificates", type=Path, metavar="FILE", help="the certificate that the SuperLink must have")
+
+    option = command("status", _status, "show nodes, rounds and dropouts of a training, while it runs or after")
+    option("folder", type=Path, metavar="DIR", help="the server's folder: `out` of a training, `record` of an app")
+    option("--json", action="store_true", help="print JSON")
+    option("--follow", type=float, metavar="SECONDS", help="show it again and again, so often")
+
+    option = command("gate", _gate, "let nodes, and nobody else, reach a SuperLink from other machines")
+    option("--link", default="127.0.0.1:8000", metavar="HOST:PORT", help="the SuperLink here (127.0.0.1:8000)")
+    option("--listen", required=True, metavar="HOST:PORT", help="where nodes connect")
+    option("--certificate", type=Path, required=True, metavar="FILE", help="the server's certificate (PEM)")
+    option("--key", type=Path, required=True, metavar="FILE", help="its key (PEM)")
+
+
+def _add_terms(option: Callable[..., Any]) -> None:
+    option("--model", metavar="MODULE:FUNCTION", help="returns the model without arguments; says how many parameters")
+    option("--parameters", type=int, help="number of parameters, instead of --model")
+    option("--modules", type=Path, default=Path(), metavar="DIR", help="where the app's modules are (.)")
+    option("--rounds", type=int, required=True, help="rounds of Flower")
+    option("--size", type=int, default=3, help="clients per group; the server sees only sums of groups (3)")
+    option("--groupings", type=int, default=1, help="ways to divide the clients into groups (1)")
+    option("--clip", type=float, default=1.0, help="largest change of a parameter in a round (1)")
+    for kind in ("train", "evaluate"):
+        about = f"a metric that the app returns for {kind}, with its largest absolute value; may be repeated"
+        option(f"--{kind}", action="append", default=[], metavar="NAME=MOST", help=about)
+
+
+def _terms(options: argparse.Namespace, members: Any, name: str) -> Any:
+    from fl.flower.apps.propose import app_terms, count_parameters, parse_metrics
+
+    if (options.model is None) == (options.parameters is None):
+        raise ConfigError("expected either --model MODULE:FUNCTION or --parameters NUMBER")
+    parameters = options.parameters or count_parameters(options.model, options.modules)
+    return app_terms(
+        members,
+        parameters,
+        name=name,
+        rounds=options.rounds,
+        size=options.size,
+        groupings=options.groupings,
+        clip=options.clip,
+        train=parse_metrics(options.train),
+        evaluate=parse_metrics(options.evaluate),
+    )
+
+
+def _propose(options: argparse.Namespace) -> None:
+    from fl.flower.training import read_members
+    from secagg.agreement import Proposal, write_agreement
+
+    if options.out.exists():
+        raise ConfigError(f"{options.out} exists; choose another --out")
+    terms = _terms(options, read_members(options.members), options.name)
+    options.out.write_text(write_agreement(Proposal(terms=terms)), "utf-8")
+    print(
+        f"wrote {options.out}: {len(terms.members)} members, {terms.segments[0].length:,} parameters, "
+        f"{len(terms.rounds)} rounds\nnext, every member commits, reveals and signs: secagg agree {options.out} "
+        "--commit NODE (docs/flower-apps.md)"
+    )
+
+
+def _try(options: argparse.Namespace) -> None:
+    from fl.flower.apps.trial import try_app
+    from fl.flower.training import Enrolled
+
+    members = [Enrolled(f"node-{i}", bytes([i % 256, i // 256]) * 16, 1) for i in range(options.nodes)]
+    options.modules = options.app if options.modules == Path() else options.modules
+    try_app(options.app, _terms(options, members, f"trial of {options.app.name}"), options.run_config)
+
+
+def _check(options: argparse.Namespace) -> int:
+    from fl.flower.check import check_node
+
+    wrong = 0
+    for finding in check_node(options.folder, options.superlink, options.root_certificates):
+        print(finding, flush=True)
+        wrong += bool(finding.wrong)
+    return int(bool(wrong))
+
+
+def _status(options: argparse.Namespace) -> None:
+    from fl.flower.status import read_status
+
+    while True:
+        found = read_status(options.folder)
+        print(json.dumps(found.to_json(), indent=1) if options.json else "\n".join(found.lines()), flush=True)
+        if options.follow is None or found.ended:
+            return
+        time.sleep(max(options.follow, 0.1))
+        print()
+
+
+def _gate(options: argparse.Namespace) -> None:
+    from fl.flower.gate import run_gate
+
+    def ready(port: int) -> None:
+        host = options.listen.rpartition(":")[0]
+        print(f"share: nodes connect to {host}:{port}; everybody else is turned away", file=sys.stderr, flush=True)
+
+    run_gate(options.link, options.listen, options.certificate, options.key, ready)
