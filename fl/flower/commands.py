@@ -45,6 +45,8 @@ def add_commands(command: Add) -> None:
     option("--listen", required=True, metavar="HOST:PORT", help="where nodes connect")
     option("--certificate", type=Path, required=True, metavar="FILE", help="the server's certificate (PEM)")
     option("--key", type=Path, required=True, metavar="FILE", help="its key (PEM)")
+    about = "the certificate that the SuperLink must have; without it, the SuperLink has no TLS"
+    option("--root-certificates", type=Path, metavar="FILE", help=about)
 
 
 def _add_terms(option: Callable[..., Any]) -> None:
@@ -132,4 +134,4 @@ def _gate(options: argparse.Namespace) -> None:
         host = options.listen.rpartition(":")[0]
         print(f"share: nodes connect to {host}:{port}; everybody else is turned away", file=sys.stderr, flush=True)
 
-    run_gate(options.link, options.listen, options.certificate, options.key, ready)
+    run_gate(options.link, options.listen, options.certificate, options.key, options.root_certificates, ready)

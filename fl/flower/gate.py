@@ -11,6 +11,7 @@ import asyncio
 import ipaddress
 import re
 import ssl
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -34,8 +35,11 @@ def address_of(text: str, option: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def gate_app(link: str) -> web.Application:
-    """The application of the gate, in front of the SuperLink at this address of this machine."""
+def gate_app(link: str, root: Path | None = None) -> web.Application:
+    """The application of the gate, in front of the SuperLink at this address of this machine.
+
+    `root` is the certificate that the SuperLink must have; without it, the SuperLink is one without TLS.
+    """
     host, port = address_of(link, "--link")
     try:
         loopback = ipaddress.ip_address(host).is_loopback
@@ -43,7 +47,8 @@ def gate_app(link: str) -> web.Application:
         loopback = False
     if not loopback:
         raise ConfigError(f"--link: expected an address of this machine, such as 127.0.0.1:8000, got {link!r}")
-    base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme, trusted = ("http", None) if root is None else ("https", _trusting(root))
+    base = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
     async def handle(request: web.Request) -> web.StreamResponse:
         path = request.raw_path
@@ -52,7 +57,7 @@ def gate_app(link: str) -> web.Application:
         headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP}
         session = request.app[SESSION]
         try:
-            async with session.post(base + path, data=request.content, headers=headers) as found:
+            async with session.post(base + path, data=request.content, headers=headers, ssl=trusted or True) as found:
                 kept = {name: value for name, value in found.headers.items() if name.lower() not in HOP}
                 reply = web.StreamResponse(status=found.status, headers=kept)
                 await reply.prepare(request)
@@ -60,7 +65,8 @@ def gate_app(link: str) -> web.Application:
                     await reply.write(piece)
                 await reply.write_eof()
                 return reply
-        except aiohttp.ClientConnectorError:
+        except (aiohttp.ClientConnectorError, aiohttp.ServerDisconnectedError) as error:
+            print(f"share: the SuperLink does not answer: {error}", file=sys.stderr, flush=True)
             raise web.HTTPBadGateway(text="the SuperLink does not answer\n") from None
 
     async def session(app: web.Application):  # type: ignore[no-untyped-def]
@@ -77,7 +83,16 @@ def gate_app(link: str) -> web.Application:
 SESSION: Final = web.AppKey("session", aiohttp.ClientSession)
 
 
-def run_gate(link: str, listen: str, certificate: Path, key: Path, ready: Callable[[int], None]) -> None:
+def _trusting(root: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=str(root))
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"{root} is not a certificate: {error}") from None
+
+
+def run_gate(
+    link: str, listen: str, certificate: Path, key: Path, root: Path | None, ready: Callable[[int], None]
+) -> None:
     """Serve until the process is stopped. `ready` gets the port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
@@ -88,7 +103,7 @@ def run_gate(link: str, listen: str, certificate: Path, key: Path, ready: Callab
     host, port = address_of(listen, "--listen")
 
     async def serve() -> None:
-        runner = web.AppRunner(gate_app(link), access_log=None)
+        runner = web.AppRunner(gate_app(link, root), access_log=None)
         await runner.setup()
         try:
             site = web.TCPSite(runner, host, port, ssl_context=context)
