@@ -188,6 +188,13 @@ def _add_flower(commands: Commands) -> None:
     option = _command(actions, "new", _flower_new, "write a complete example app to start from")
     option("folder", type=Path, metavar="DIR", help="folder for the app")
 
+    option = _command(actions, "node", _flower_node, "start a node: a SuperNode and a warm executor")
+    option("--simulate", action="store_true", help="allow keys and faults of simulations")
+    option("--poll", type=float, default=0.25, metavar="SECONDS", help="between two questions to the SuperLink (0.25)")
+    option("--executor", type=Path, metavar="DIR", help="use a warm executor that runs already")
+    option("folder", type=Path, metavar="NODE", help="folder of the node")
+    option("options", nargs=argparse.REMAINDER, metavar="...", help="all options of flower-supernode")
+
     option = _command(actions, "identity", _flower_identity, "create the keys of a node and print its public key")
     option("folder", type=Path, metavar="NODE", help="folder of the node")
 
@@ -339,6 +346,15 @@ def _flower_new(options: argparse.Namespace) -> None:
     for file in write_example(options.folder):
         print(file)
     print(f"next, read {options.folder / 'README.md'}")
+
+
+def _flower_node(options: argparse.Namespace) -> None:
+    _need("flwr")
+    from fl.flower.supernode import start_node
+
+    if not options.poll > 0:
+        raise ConfigError(f"--poll: expected seconds above 0, got {options.poll}")
+    start_node(options.folder, options.options, simulate=options.simulate, poll=options.poll, executor=options.executor)
 
 
 def _flower_identity(options: argparse.Namespace) -> None:

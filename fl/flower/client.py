@@ -1,12 +1,14 @@
-"""The node's side of SHARE over Flower: five handlers, each a step of one `secagg.Client`.
+"""The node's side of SHARE over Flower: a handler for each action of the server.
 
-Flower runs every message in a process of its own. Between two messages the client is bytes in the node's context,
-sealed under the node's key, and the journal makes each step happen once. A handler that refuses sends a sentence and
-never a traceback, which could reveal the node's data. A node that refuses or has lost its state is a dropout of this
-round. Only `mask` imports torch.
+With whole groups a round is one action (`fl.flower.whole_client`). With survivors it has four, each a step of one
+`secagg.Client`: Flower runs every message in a process of its own, so between two messages this client is bytes in the
+node's context, sealed under the node's key, and the journal makes each step happen once. A handler that refuses sends a
+sentence and never a traceback, which could reveal the node's data. A node that refuses or has lost its state is a
+dropout of this round. Only `round` and `mask` import torch.
 """
 
 import hashlib
+import os
 import sys
 import time
 import traceback
@@ -23,21 +25,24 @@ from flwr.clientapp import ClientApp
 
 import secagg
 from fl.errors import ConfigError
-from fl.flower import envelope
+from fl.flower import envelope, whole_client
 from fl.flower.envelope import Envelope, MalformedError
-from fl.flower.node import Node, RefusedError
+from fl.flower.node import KeyFileError, MistakeError, Node, RefusedError
+from fl.flower.supernode import FOLDER, SIMULATE
 from fl.secure.population import as_entry
 from fl.training.randomness import absences, attackers, context
-from secagg import Client, Plan, SecAggError, Stage
+from secagg import AgreementRefused, BudgetExceeded, Client, JournalError, Plan, SecAggError, Stage
+from secagg.agreement import WHOLE
 from secagg.protocol import Bundle, State, ToServer
 
 STATE: Final = "share"
 KEPT_ROUNDS: Final = 2  # this round's client, and the keys for the next round
-FOLDER: Final = "share-node"
-SIMULATE: Final = "share-simulate"
+NO_ANSWER: Final = "it did not answer in time"
+STEPS: Final = (envelope.DEAL, envelope.MASK, envelope.SIGN, envelope.UNMASK)  # of a run with survivors
 HASH_BYTES: Final = hashlib.sha256().digest_size
 ANSWERED: Final = b"\xff" * HASH_BYTES  # in saved state, in place of the hash of the model: the last answer follows
 NOT_READY: Final = "this node is not set up for this training; its own log says why"
+SHOWN: Final = 16  # characters of a fingerprint
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +106,10 @@ Handler = Callable[[Session], dict[str, bytes]]  # hello, deal, mask, sign, unma
 def hello(session: Session) -> dict[str, bytes]:
     """Prove which client this Flower node is, and send fresh keys if it was drawn for the round."""
     node, advert = session.node, b""
-    if node.training.plan_of(node.client, session.round) is not None and not session.absent(Stage.KEYS):
+    _check_fingerprint(node, session.part("fingerprint"))
+    if _whole(node):
+        advert = b"" if session.absent(Stage.KEYS) else whole_client.advert(node, session.round)
+    elif node.training.plan_of(node.client, session.round) is not None and not session.absent(Stage.KEYS):
         client = Client(node.client, node.identity, node.training.agreement, session.round, node.journal)
         advert = secagg.encode(client.hello())
         session.save(bytes(HASH_BYTES), client.save())
@@ -111,10 +119,45 @@ def hello(session: Session) -> dict[str, bytes]:
     return found | {"advert": advert} if advert else found
 
 
+def _whole(node: Node) -> bool:
+    return node.training.agreement.terms.groups == WHOLE
+
+
+def _check_fingerprint(node: Node, theirs: bytes) -> None:
+    """The first message names the agreement, so that a node with another one can say so."""
+    mine = node.training.fingerprint
+    if theirs != mine:
+        raise MistakeError(
+            f"this node has the agreement {mine.hex()[:SHOWN]}..., the server {theirs.hex()[:SHOWN]}...: all need the "
+            "same agreement.toml and training.toml"
+        )
+
+
 def location_statement(fingerprint: bytes, run_id: int, node_id: int, client: int, advert: bytes) -> bytes:
     """What a client signs to say at which Flower node it is. Another node cannot reuse its advert."""
     where = run_id.to_bytes(8, "little") + node_id.to_bytes(8, "little") + client.to_bytes(4, "little")
     return b"fl/flower/seat/v2\n" + fingerprint + where + hashlib.sha256(advert).digest()
+
+
+def answer_round(session: Session, source: str | None, classes: int | None) -> dict[str, bytes]:
+    """With whole groups: train on this node's data, mask the update, and send it with keys for the next rounds."""
+    node = session.node
+    if not _whole(node):
+        raise RefusedError("the agreement has groups of survivors")
+    if session.absent(Stage.DONE):
+        raise RefusedError(NO_ANSWER)
+    found = whole_client.reply(node, session.round, session.part("message"), source=source, classes=classes)
+    return {"message": _instead(session, found)}
+
+
+def _instead(session: Session, reply: bytes) -> bytes:
+    """The reply. If a simulation makes this node misbehave, what it sends instead."""
+    node, e = session.node, session.node.training.experiment
+    if e.attack.protocol == "none" or node.client not in attackers(e):
+        return reply
+    if e.attack.protocol == "silence":
+        raise RefusedError("simulated silence")
+    return hashlib.shake_256(node.training.fingerprint + node.identity.public).digest(100)
 
 
 def deal(session: Session) -> dict[str, bytes]:
@@ -177,7 +220,9 @@ def _next_keys(session: Session) -> dict[str, bytes]:
     if "next" not in session.parts:
         return {}
     try:
-        return hello(replace(session, round=int.from_bytes(session.parts["next"], "little"), parts={}))
+        following = int.from_bytes(session.parts["next"], "little")
+        parts = {"fingerprint": session.node.training.fingerprint}
+        return hello(replace(session, round=following, parts=parts))
     except Exception:  # whatever it is: without new keys the shares must still be sent, and others wait for them
         traceback.print_exc(file=sys.stderr)
         return {}
@@ -211,6 +256,7 @@ def client_app(data: str | None = None, *, classes: int | None = None) -> Client
         envelope.MASK: partial(mask, source=data, classes=classes),
         envelope.SIGN: sign,
         envelope.UNMASK: unmask,
+        envelope.ROUND: partial(answer_round, source=data, classes=classes),
     }
     for action, handler in handlers.items():
         app.query(action)(partial(answer, action=action, handler=handler))
@@ -221,39 +267,65 @@ def answer(message: Message, context: Context, *, action: str, handler: Handler)
     """Run one handler. Any error becomes a refusal in words."""
     with suppress(Exception):  # before the clock starts; if something is missing, the handler says so
         secagg.load_compiler()
-        if action == envelope.MASK:
+        if action in (envelope.MASK, envelope.ROUND):
             import_module("fl.flower.task")
     start, clock = time.process_time(), time.perf_counter()
-    round, parts, refused, session = 0, {}, "", None
+    round, parts, session = 0, {}, None
+    refused, permanent = "", False
     try:
         request = envelope.unpack(message.content)
         round = request.round
         session = Session(_node(context), context, round, request.parts)
-        if action != envelope.HELLO and session.absent(envelope.STAGE_OF[action]):
-            raise RefusedError("it did not answer in time")
+        if action in STEPS and session.absent(envelope.STAGE_OF[action]):
+            raise RefusedError(NO_ANSWER)
         parts = handler(session)
-    except (RefusedError, MalformedError, SecAggError) as error:
-        refused = str(error)
-    except ConfigError as error:
-        print(f"share: {error}", file=sys.stderr)  # for the operator alone: it may name files of the node
-        refused = NOT_READY
-    except Exception as error:  # of the app's own model and data too: the server gets the type and never the text
-        traceback.print_exc(file=sys.stderr)
-        refused = f"{type(error).__name__} on the node; its log has the details"
+    except Exception as error:
+        refused, permanent = _refusal(error)
     if refused:
         print(f"share: round {round + 1}, {action}: {refused}", file=sys.stderr)
-        if session is not None and action != envelope.HELLO:
+        if session is not None and action in STEPS:
             session.wipe()  # a refusal ends the round: the server gets no second try
     seconds, passed = time.process_time() - start, time.perf_counter() - clock
-    reply = Envelope(round, parts, seconds=seconds, clock=passed, refused=refused)
+    reply = Envelope(round, parts, seconds=seconds, clock=passed, refused=refused, permanent=permanent)
     return Message(envelope.pack(reply), reply_to=message)
+
+
+def _refusal(error: Exception) -> tuple[str, bool]:
+    """What the server is told of an error, and whether every later round would fail as well.
+
+    What may name files, data or budgets of this node goes to its own log.
+    """
+    match error:
+        case MistakeError():
+            if error.detail:
+                print(f"share: {error.detail}", file=sys.stderr)
+            return str(error), True
+        case AgreementRefused() | BudgetExceeded():
+            print(f"share: {error}", file=sys.stderr)
+            return "this node may not answer under this agreement any more; its own log says why", True
+        case JournalError():
+            print(f"share: {error}", file=sys.stderr)
+            return "the storage of this node failed; its own log says why", False
+        case RefusedError() | MalformedError() | SecAggError():
+            return str(error), False
+        case ConfigError():
+            print(f"share: {error}", file=sys.stderr)
+            return NOT_READY, True
+        case _:  # of the app's own model and data too: the server gets the type and never the text
+            traceback.print_exception(error, file=sys.stderr)
+            return f"{type(error).__name__} on the node; its log has the details", False
 
 
 def _node(context: Context) -> Node:
     folder = context.node_config.get(FOLDER)
     if not isinstance(folder, str):
         raise ConfigError(f"start this SuperNode with --node-config '{FOLDER}=\"FOLDER\"'")
-    node = Node.open(folder)
+    try:
+        node = Node.open(folder)
+    except KeyFileError:
+        raise
+    except ConfigError as error:  # of the two files that all members and the server have
+        raise MistakeError(str(error).replace(f"{folder}{os.sep}", ""), str(error)) from None
     e = node.training.experiment
     simulated = e.byzantine or e.dropout.rate or e.dropout.schedule or node.training.simulated
     if simulated and not bool(context.node_config.get(SIMULATE, False)):

@@ -15,7 +15,8 @@ from secagg import Stage
 HELLO, DEAL, MASK, SIGN, UNMASK = ACTIONS = ("hello", "deal", "mask", "sign", "unmask")
 STAGES: Final = (Stage.KEYS, Stage.SHARES, Stage.INPUTS, Stage.CONSISTENCY, Stage.UNMASKING)
 STAGE_OF: Final = dict(zip(ACTIONS, STAGES, strict=True))
-"""The stage of secure aggregation that each action of the server belongs to."""
+"""The stage of secure aggregation that each action of the server belongs to, with survivors."""
+ROUND: Final = "round"  # with whole groups, a round is this one action
 
 _STYPE: Final = "share.bytes"
 MOST_TEXT: Final = 300
@@ -28,13 +29,17 @@ class MalformedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One message, in either direction. `refused` says why a node did not do what the server asked."""
+    """One message, in either direction. `refused` says why a node did not do what the server asked.
+
+    If the refusal is `permanent`, the node refuses every later round as well, until its operator changes something.
+    """
 
     round: int
     parts: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     seconds: float = 0.0  # CPU time that the answer took
     refused: str = ""
     clock: float = 0.0  # wall-clock time that the answer took
+    permanent: bool = False
 
     @property
     def size(self) -> int:
@@ -45,6 +50,7 @@ def pack(envelope: Envelope) -> RecordDict:
     """An envelope as Flower carries it."""
     refused, seconds, clock = envelope.refused[:MOST_TEXT], envelope.seconds, envelope.clock
     values = ConfigRecord({"round": envelope.round, "seconds": seconds, "clock": clock, "refused": refused})
+    values["permanent"] = envelope.permanent
     arrays = {name: Array("uint8", (len(part),), _STYPE, part) for name, part in envelope.parts.items()}
     return RecordDict({"share": values, "parts": ArrayRecord(arrays)})
 
@@ -55,17 +61,17 @@ def unpack(content: RecordDict) -> Envelope:
         values, arrays = content["share"], content["parts"]
         if not isinstance(values, ConfigRecord) or not isinstance(arrays, ArrayRecord):
             raise TypeError("wrong kinds of records")
-        names = ("round", "seconds", "clock", "refused")
+        names = ("round", "seconds", "clock", "refused", "permanent")
         found: list[Any] = [values[name] for name in names]
-        round, seconds, clock, refused = found
-        if [type(value) for value in found] != [int, float, float, str]:
+        round, seconds, clock, refused, permanent = found
+        if [type(value) for value in found] != [int, float, float, str, bool]:
             raise TypeError("wrong types of values")
         if not 0 <= round < 2**63:
             raise ValueError("impossible round")
         parts = {str(name): bytes(array.data) for name, array in arrays.items()}
         if not 0 <= seconds < MOST_SECONDS or not 0 <= clock < MOST_SECONDS:
             raise ValueError("impossible duration")
-        return Envelope(round, parts, seconds, _printable(refused), clock)
+        return Envelope(round, parts, seconds, _printable(refused), clock, permanent)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise MalformedError(f"not a message of SHARE: {error}") from None
 

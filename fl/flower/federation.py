@@ -1,10 +1,12 @@
 """`share flower local`: a SuperLink and N SuperNodes on this machine, for one experiment.
 
-Everything runs as on N machines, each process started by its own command. Node keys, the agreement and Flower's own
-files are in a temporary folder; the record goes where the user says. Every process that is started has its own session,
-and its whole group is stopped at the end, whatever ends the command.
+Everything runs as on N machines, each process started by its own command; the nodes share one warm executor. Node keys,
+the agreement and Flower's own files are in a temporary folder; the record goes where the user says. Every process that
+is started has its own session, and its whole group is stopped at the end, whatever ends the command. If this process is
+killed, Linux ends the others, and the warm executor removes the temporary folder.
 """
 
+import ctypes
 import json
 import os
 import shutil
@@ -24,8 +26,8 @@ from typing import IO, Any, Final
 
 from fl.config.schema import LABEL_FLIP, NO_ATTACK, Experiment
 from fl.errors import ConfigError, FlowerError, RecordError
-from fl.flower.client import FOLDER, SIMULATE
 from fl.flower.node import make_node
+from fl.flower.supernode import POLL, QUIET, Executor, with_config
 from fl.flower.training import TRAINING, Enrolled, Training, check_experiment, enrolled, proposed_terms, write_training
 from fl.reporting.progress import Progress
 from fl.secure.layout import simulated_agreement
@@ -35,7 +37,6 @@ from secagg.simulation import agree_on
 STARTING: Final = 60.0  # seconds for the SuperLink to listen
 ENDING: Final = 10.0  # seconds between SIGTERM and SIGKILL
 MARK: Final = "SHARE_FEDERATION"
-QUIET: Final = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
 STOPPING: Final = tuple(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP"))
 
 
@@ -47,6 +48,10 @@ class Federation(AbstractContextManager["Federation"]):
     port: int = 0
     nodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     certificates: Path | None = None  # a folder with ca.crt, server.pem and server.key, for TLS
+    temporary: bool = False  # whether nobody needs the folder afterwards
+    slow: bool = False  # whether nodes are started as Flower starts them, without a warm executor
+    poll: float = POLL  # seconds between two questions of a node to the SuperLink
+    _executor: Executor | None = None
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _logs: list[IO[bytes]] = field(default_factory=list)
 
@@ -61,7 +66,10 @@ class Federation(AbstractContextManager["Federation"]):
         return found
 
     def start_link(self, *more: str) -> None:
-        """Start a SuperLink on a free port of this machine."""
+        """Start a SuperLink on a free port of this machine, and the executor of the nodes."""
+        if self._executor is None and not self.slow:
+            clean = self.place if self.temporary else None
+            self._executor = Executor.start(self.place / "warm", environment=self.environment, clean=clean)
         self.port = self.port or free_port()
         home = self.place / "flwr"
         home.mkdir(parents=True, exist_ok=True)
@@ -87,13 +95,17 @@ class Federation(AbstractContextManager["Federation"]):
 
     def start_node(self, number: int, folder: Path, *more: str, simulate: bool = False) -> None:
         """Start a SuperNode for the node of this folder."""
-        config = f'{FOLDER}="{folder}"' + (f" {SIMULATE}=true" if simulate else "")
-        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1"]
-        command += ["--port", str(free_port()), "--node-config", config, *more]
+        options = ["--superlink", f"127.0.0.1:{self.port}", "--host", "127.0.0.1", "--port", str(free_port()), *more]
         if self.certificates:
-            command += ["--root-certificates", str(self.certificates / "ca.crt")]
+            options += ["--root-certificates", str(self.certificates / "ca.crt")]
         else:
-            command.append("--insecure")
+            options.append("--insecure")
+        if self._executor is None:
+            command = ["flower-supernode", *with_config(folder, options, simulate)]
+        else:
+            own = ["--executor", str(self._executor.wait()), "--poll", str(self.poll)]
+            own += ["--simulate"] if simulate else []
+            command = [sys.executable, "-m", "fl", "flower", "node", *own, str(folder), *options]
         self.nodes[number] = self._start(command, f"node-{number}")
 
     def run(self, app: Path, settings: Sequence[str] = ()) -> subprocess.Popen[bytes]:
@@ -122,6 +134,9 @@ class Federation(AbstractContextManager["Federation"]):
             for process in self._started:
                 _signal(process, signal.SIGKILL)
                 process.wait()
+            if self._executor is not None:
+                self._executor.process.kill()
+                self._executor.process.wait()
             _wait_until(self._kill_strays)
             for log in self._logs:
                 log.close()
@@ -153,6 +168,7 @@ class Federation(AbstractContextManager["Federation"]):
                 env=self.environment,
                 cwd=self.place,
                 start_new_session=True,
+                preexec_fn=_end_with_this_process,
             )
         except FileNotFoundError:
             raise ConfigError("Flower is not installed; type: pip install 'share-secagg[flower]'") from None
@@ -247,7 +263,7 @@ def run_app(
         stack.enter_context(_signals_handled_by(_interrupt))
         length = model_length(e, test, classes)
         _, folders = agree_here(e, sizes, place, length=length, simulate=simulate)
-        federation = stack.enter_context(Federation(place))
+        federation = stack.enter_context(Federation(place, temporary=keep is None))
         show.note(f"starting a SuperLink and {len(folders)} SuperNodes")
         federation.start_link()
         for number, folder in enumerate(folders):
@@ -295,6 +311,16 @@ def _signal(process: subprocess.Popen[bytes], number: int) -> None:
     """Signal the process and all that it started: they share its group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
+
+
+_LIBRARY: Final = ctypes.CDLL(None) if sys.platform == "linux" else None
+_DEATH_SIGNAL: Final = 1  # PR_SET_PDEATHSIG
+
+
+def _end_with_this_process() -> None:
+    """In a process that was just started: get SIGTERM when the one that started it ends, even if that is killed."""
+    if _LIBRARY is not None:
+        _LIBRARY.prctl(_DEATH_SIGNAL, signal.SIGTERM)
 
 
 def _wait_until(condition: Callable[[], bool]) -> None:

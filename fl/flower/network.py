@@ -2,12 +2,13 @@
 
 An exchange costs seconds on Flower, mostly fixed waits. So nothing here waits for a node that is known to be
 disconnected. Nodes that appear meanwhile (started late, or restarted) are asked for their keys at the same time: these
-arrive while others work, without an exchange of their own.
+arrive while others work, without an exchange of their own. With whole groups a node that returns has kept its state: it
+is sent the request again.
 """
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -18,13 +19,11 @@ from fl.flower import envelope
 from fl.flower.client import location_statement
 from fl.flower.envelope import Envelope, MalformedError
 from fl.flower.training import Training
-from secagg import PeerError, decode
+from secagg import PeerError
 from secagg.crypto import verify
-from secagg.protocol import KeyAdvert, check_advert
 
 POLL: Final = 0.25  # seconds between two looks for responses
 LOOK_AROUND: Final = 2.0  # seconds between two looks at which nodes are connected
-Quorum = tuple[Collection[int], int]  # clients, and how many of them are enough
 
 
 class Grid(Protocol):
@@ -33,6 +32,17 @@ class Grid(Protocol):
     def push_messages(self, messages: list[Message]) -> list[str | None]: ...
     def pull_messages(self, message_ids: list[str]) -> list[Message]: ...
     def get_node_ids(self) -> list[int]: ...
+
+
+class Keys(Protocol):
+    """The keys that clients have sent for rounds to come, checked when they arrive."""
+
+    def has(self, round: int, client: int) -> bool: ...
+    def take(self, round: int, client: int, data: bytes) -> None:
+        """Keep the keys of a client; PeerError if they are not its own, or not for this round."""
+
+    def forget(self, round: int) -> None:
+        """Drop the keys of a round. They serve one run: a repeated run needs fresh ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,65 +70,68 @@ class Network:
     grid: Grid
     training: Training
     run_id: int
+    keys: Keys
     nodes: dict[int, int] = field(default_factory=dict)  # client -> Flower node
-    adverts: dict[tuple[int, int], bytes] = field(default_factory=dict)  # (round, client) -> keys
     declined: set[tuple[int, int]] = field(default_factory=set)  # (round, client) without keys
     strangers: dict[int, str] = field(default_factory=dict)  # node -> why it is not a client
+    mistaken: set[int] = field(default_factory=set)  # strangers that would refuse every round
+    refused: dict[int, str] = field(default_factory=dict)  # clients that would, and why
     exchanges: int = 0
     _hellos: dict[str, tuple[int, int]] = field(default_factory=dict)  # message -> (round, node)
     _greeted: set[tuple[int, int]] = field(default_factory=set)  # (round, node)
+    _told: dict[int, str] = field(default_factory=dict)  # strangers that the user knows of
 
-    def exchange(self, requests: Mapping[int, Request], seconds: float, next_round: int | None) -> Iterator[Response]:
+    def exchange(
+        self, requests: Mapping[int, Request], seconds: float, greeting: int | None, *, follow: bool = False
+    ) -> Iterator[Response]:
         """Send, and yield each response as it arrives; after the deadline, give up on the rest.
 
-        `next_round` is the round for which keys may come along, and for which new nodes are asked.
+        `greeting` is the round whose keys may come along, and for which new nodes are asked. With `follow`, a client
+        that appears at another node is sent its request again.
         """
         self.exchanges += 1
-        waiting: dict[str, int] = {}
-        asked: dict[int, int] = {}  # client -> the node that was asked
-        for client, request in requests.items():
-            node, sent = self.nodes.get(client), None
-            if node is not None:
-                sent = self._push(node, request.action, request.round, request.parts(), seconds)
-            if node is None or not sent:
-                yield Response(client, None, "its node is not connected")
-            else:
-                waiting[sent], asked[client] = client, node
+        flight = Flight(self, requests, seconds)
+        flight.send(requests)
         end = time.monotonic() + seconds  # the time that sending takes does not count
         looked, last_look = 0.0, False
-        while waiting and not last_look:
+        while flight.waiting and not last_look:
             last_look = time.monotonic() >= end
-            for number, reply in self._pull(list(waiting)):
-                client = waiting.pop(number)
+            for number, reply in self._pull(list(flight.waiting)):
+                client = flight.waiting.pop(number)
                 response = self._read(client, requests[client].round, reply)
-                self._take_next_keys(client, asked[client], next_round, response)
+                self._take_next_keys(client, flight.asked[client], greeting, response)
                 yield response
             if time.monotonic() - looked > LOOK_AROUND:
                 looked = time.monotonic()
                 connected = self._connected()
-                if next_round is not None:
-                    self._greet(next_round, connected - set(self.nodes.values()), seconds)
-                for number, client in list(waiting.items()):
-                    if asked[client] not in connected or self.nodes.get(client) != asked[client]:
-                        del waiting[number]
-                        if self.nodes.get(client) == asked[client]:
-                            del self.nodes[client]
-                        yield Response(client, None, "its node has disconnected")
-            if waiting:
+                if greeting is not None:
+                    self._greet(greeting, connected - set(self.nodes.values()), seconds)
+                flight.notice_gone(connected)
+                if follow:
+                    flight.send([client for client in flight.away if client in self.nodes])
+            if flight.waiting:
                 time.sleep(POLL)
-        for client in waiting.values():
+        for client, why in flight.away.items():
+            yield Response(client, None, why)
+        for client in flight.waiting.values():
             yield Response(client, None, "it did not answer in time")
 
     def assemble(
-        self, round: int, groups: Sequence[Quorum], *, seconds: float, patience: float, unseen: float = 0.0
+        self,
+        round: int,
+        wanted: Collection[int],
+        enough: Callable[[], bool],
+        *,
+        seconds: float,
+        patience: float,
+        unseen: float = 0.0,
     ) -> None:
-        """Ask for keys until all of the groups' clients have sent them, or no other node can be asked.
+        """Ask for keys until all wanted clients have sent them, or no other node can be asked.
 
-        A group is some clients and how many of them are enough. This waits at most `seconds` for enough, and after that
-        at most `patience` for nodes that were asked and `unseen` for nodes that are not connected. It is the exchange
-        that begins a training. Later it asks only nodes that returned, because they have lost their earlier keys.
+        This waits at most `seconds` for enough, and after that at most `patience` for nodes that were asked and
+        `unseen` for nodes that are not connected. It is the exchange that begins a training. Later it asks only nodes
+        that are new or have returned, and those whose keys are missing.
         """
-        wanted = {client for clients, _ in groups for client in clients}
         begun, ready, asked = time.monotonic(), math.inf, False
         while time.monotonic() - begun < seconds:
             elsewhere = {node for client, node in self.nodes.items() if client not in wanted}
@@ -130,24 +143,39 @@ class Network:
             pending = any(hello[0] == round for hello in self._hellos.values())
             if self._settled(round, wanted) and not pending:
                 break
-            if all(sum(self.has_keys(round, c) for c in clients) >= enough for clients, enough in groups):
+            if enough():
                 ready = min(ready, time.monotonic())
             if time.monotonic() - ready >= (patience if pending else unseen):
                 break
             time.sleep(POLL)
         self.exchanges += asked
 
-    def has_keys(self, round: int, client: int) -> bool:
-        return (round, client) in self.adverts
+    def hello_parts(self) -> Mapping[str, bytes]:
+        """The first message names the agreement, so that a node with another one can say so."""
+        return {"fingerprint": self.training.fingerprint}
+
+    def tell_strangers(self, note: Callable[[str], None]) -> None:
+        """Tell once of every node that is not a client of this training, and why."""
+        for node, why in self.strangers.items():
+            if self._told.get(node) != why:
+                note(f"node {node} is not of this training: {why}")
+                self._told[node] = why
+
+    def lose(self, client: int) -> None:
+        """The node of a client has disconnected. If it returns, it is greeted again."""
+        node = self.nodes.pop(client)
+        self._greeted = {entry for entry in self._greeted if entry[1] != node}
 
     def forget(self, round: int) -> None:
-        """Drop the keys of a round. They serve one run: a repeated run needs fresh ones."""
-        self.adverts = {entry: keys for entry, keys in self.adverts.items() if entry[0] != round}
+        """Drop the keys of a round, so that it is asked for fresh ones."""
+        self.keys.forget(round)
         self.declined = {entry for entry in self.declined if entry[0] != round}
         self._greeted = {entry for entry in self._greeted if entry[0] != round}
 
     def _settled(self, round: int, wanted: Collection[int]) -> bool:
-        return all(self.has_keys(round, c) or (round, c) in self.declined for c in wanted)
+        """Whether each of these clients is at a known node and has sent its keys, or has declined."""
+        have = (client in self.nodes and self.keys.has(round, client) for client in wanted)
+        return all(found or (round, client) in self.declined for found, client in zip(have, wanted, strict=True))
 
     def _pull(self, waiting: Collection[str]) -> Iterator[tuple[str, Message | None]]:
         """The responses that have arrived, None for one that cannot be read. Hellos are taken here.
@@ -182,14 +210,14 @@ class Network:
             client = client_at.get(node)
             if (round, node) in self._greeted or (client is not None and self._settled(round, [client])):
                 continue
-            sent = self._push(node, envelope.HELLO, round, {}, seconds)
+            sent = self.push(node, envelope.HELLO, round, self.hello_parts(), seconds)
             if sent:
                 self._greeted.add((round, node))
                 self._hellos[sent] = (round, node)
                 asked = True
         return asked
 
-    def _push(self, node: int, action: str, round: int, parts: Mapping[str, bytes], ttl: float) -> str | None:
+    def push(self, node: int, action: str, round: int, parts: Mapping[str, bytes], ttl: float) -> str | None:
         content = envelope.pack(Envelope(round, parts))
         message = Message(content, node, f"query.{action}", ttl=ttl, group_id=str(round + 1))
         (sent,) = self.grid.push_messages([message]) or (None,)
@@ -204,7 +232,10 @@ class Network:
             found = envelope.unpack(reply.content)
         except MalformedError as error:
             return Response(client, None, str(error))
+        self.refused.pop(client, None)
         if found.refused:
+            if found.permanent:
+                self.refused[client] = found.refused
             return Response(client, found, f"it refused: {found.refused}")
         if found.round != round:
             return Response(client, None, f"it answered for round {found.round + 1}")
@@ -217,6 +248,7 @@ class Network:
         try:
             found = envelope.unpack(reply.content)
             if found.refused:
+                self.mistaken |= {node} if found.permanent else set()
                 raise PeerError(found.refused)
             self._take_keys(node, round, found)
         except (MalformedError, PeerError) as error:
@@ -241,11 +273,44 @@ class Network:
         verify(self.training.agreement.terms.identities[client], signature, statement, signer=client)
         self.nodes[client] = node
         self.strangers.pop(node, None)
-        if not data:
+        self.mistaken.discard(node)
+        if data:
+            self.keys.take(round, client, data)
+        else:
             self.declined.add((round, client))
-            return
-        advert, plan = decode(data), self.training.plan_of(client, round)
-        if not isinstance(advert, KeyAdvert) or advert.sender != client or plan is None:
-            raise PeerError(f"client {client} sent no keys of its own for round {round + 1}")
-        check_advert(plan, advert)
-        self.adverts[round, client] = data
+
+
+@dataclass(slots=True)
+class Flight:
+    """The requests of one exchange that are under way."""
+
+    network: Network
+    requests: Mapping[int, Request]
+    seconds: float
+    waiting: dict[str, int] = field(default_factory=dict)  # message -> client
+    asked: dict[int, int] = field(default_factory=dict)  # client -> the node that was asked
+
+    away: dict[int, str] = field(default_factory=dict)  # client -> why it is not waited for
+
+    def send(self, clients: Collection[int]) -> None:
+        """Send these clients their requests, each as soon as it is made."""
+        for client in clients:
+            request, node, sent = self.requests[client], self.network.nodes.get(client), None
+            if node is not None:
+                sent = self.network.push(node, request.action, request.round, request.parts(), self.seconds)
+            if node is None or not sent:
+                self.away.setdefault(client, "its node is not connected")
+            else:
+                self.waiting[sent], self.asked[client] = client, node
+                self.away.pop(client, None)
+
+    def notice_gone(self, connected: Collection[int]) -> None:
+        """Stop waiting for clients whose node has disconnected, or that are at another node now."""
+        for number, client in list(self.waiting.items()):
+            node = self.asked[client]
+            if node in connected and self.network.nodes.get(client) == node:
+                continue
+            del self.waiting[number]
+            self.away[client] = "its node has disconnected"
+            if self.network.nodes.get(client) == node:
+                self.network.lose(client)

@@ -4,7 +4,9 @@
     NODE/state.key       encrypts what is kept between two messages
     NODE/agreement.toml  the agreement that all members signed
     NODE/training.toml   what they learn
+    NODE/floors.toml     the operator's own limits, if there are any
     NODE/journal/        exclusive records that prevent a step from happening twice
+    NODE/whole/          with whole groups: the client between two messages, and its last answer
 
 A key that other users may read is refused, because it may have been read. If the journal is lost, or an older copy of
 the disk is restored, an update can be opened twice: keep the journal as long as the training may continue.
@@ -24,16 +26,25 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fl.errors import ConfigError
 from fl.flower.training import AGREEMENT, TRAINING, Training, read_hex, read_training
-from secagg import FileJournal, Identity, UsageError
-from secagg.agreement import MemberFolder
+from secagg import Budget, FileJournal, Identity, UsageError
+from secagg.agreement import MemberFolder, read_floors
 
 STATE_KEY: Final = "state.key"
+FLOORS: Final = "floors.toml"
 PRIVATE_BYTES: Final = 32
 NONCE_BYTES: Final = 12
 
 
 class RefusedError(Exception):
     """This node does not do what the server asked; the text is sent to the server."""
+
+
+class MistakeError(RefusedError):
+    """This node can take part in no round before its operator changes something. `detail` is for the operator alone."""
+
+    def __init__(self, text: str, detail: str = "") -> None:
+        super().__init__(text)
+        self.detail = detail
 
 
 class KeyFileError(ConfigError):
@@ -44,11 +55,13 @@ class KeyFileError(ConfigError):
 class Node:
     """One client on its own machine, with everything that it trusts."""
 
+    place: Path
     client: int
     name: str
     identity: Identity
     training: Training
     journal: FileJournal
+    budget: Budget | None  # what all answers of this node may cost, for an agreement with noise
     _state_key: bytes = field(repr=False)
 
     @classmethod
@@ -62,7 +75,8 @@ class Node:
             raise ConfigError(f"{place / AGREEMENT} does not list the key of this node")
         journal = FileJournal(place / "journal")  # one for all trainings: their sums can be subtracted
         name = training.agreement.terms.members[client].name or f"node-{client}"
-        return cls(client, name, identity, training, journal, read_key(place / STATE_KEY))
+        budget, key = _budget(place / FLOORS), read_key(place / STATE_KEY)
+        return cls(place, client, name, identity, training, journal, budget, key)
 
     def seal(self, round: int, content: bytes) -> bytes:
         """Encrypt what is kept between messages, for this node and this round alone."""
@@ -104,6 +118,14 @@ def make_node(folder: Path | str, identity: Identity | None = None) -> Identity:
             file.flush()
             os.fsync(file.fileno())
     return identity_of(place)
+
+
+def _budget(path: Path) -> Budget | None:
+    """The budget among the operator's floors, if it has any."""
+    try:
+        return read_floors(path.read_text("utf-8")).budget if path.exists() else None
+    except UsageError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def identity_of(place: Path) -> Identity:

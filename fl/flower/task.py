@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from fl.config.own import imported
 from fl.config.schema import Experiment, to_tables
 from fl.data import Federated
-from fl.errors import ConfigError
-from fl.flower.node import Node, RefusedError
+from fl.flower.node import MistakeError, Node
 from fl.training.learner import Learner
 from fl.training.loop import as_examples, metrics_of, poisoned, prepare
 from fl.training.models import dimension
@@ -26,11 +25,14 @@ def local_update(node: Node, round: int, x: Vector, *, source: str | None = None
     data = _own_data(node, source, classes) if source else prepare(e)
     agreed, held = node.training.examples[node.client], len(data.clients[node.client])
     if agreed != held:
-        raise ConfigError(f"this node has {held} examples, but training.toml says {agreed}")
+        raise MistakeError(
+            "the number of its examples is not the one in training.toml",
+            f"this node has {held} examples, but training.toml says {agreed}",
+        )
     data = poisoned(e, data, {node.client} & attackers(e))
     with Learner(task_of(e, data)) as learner:
         if learner.dimension != len(x):
-            raise RefusedError(f"the model has {len(x)} parameters, this node's has {learner.dimension}")
+            raise MistakeError(f"the model has {len(x)} parameters, this node's has {learner.dimension}")
         update: Vector = learner.train(x, [node.client], round_index=round)[0]
         return update
 

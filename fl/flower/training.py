@@ -24,7 +24,7 @@ from fl.secure.cohort import Cohort
 from fl.secure.layout import SIMULATED, terms_of
 from fl.secure.population import capped_weights
 from secagg import Member, PeerError, Plan, UsageError, WireError
-from secagg.agreement import SURVIVORS, Agreement, Proposal, Signature, Terms, read_agreement, write_agreement
+from secagg.agreement import Agreement, Proposal, Signature, Terms, read_agreement, write_agreement
 from secagg.crypto import KEY_BYTES
 
 AGREEMENT: Final = "agreement.toml"
@@ -140,11 +140,6 @@ def check_experiment(e: Experiment) -> None:
     if e.method == "no-share" or not e.secure:
         use = "use secure = true and another method than no-share"
         raise ConfigError(f"experiment: over a network every sum is secure; {use}")
-    if e.groups != SURVIVORS:
-        raise ConfigError(
-            'clusters.groups: over Flower dropouts are recovered; set clusters.groups = "survivors" and '
-            'privacy.memory = "round"'
-        )
 
 
 def training_name(e: Experiment) -> str:

@@ -13,10 +13,7 @@ from numpy.typing import NDArray
 
 from fl.config.schema import Experiment
 from fl.errors import ConfigError
-from fl.secure.layout import (
-    Layout,
-    sampling_seed,
-)
+from fl.secure.layout import Layout, sampling_seed, verdict_of
 from fl.secure.suspects import LeftOut
 from secagg import Dropout, Plan, Result, Stage, UsageError, Verdict
 from secagg.agreement import WHOLE, Agreement
@@ -24,10 +21,13 @@ from secagg.crypto import FixedPoint, Segments
 from secagg.exposure import shuffled
 from secagg.protocol import GroupId, GroupSum
 from secagg.simulation import Cost
+from secagg.whole import WholeResult
 
 Vector = NDArray[np.float32]
 Ring32 = NDArray[np.uint32]
 NO_ANSWER = "it did not answer in time"
+KEPT_VERDICTS = 8
+Opened = tuple[tuple[tuple[int, ...], ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,32 @@ class CellResult:
             blamed=result.blamed,
             disputes=result.disputes,
             verdict=result.verdict,
+        )
+
+    @classmethod
+    def of_whole(
+        cls,
+        result: WholeResult,
+        cell: Cell,
+        cohort: Cohort,
+        cost: Cost,
+        dropouts: Mapping[int, str],
+        lost: Mapping[GroupId, str],
+    ) -> CellResult:
+        """What a round of whole groups gave, with the reasons for dropouts and lost clusters."""
+        return cls(
+            cell=cell,
+            weights=cohort.weights,
+            mean_weight=cohort.mean_weight,
+            encoding=result.agreement.terms.encoding,
+            dropouts={client: Dropout(Stage.INPUTS, why) for client, why in dropouts.items()},
+            cost=cost,
+            clusters=cell.clusters,
+            groups=result.groups,
+            lost=lost,
+            blamed=result.blamed,
+            verdict=cohort.verdict(cell, result.groups),
+            failed=result.skipped,
         )
 
     @classmethod
@@ -177,6 +203,7 @@ class Cohort:
         self.weights = tuple(weights)
         self.agreement = agreement
         self.suspects = LeftOut(experiment, agreement)
+        self._verdicts: dict[Opened, Verdict] = {}
 
     @property
     def mean_weight(self) -> float:
@@ -207,3 +234,18 @@ class Cohort:
             clusters = {(r, g): group for r, grouping in enumerate(plan.groupings) for g, group in enumerate(grouping)}
             cells.append(Cell(index, round, plan.ids, clusters, context, plan))
         return cells
+
+    def verdict(self, cell: Cell, groups: Mapping[GroupId, GroupSum]) -> Verdict:
+        """What these sums of whole groups reveal. Fixed clusters are audited once."""
+        assert self.agreement is not None
+        (drawn,) = self.agreement.cells(cell.round)
+        opened = tuple(
+            tuple(group for g, group in enumerate(grouping) if (r, g) in groups)
+            for r, grouping in enumerate(drawn.groupings)
+        )
+        if opened not in self._verdicts:
+            if len(self._verdicts) >= KEPT_VERDICTS:
+                self._verdicts.clear()
+            weights = dict(enumerate(self.weights)) if len(set(self.weights)) > 1 else None
+            self._verdicts[opened] = verdict_of(drawn, opened, self.agreement.terms.policy, weights)
+        return self._verdicts[opened]

@@ -18,20 +18,17 @@ from fl.secure.layout import (
     policy,
     segments_of,
     simulated_agreement,
-    verdict_of,
 )
 from fl.secure.noise import noise_source
 from secagg import Dropout, Identity, LossWarning, Stage, TooFewSurvivors, Verdict
 from secagg.agreement import Agreement
 from secagg.crypto import Segments
 from secagg.exposure import Anonymity
-from secagg.protocol import GroupId, GroupSum
+from secagg.protocol import GroupSum
 from secagg.simulation import Cost, Misbehaviour, WholeRun, clear, clear_whole, cores, run
 
 WORTH_FORKING = 24  # fewer clients with short vectors are done before processes could be started
 LONG = 10**7  # values of all clients together
-KEPT_VERDICTS = 8
-Opened = tuple[tuple[tuple[int, ...], ...], ...]
 
 
 class Population(Cohort):
@@ -52,7 +49,6 @@ class Population(Cohort):
         self._noise = noise_source(experiment.seed)
         self._run: WholeRun | None = None  # keeps the clients from round to round
         self._first: int | None = None  # the first round that it has played
-        self._verdicts: dict[Opened, Verdict] = {}
 
     def evidence(self) -> tuple[int, bytes] | None:
         """The first round that was played here and the evidence from there on; None without secure whole groups."""
@@ -122,37 +118,9 @@ class Population(Cohort):
         else:
             absent, noise = {*drop, *misbehave}, self._noise
             result = clear_whole(agreement, cell.round, inputs, absent, context=cell.context, noise=noise)
-        return CellResult(
-            cell=cell,
-            weights=self.weights,
-            mean_weight=self.mean_weight,
-            encoding=agreement.terms.encoding,
-            dropouts={
-                client: Dropout(Stage.INPUTS, NO_ANSWER if client in drop else why)
-                for client, why in result.dropouts.items()
-            },
-            cost=cost,
-            clusters=cell.clusters,
-            groups=result.groups,
-            lost={group: why_lost(cell.clusters[group], drop) or why for group, why in result.lost.items()},
-            blamed=result.blamed,
-            verdict=self._verdict(agreement, cell, result.groups),
-            failed=result.skipped,
-        )
-
-    def _verdict(self, agreement: Agreement, cell: Cell, groups: Mapping[GroupId, GroupSum]) -> Verdict:
-        """What these sums reveal. Fixed clusters are audited once."""
-        (drawn,) = agreement.cells(cell.round)
-        opened = tuple(
-            tuple(group for g, group in enumerate(grouping) if (r, g) in groups)
-            for r, grouping in enumerate(drawn.groupings)
-        )
-        if opened not in self._verdicts:
-            if len(self._verdicts) >= KEPT_VERDICTS:
-                self._verdicts.clear()
-            weights = dict(enumerate(self.weights)) if len(set(self.weights)) > 1 else None
-            self._verdicts[opened] = verdict_of(drawn, opened, agreement.terms.policy, weights)
-        return self._verdicts[opened]
+        dropouts = {client: NO_ANSWER if client in drop else why for client, why in result.dropouts.items()}
+        lost = {group: why_lost(cell.clusters[group], drop) or why for group, why in result.lost.items()}
+        return CellResult.of_whole(result, cell, self, cost, dropouts, lost)
 
     def _survivors(
         self,

@@ -13,6 +13,7 @@ from secagg.agreement.collusion import Risk, alone, alone_in_grouping, correlati
 from secagg.agreement.cost import Figures, all_rounds, most_per_round, round_figures, worst_round
 from secagg.agreement.draft import read_draft
 from secagg.agreement.file import read as read_agreement
+from secagg.agreement.file import read_floors
 from secagg.agreement.file import write as write_agreement
 from secagg.agreement.floors import Floors
 from secagg.agreement.folder import AlreadySigned, MemberFolder
@@ -34,4 +35,4 @@ __all__ += ["SURVIVORS", "WHOLE", "Groups", "correlation", "summarise"]
 __all__ += ["AlreadySigned", "MemberFolder", "Problem", "Proposal", "Signature", "read_agreement", "write_agreement"]
 __all__ += ["Figures", "Kept", "Noise", "all_rounds", "most_per_round", "round_figures", "successor_terms"]
 __all__ += ["worst_round"]
-__all__ += ["cell_sizes", "colluders_in_cell", "even_sizes", "read_draft", "threshold_in_cell"]
+__all__ += ["cell_sizes", "colluders_in_cell", "even_sizes", "read_draft", "read_floors", "threshold_in_cell"]

@@ -7,8 +7,9 @@ from typing import Any
 from fl.config.checks import experiment
 from fl.config.schema import Experiment
 from fl.flower.federation import agree_here
+from fl.flower.deadlines import Deadlines
 from fl.flower.network import Network
-from fl.flower.server import Deadlines, serve
+from fl.flower.server import connect, serve
 from fl.flower.task import model_length
 from fl.flower.training import Training
 from fl.reporting.records import read_tensors
@@ -37,13 +38,25 @@ def small(**more: Any) -> Experiment:
     return experiment(tables)
 
 
+def whole(**more: Any) -> Experiment:
+    """Whole groups: the same two clusters of four clients in all rounds."""
+    tables: dict[str, Any] = {
+        "clusters": {"schedule": "fixed", "groups": "whole"},
+        "privacy": {"memory": "training"},
+        "name": "whole",
+    }
+    for name, value in more.items():
+        tables[name] = {**tables.get(name, {}), **value} if isinstance(value, dict) else value
+    return small(**tables)
+
+
 def agreed(e: Experiment, place: Path, *, simulate: bool = True) -> tuple[Training, list[Path]]:
     sizes = [int(size) for size in prepare(e).sizes]
     return agree_here(e, sizes, place, length=model_length(e), simulate=simulate)
 
 
 def network_of(grid: InProcessGrid, training: Training) -> Network:
-    return Network(grid, training, RUN_ID)  # type: ignore[arg-type]
+    return connect(grid, training, RUN_ID)  # type: ignore[arg-type]
 
 
 def trained(grid: InProcessGrid, training: Training, out: Path, deadlines: Deadlines = FAST) -> Network:

@@ -16,7 +16,8 @@ from fl.flower import envelope
 from fl.flower.client import ANSWERED
 from fl.flower.envelope import Envelope
 from fl.flower.node import Node
-from fl.flower.server import Deadlines, Engine
+from fl.flower.survivors import SurvivorRounds
+from fl.flower.deadlines import Deadlines
 from fl.reporting.progress import Progress
 from secagg import Stage
 from tests.flower.grid import InProcessGrid, broken
@@ -114,7 +115,7 @@ def test_a_node_that_cheated_is_left_out_and_the_record_says_so(tmp_path: Path) 
 
 def test_suspects_sit_out_a_while_and_the_record_of_the_rounds_says_who_they_are(tmp_path: Path) -> None:
     training, _ = agreed(small(), tmp_path / "nodes")
-    engine = Engine(network_of(InProcessGrid([]), training), FAST, tmp_path / "secure", Progress())
+    engine = SurvivorRounds(network_of(InProcessGrid([]), training), FAST, tmp_path / "secure", Progress())
     training.cohort.suspects.remember({"round": 1, "blamed": {"6": "gave a wrong share"}, "disputes": [[1, 4]]})
     left = engine._left_out(1, range(NODES))
     assert {client: out.stage for client, out in left.items()} == dict.fromkeys((1, 4, 6), Stage.KEYS)
@@ -315,7 +316,7 @@ def test_a_copied_advert_does_not_move_a_client_to_another_node(tmp_path: Path) 
 
     grid.after = after
     network = network_of(grid, training)
-    network.assemble(0, [(range(NODES), NODES)], seconds=1.0, patience=1.0)
+    network.assemble(0, range(NODES), lambda: False, seconds=1.0, patience=1.0)
     assert network.nodes[0] == grid.node_of(0)
     assert 7 not in network.nodes
 

@@ -38,6 +38,7 @@ class Liar:
 
     def ask(self, client: int, action: str, parts: dict[str, bytes], round: int = 0) -> Envelope:
         node = self.grid.node_of(client)
+        parts = {"fingerprint": self.training.fingerprint, **parts}
         message = Message(envelope.pack(Envelope(round, parts)), node, f"query.{action}")
         (number,) = self.grid.push_messages([message])
         (reply,) = self.grid.pull_messages([number])
@@ -206,7 +207,7 @@ def test_garbage_is_refused_without_a_traceback(liar: Liar, action: str) -> None
 def test_simulated_faults_need_the_consent_of_the_operator(tmp_path: Path, faults: dict[str, Any]) -> None:
     training, folders = agreed(small(**faults), tmp_path, simulate=False)
     grid = InProcessGrid(folders, simulate=False)
-    message = Message(envelope.pack(Envelope(0)), grid.node_of(0), "query.hello")
+    message = Message(envelope.pack(Envelope(0, {"fingerprint": training.fingerprint})), grid.node_of(0), "query.hello")
     (number,) = grid.push_messages([message])
     (reply,) = grid.pull_messages([number])
     assert "not set up" in envelope.unpack(reply.content).refused
@@ -247,7 +248,9 @@ def test_keys_that_everybody_knows_need_the_consent_of_the_operator(tmp_path: Pa
     assert training.simulated
     for simulate in (False, True):
         grid = InProcessGrid(folders, simulate=simulate)
-        message = Message(envelope.pack(Envelope(0)), grid.node_of(0), "query.hello")
+        message = Message(
+            envelope.pack(Envelope(0, {"fingerprint": training.fingerprint})), grid.node_of(0), "query.hello"
+        )
         (number,) = grid.push_messages([message])
         (reply,) = grid.pull_messages([number])
         assert ("not set up" in envelope.unpack(reply.content).refused) is not simulate
@@ -263,10 +266,10 @@ def test_a_refusal_ends_the_round_for_the_server(liar: Liar) -> None:
 
 
 def test_a_refusal_does_not_name_files_of_the_node(tmp_path: Path) -> None:
-    _, folders = agreed(small(), tmp_path)
+    training, folders = agreed(small(), tmp_path)
     (folders[0] / "identity.key").chmod(0o644)
     grid = InProcessGrid(folders)
-    message = Message(envelope.pack(Envelope(0)), grid.node_of(0), "query.hello")
+    message = Message(envelope.pack(Envelope(0, {"fingerprint": training.fingerprint})), grid.node_of(0), "query.hello")
     (number,) = grid.push_messages([message])
     (reply,) = grid.pull_messages([number])
     refused = envelope.unpack(reply.content).refused
