@@ -135,8 +135,7 @@ class Federation(AbstractContextManager["Federation"]):
                 _signal(process, signal.SIGKILL)
                 process.wait()
             if self._executor is not None:
-                self._executor.process.kill()
-                self._executor.process.wait()
+                self._executor.stop()
             _wait_until(self._kill_strays)
             for log in self._logs:
                 log.close()

@@ -94,7 +94,7 @@ class Network:
         flight.send(requests)
         end = time.monotonic() + seconds  # the time that sending takes does not count
         looked, last_look = 0.0, False
-        while flight.waiting and not last_look:
+        while (flight.waiting or (follow and flight.away and self._hellos)) and not last_look:
             last_look = time.monotonic() >= end
             for number, reply in self._pull(list(flight.waiting)):
                 client = flight.waiting.pop(number)
@@ -107,10 +107,9 @@ class Network:
                 if greeting is not None:
                     self._greet(greeting, connected - set(self.nodes.values()), seconds)
                 flight.notice_gone(connected)
-                if follow:
-                    flight.send([client for client in flight.away if client in self.nodes])
-            if flight.waiting:
-                time.sleep(POLL)
+            if follow:
+                flight.send([client for client in flight.away if client in self.nodes])
+            time.sleep(POLL if flight.waiting else 0)
         for client, why in flight.away.items():
             yield Response(client, None, why)
         for client in flight.waiting.values():

@@ -6,8 +6,8 @@ from typing import Any
 
 from fl.config.checks import experiment
 from fl.config.schema import Experiment
-from fl.flower.federation import agree_here
 from fl.flower.deadlines import Deadlines
+from fl.flower.federation import agree_here
 from fl.flower.network import Network
 from fl.flower.server import connect, serve
 from fl.flower.task import model_length

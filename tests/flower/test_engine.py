@@ -14,10 +14,10 @@ from fl.config.schema import Experiment
 from fl.errors import ConfigError
 from fl.flower import envelope
 from fl.flower.client import ANSWERED
+from fl.flower.deadlines import Deadlines
 from fl.flower.envelope import Envelope
 from fl.flower.node import Node
 from fl.flower.survivors import SurvivorRounds
-from fl.flower.deadlines import Deadlines
 from fl.reporting.progress import Progress
 from secagg import Stage
 from tests.flower.grid import InProcessGrid, broken
