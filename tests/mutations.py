@@ -42,7 +42,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 REGISTER = ROOT / "tests" / "claims.toml"
 PAGE, BEGIN, END = ROOT / "docs" / "audit.md", "<!-- claims -->\n", "<!-- end of claims -->"
-PACKAGES = ("secagg", "robust")
+PACKAGES = ("secagg", "robust", "fl")
 MARK = "audit:"
 WORKERS = 2
 

@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from fl.flower.apps.vectors import segments_of
-from fl.flower.client import FOLDER
+from fl.flower.supernode import FOLDER
 from fl.flower.node import make_node
 from fl.flower.training import AGREEMENT
 from secagg import Identity, Member, Schedule, Terms

@@ -10,7 +10,8 @@ from pathlib import Path
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fl.flower.client import FOLDER, SIMULATE, client_app
+from fl.flower.client import client_app
+from fl.flower.supernode import FOLDER, SIMULATE
 
 RUN_ID = 77
 Hook = Callable[[int, str, Message], Message | None]

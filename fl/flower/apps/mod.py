@@ -29,9 +29,10 @@ from fl.flower.apps.messages import (
     seat_statement,
     without_envelope,
 )
-from fl.flower.client import FOLDER, NOT_READY
+from fl.flower.client import NOT_READY
 from fl.flower.envelope import Envelope, MalformedError
 from fl.flower.node import RefusedError
+from fl.flower.supernode import FOLDER
 from secagg import LossWarning, SecAggError
 from secagg.whole import Client, Hello, Resend, encode, respond
 
