@@ -10,8 +10,8 @@ from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from fl.flower.apps.vectors import segments_of
-from fl.flower.supernode import FOLDER
 from fl.flower.node import make_node
+from fl.flower.supernode import FOLDER
 from fl.flower.training import AGREEMENT
 from secagg import Identity, Member, Schedule, Terms
 from secagg.agreement import Proposal, Signature, write_agreement

@@ -11,6 +11,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Result, Strategy
 
 from fl.errors import ConfigError, FlowerError
 from fl.flower import SecureStrategy, secure_mod
+from fl.flower.apps.member import signed_agreement
 from tests.flower.app_grid import AppGrid, action_of, agree, members_of
 from tests.flower.numpy_app import PARAMETERS, app_with, points, start_arrays
 
@@ -260,3 +261,11 @@ def test_a_model_of_another_size_is_refused(tmp_path: Path) -> None:
     grid = AppGrid(app_with([secure_mod]), [tmp_path / f"node-{i}" for i in identities], NODES)
     with pytest.raises(ConfigError, match="the model has 4 values, but the agreement has 5"):
         run(over(tmp_path), grid)
+
+
+def test_an_agreement_that_one_member_did_not_sign_is_refused(tmp_path: Path) -> None:
+    path = agree(tmp_path, members_of(tmp_path, 3), 4)
+    _, signatures = signed_agreement(path)
+    path.write_text(path.read_text().replace(signatures[2].hex(), signatures[1].hex()))
+    with pytest.raises(ConfigError, match=r"--check"):
+        signed_agreement(path)
