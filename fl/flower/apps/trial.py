@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fl.errors import ConfigError, FlowerError
-from fl.flower.client import FOLDER
 from fl.flower.federation import Federation
 from fl.flower.node import make_node
 from fl.flower.training import AGREEMENT
@@ -41,12 +40,12 @@ def try_app(app: Path, terms: Terms, settings: Sequence[str] = ()) -> None:
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="share-flower-")))
         folders = agree_in(place, terms)
-        federation = stack.enter_context(Federation(place))
+        federation = stack.enter_context(Federation(place, temporary=True))
         print(f"share: starting a SuperLink and {len(folders)} SuperNodes", file=sys.stderr, flush=True)
         federation.start_link()
         for number, folder in enumerate(folders):
             partition = f"partition-id={number} num-partitions={len(folders)}"
-            federation.start_node(number, folder, "--node-config", f"{FOLDER}={json.dumps(str(folder))} {partition}")
+            federation.start_node(number, folder, "--node-config", partition)
         process = federation.run(app, [f"agreement={json.dumps(str(place / AGREEMENT))}", *settings])
         seen = 0
         while True:
