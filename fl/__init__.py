@@ -15,16 +15,18 @@ if TYPE_CHECKING:
     from fl.config.schema import Experiment
     from fl.data.examples import DataSet, Examples, Federated
     from fl.errors import ConfigError
+    from fl.sweeps.sweep import Swept, sweep
     from fl.training.loop import Trained, run, train
 
-__all__ = ["ConfigError", "DataSet", "Examples", "Experiment", "Federated", "Trained"]
-__all__ += ["experiment", "load", "run", "train"]
+__all__ = ["ConfigError", "DataSet", "Examples", "Experiment", "Federated", "Swept", "Trained"]
+__all__ += ["experiment", "load", "run", "sweep", "train"]
 
 _HOMES = {
     "fl.config.checks": ("experiment", "load"),
     "fl.config.schema": ("Experiment",),
     "fl.errors": ("ConfigError",),
     "fl.data.examples": ("DataSet", "Examples", "Federated"),
+    "fl.sweeps.sweep": ("Swept", "sweep"),
     "fl.training.loop": ("Trained", "run", "train"),
 }
 

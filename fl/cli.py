@@ -85,6 +85,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     commands = top.add_subparsers(title="commands", required=True, metavar="COMMAND")
     _add_training(commands)
+    _add_sweep(commands)
     _add_plan(commands)
     _add_data(commands)
     _add_flower(commands)
@@ -131,6 +132,18 @@ def _add_training(commands: Commands) -> None:
     from fl.reproduction.options import add_options
 
     add_options(_command(commands, "reproduce", _reproduce, "run the paper's figures and compare"), SET)
+
+
+def _add_sweep(commands: Commands) -> None:
+    about = "train every combination of seeds, rules, attacks or other keys, and compare"
+    option = _command(commands, "sweep", _sweep, about)
+    option("file", nargs="?", help="a TOML file, or the name of a packaged sweep (--list)")
+    option("--set", **SET)
+    option("--out", type=Path, help="folder for the runs, tables and report (sweeps/NAME); one with runs is continued")
+    option("--jobs", type=int, help="runs that train at once (one per core)")
+    option("--dry-run", action="store_true", help="say how long it takes, from measured rounds, and train nothing")
+    option("--json", action="store_true", help="print the results as JSON")
+    option("--list", action="store_true", help="list the packaged sweeps")
 
 
 def _add_plan(commands: Commands) -> None:
@@ -263,6 +276,34 @@ def _train_in(folder: Folder) -> int:
     print(describe_summary(done.experiment, done.summary))
     print(f"record: {folder.path}\nreport: share report {folder.path}")
     return 0
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    from fl.config.grid import PACKAGED, read_sweep
+    from fl.config.read import packaged_experiments
+
+    if options.list:
+        print("\n".join(packaged_experiments(PACKAGED)))
+        return 0
+    if options.file is None:
+        raise ConfigError("sweep: expected a sweep file, or --list for those in the package")
+    _need("torch")
+    out: Path = options.out or Path("sweeps") / read_sweep(options.file, options.set).name
+    from fl.reporting.sweep_progress import sweep_display
+    from fl.sweeps.sweep import forecast, sweep
+
+    if options.dry_run:
+        answer = forecast(options.file, out=out, jobs=options.jobs, settings=options.set)
+        print(json.dumps(answer.to_json(), indent=1) if options.json else answer)
+        return 0
+    try:
+        done = sweep(options.file, out=out, jobs=options.jobs, settings=options.set, show=sweep_display())
+    except KeyboardInterrupt:
+        return _complain(f"stopped; the same command continues the sweep in {out}", STOPPED)
+    print(json.dumps(done.results.to_json(), indent=1) if options.json else done)
+    for run, error in done.failed.items():
+        print(f"share: {run} failed: {error}", file=sys.stderr)
+    return FAILED if done.failed else 0
 
 
 def _report(options: argparse.Namespace) -> None:

@@ -56,6 +56,7 @@ LAYERS = {
         ("fl.config.checks",),
         ("fl.reporting",),
         ("fl.training",),
+        ("fl.sweeps",),
         ("fl",),  # the public names
         ("fl.planner", "fl.flower"),
         ("fl.plan_text",),

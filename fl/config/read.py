@@ -40,7 +40,7 @@ def with_modules(tables: dict[str, Any], path: Path | str) -> dict[str, Any]:
     found = from_tables(tables)
     named = any(key.or_path and isinstance(value, str) and is_own(value) for _, key, value in _values(found, ""))
     if named and not found.machine.modules and Path(path).is_file():
-        _put(tables, "machine.modules", [str(Path(path).resolve().parent)])
+        put(tables, "machine.modules", [str(Path(path).resolve().parent)])
     return tables
 
 
@@ -65,26 +65,26 @@ def write_tables(tables: Mapping[str, Any]) -> str:
     return tomli_w.dumps(tables)
 
 
-def read_tables(path: Path | str) -> dict[str, Any]:
-    """The tables of a TOML file, or of the packaged experiment with that name."""
+def read_tables(path: Path | str, *, folder: str = "experiments", kind: str = "experiment") -> dict[str, Any]:
+    """The tables of a TOML file, or of the packaged experiment (or sweep, in its folder) with that name."""
     file = Path(path)
-    packaged = files("fl") / "experiments" / f"{file.name.removesuffix('.toml')}.toml"
+    packaged = files("fl") / folder / f"{file.name.removesuffix('.toml')}.toml"
     use_packaged = not file.exists() and file.parent == Path() and packaged.is_file()
     try:
         return tomllib.loads((packaged if use_packaged else file).read_text("utf-8"))
     except FileNotFoundError:
-        similar = suggestion(file.stem, packaged_experiments())
-        raise ConfigError(f"there is no file {path} and no packaged experiment with that name{similar}") from None
+        similar = suggestion(file.stem, packaged_experiments(folder))
+        raise ConfigError(f"there is no file {path} and no packaged {kind} with that name{similar}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
 
 
-def packaged_experiments() -> list[str]:
-    """The names of the experiments in the package."""
-    folder = files("fl") / "experiments"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+def packaged_experiments(folder: str = "experiments") -> list[str]:
+    """The names of the experiments (or sweeps) in the package."""
+    place = files("fl") / folder
+    return sorted(entry.name.removesuffix(".toml") for entry in place.iterdir() if entry.name.endswith(".toml"))
 
 
 def with_curve(tables: dict[str, Any], path: Path | str, curve: str | None) -> dict[str, Any]:
@@ -98,7 +98,7 @@ def with_curve(tables: dict[str, Any], path: Path | str, curve: str | None) -> d
             raise ConfigError(f"{path} has no curve {curve!r}{suggestion(curve, curves)}")
         tables["name"] = f"{tables['name']}-{curve}"
         for name, value in curves[curve].items():
-            _put(tables, name, value)
+            put(tables, name, value)
     return tables
 
 
@@ -108,7 +108,7 @@ def with_settings(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, 
         name, equals, text = setting.partition("=")
         if not equals or not name.strip():
             raise ConfigError(f"--set {setting}: expected key=value, such as clusters.size=5")
-        _put(tables, name.strip(), _parsed(text.strip()))
+        put(tables, name.strip(), _parsed(text.strip()))
     return tables
 
 
@@ -129,7 +129,8 @@ def _parsed(text: str) -> Any:
         return text
 
 
-def _put(tables: dict[str, Any], name: str, value: Any) -> None:
+def put(tables: dict[str, Any], name: str, value: Any) -> None:
+    """Set the key with this dotted name."""
     *sections, last = name.split(".")
     for section in sections:
         inner = tables.setdefault(section, {})

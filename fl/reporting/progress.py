@@ -142,20 +142,20 @@ class LiveProgress(LineProgress):
 
 def display() -> LineProgress:
     """The live display on a terminal, lines elsewhere."""
-    return LiveProgress() if _can_redraw() else LineProgress()
+    return LiveProgress() if can_redraw() else LineProgress()
 
 
 @contextmanager
 def download_display() -> Iterator[Callable[[str, int, int | None], None]]:
     """A function of (file name, bytes received, bytes expected or None) that shows a bar per file."""
-    if not _can_redraw():
+    if not can_redraw():
         yield lambda name, received, expected: None
         return
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
 
     columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn()
     files: dict[str, rich_progress.TaskID] = {}
-    with _bar(sys.stderr, *columns) as bar:
+    with bar_on(sys.stderr, *columns) as bar:
 
         def show(name: str, received: int, expected: int | None) -> None:
             if name not in files:
@@ -165,11 +165,13 @@ def download_display() -> Iterator[Callable[[str, int, int | None], None]]:
         yield show
 
 
-def _can_redraw() -> bool:
+def can_redraw() -> bool:
+    """Whether stderr is a terminal that can redraw a line."""
     return sys.stderr.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
-def _bar(stream: TextIO, *columns: rich_progress.ProgressColumn) -> rich_progress.Progress:
+def bar_on(stream: TextIO, *columns: rich_progress.ProgressColumn) -> rich_progress.Progress:
+    """A bar that is redrawn on request only."""
     from rich.console import Console
     from rich.progress import Progress as Bar
 
@@ -190,7 +192,7 @@ def _training_bar(stream: TextIO) -> rich_progress.Progress:
 
     name, bar = TextColumn("{task.description}", style="bold", markup=False), BarColumn(bar_width=20)
     texts = TextColumn("{task.fields[round]}"), TextColumn("{task.fields[accuracy]}")
-    display = _bar(stream, name, bar, *texts, TimeElapsedColumn(), Phase(Column(no_wrap=False)))
+    display = bar_on(stream, name, bar, *texts, TimeElapsedColumn(), Phase(Column(no_wrap=False)))
     if display.console.width < WIDE:
         bar.bar_width = 10
     return display

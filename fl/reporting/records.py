@@ -92,7 +92,7 @@ class Folder(AbstractContextManager["Folder"]):
             raise RecordError(f"{place} holds a run already: {what_to_do}")
         with _writing(place):
             place.mkdir(parents=True, exist_ok=True)
-            folder = cls(place, e, _locked(place))
+            folder = cls(place, e, locked(place))
         try:
             with _writing(place):
                 (place / "run.json").unlink(missing_ok=True)
@@ -109,11 +109,11 @@ class Folder(AbstractContextManager["Folder"]):
         before = experiment(_config(place))
         after = experiment(with_settings(_config(place), settings)) if e is None else e
         if after.fingerprint != before.fingerprint:
-            changed = ", ".join(_changed(to_tables(before), to_tables(after))) or "rounds"
+            changed = ", ".join(changed_keys(before, after)) or "rounds"
             fixed = NOISE_FOR_ROUNDS if before.alike else NOT_LONGER
             allowed = "only rounds, secure, stop.* and machine.* may change" + ("" if before.open_ended else fixed)
             raise ConfigError(f"--resume continues the same training, but {changed} changed: {allowed}")
-        folder = cls(place, after, _locked(place))
+        folder = cls(place, after, locked(place))
         if after != before:
             write(place / "config.toml", to_toml(after).encode())
         return folder
@@ -233,8 +233,12 @@ def recorded(path: Path | str) -> Recorded:
     return Recorded(place, e, info, _lines(place / "rounds.jsonl"), summary)
 
 
+def changed_keys(before: Experiment, after: Experiment) -> list[str]:
+    """The dotted names of the keys that differ, without those that do not change a round's result."""
+    return list(_changed(to_tables(before), to_tables(after)))
+
+
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """The dotted names of the keys that differ, without those that may."""
     for name in dict.fromkeys((*before, *after)):
         old, new, full = before.get(name), after.get(name), f"{path}{name}"
         if full in RUN_ONLY or old == new:
@@ -352,8 +356,8 @@ def _lines(path: Path) -> list[dict[str, Any]]:
         raise RecordError(f"{path} has a line that is not JSON: {error}") from None
 
 
-def _locked(place: Path) -> IO[bytes]:
-    """Lock the folder. The system releases the lock when the process ends.
+def locked(place: Path) -> IO[bytes]:
+    """Lock a folder until the file is closed. The system releases the lock when the process ends.
 
     Forked simulation workers inherit the lock and end a moment after a killed parent. A user may resume in that moment,
     so this tries again for a while.

@@ -174,7 +174,7 @@ def unpack(message: Message, shared: Shared) -> Task:
 def serve(descriptor: int, parent: int) -> None:
     """Answer requests until the parent closes the socket."""
     channel = socket.socket(fileno=descriptor)
-    threading.Thread(target=_watch, args=(channel, parent), daemon=True).start()
+    threading.Thread(target=watch, args=(channel, parent), daemon=True).start()
     torch.set_num_threads(1)
     learner: Learner | None = None
     while True:
@@ -230,7 +230,7 @@ def _answer(learner: Learner, message: Message, shared: list[Shared]) -> Message
             raise ValueError(f"unknown request {other!r}")
 
 
-def _watch(channel: socket.socket, parent: int) -> None:
+def watch(channel: socket.socket, parent: int) -> None:
     """End this process when the parent has ended, whatever the main thread is doing.
 
     The closed socket alone would be enough if no other process could hold a copy of the parent's end.

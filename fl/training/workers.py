@@ -9,18 +9,13 @@ for any number of processes (`fl.training.learner`). How they work together:
   the file system, so nothing is left behind.
 - A worker ends when its parent does, even by `kill -9`: one of its threads watches the socket. It is in a process
   group of its own, so Ctrl-C at the terminal reaches only the parent, which ends the worker.
-- glibc's malloc keeps freed memory: each training step allocates the same tens of megabytes, and giving them back
-  costs a tenth of the speed.
 """
 
 from __future__ import annotations
 
 import os
 import selectors
-import signal
 import socket
-import subprocess
-import sys
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -34,21 +29,14 @@ from numpy.typing import NDArray
 
 from fl.data.examples import Index
 from fl.errors import TrainingError, WorkerError
+from fl.training.child import Child
 from fl.training.learner import Learner, Score, TrainerBase, batch_count, check_clients, total_score
 from fl.training.models import Matrix, Vector, dimension
 from fl.training.objective import ACCURACY
 from fl.training.task import Task
-from fl.training.worker import Message, Shared, importable, pack, receive, send
+from fl.training.worker import Message, Shared, importable, pack, send
 from secagg.simulation import cores
 
-ENVIRONMENT: Final = {
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),  # the most that glibc accepts
-    "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
-    "MALLOC_TOP_PAD_": str(64 << 20),
-}
-PROGRAM: Final = "import sys; from fl.training.worker import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
 WORTH_WORKERS: Final = 1e9  # parameters times examples of a round, above which starting workers (seconds) pays
 
 
@@ -230,20 +218,11 @@ class _Request:
     what: str
 
 
-class _Worker:
+class _Worker(Child):
     """The parent's side of one worker process."""
 
     def __init__(self) -> None:
-        self.socket, theirs = socket.socketpair()
-        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
-        with theirs:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM, str(theirs.fileno()), str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(),),
-                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
-                process_group=0,
-            )
+        super().__init__("fl.training.worker")
         self.peak = 0.0
         self.request: _Request | None = None
         self._number: int | None = None
@@ -258,10 +237,7 @@ class _Worker:
 
     def receive(self) -> tuple[int | None, Message]:
         """The number of the request and the reply; raises the error that the worker reports."""
-        try:
-            message, _ = receive(self.socket)
-        except OSError:
-            message = None
+        message = self.heard()
         if message is None:
             raise self._died()
         if "error" in message:
@@ -271,19 +247,7 @@ class _Worker:
         return number, message
 
     def _died(self) -> WorkerError:
-        what = self.request.what if self.request else "idle"
-        try:
-            status = self.process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            return WorkerError(f"a worker process closed its socket while {what}")
-        how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
-        return WorkerError(f"a worker process {how} while {what}")
-
-    def end(self) -> None:
-        """Kill the process. It holds nothing that could be lost."""
-        self.socket.close()
-        self.process.kill()
-        self.process.wait()
+        return self.died(self.request.what if self.request else "idle")
 
 
 def _end_all(workers: list[_Worker], owner: int) -> None:

@@ -1,0 +1,128 @@
+"""Progress of a sweep as a whole: a bar on a terminal, a line per finished run elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+import warnings
+from typing import TYPE_CHECKING, TextIO
+
+from fl.errors import TrainingWarning
+from fl.reporting.progress import bar_on, can_redraw
+
+if TYPE_CHECKING:
+    from rich import progress as rich_progress
+
+
+class SweepProgress:
+    """The interface between a sweep and its display. This class shows nothing, and warns through `warnings`."""
+
+    def begin(self, name: str, runs: int, rounds: int, left: int) -> None:
+        """A sweep of `runs` runs starts; `left` of them have `rounds` rounds to train."""
+
+    def round(self, run: str) -> None:
+        """A run has finished a round."""
+
+    def finished(self, run: str) -> None:
+        """A run is finished."""
+
+    def failed(self, run: str, error: str) -> None:
+        """A run has failed. The others go on."""
+        self.warn(f"{run} failed: {error}")
+
+    def note(self, text: str) -> None:
+        """Show a message."""
+
+    def warn(self, text: str) -> None:
+        """Show a message that nobody should miss. Where nothing is shown, it is a Python warning."""
+        warnings.warn(text, TrainingWarning, stacklevel=2)
+
+    def end(self) -> None:
+        """The sweep has ended, normally or not."""
+
+
+class SweepLines(SweepProgress):
+    """One line per finished run, for logs."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._runs = self._done = self._rounds = self._played = 0
+        self._start = 0.0
+
+    def begin(self, name: str, runs: int, rounds: int, left: int) -> None:
+        self._runs, self._done, self._rounds, self._start = runs, runs - left, rounds, time.monotonic()
+
+    def round(self, run: str) -> None:
+        self._played += 1
+
+    def finished(self, run: str) -> None:
+        self._done += 1
+        self.note(f"[{self._done}/{self._runs}] {run}: finished{self._left()}")
+
+    def failed(self, run: str, error: str) -> None:
+        self._done += 1
+        self.note(f"[{self._done}/{self._runs}] {run}: FAILED: {error}")
+
+    def note(self, text: str) -> None:
+        print(text, file=self._stream, flush=True)
+
+    def warn(self, text: str) -> None:
+        self.note(f"warning: {text}")
+
+    def _left(self) -> str:
+        """How long the rest takes, if rounds go on as they did."""
+        if not self._played or self._played >= self._rounds:
+            return ""
+        seconds = (time.monotonic() - self._start) * (self._rounds - self._played) / self._played
+        return f"; about {seconds / 60:.1f} min left"
+
+
+class SweepBar(SweepLines):
+    """One line that is redrawn: runs, rounds, time, and the run that told something last."""
+
+    _bar: rich_progress.Progress | None = None
+
+    def begin(self, name: str, runs: int, rounds: int, left: int) -> None:
+        super().begin(name, runs, rounds, left)
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+        texts = TextColumn("{task.description}", markup=False), TextColumn("{task.fields[runs]} runs")
+        last = TextColumn("{task.fields[run]}", style="dim", markup=False)
+        self._bar = bar_on(
+            self._stream, *texts, BarColumn(bar_width=20), TimeElapsedColumn(), TimeRemainingColumn(), last
+        )
+        self._bar.add_task(name, total=max(rounds, 1), runs=f"{self._done}/{runs}", run="starting")
+        self._bar.start()
+
+    def round(self, run: str) -> None:
+        super().round(run)
+        self._draw(run)
+
+    def finished(self, run: str) -> None:
+        self._done += 1
+        self._draw(run)
+
+    def failed(self, run: str, error: str) -> None:
+        super().failed(run, error)
+        self._draw(run)
+
+    def note(self, text: str) -> None:
+        if self._bar is None:
+            super().note(text)
+        else:
+            self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def end(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _draw(self, run: str) -> None:
+        if self._bar is not None:
+            task = self._bar.task_ids[0]
+            self._bar.update(task, completed=self._played, runs=f"{self._done}/{self._runs}", run=run, refresh=True)
+
+
+def sweep_display() -> SweepLines:
+    """The bar on a terminal, lines elsewhere."""
+    return SweepBar() if can_redraw() else SweepLines()

@@ -1,0 +1,163 @@
+"""A whole sweep: check all runs, train those that are not finished, write what came out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fl.config.grid import Sweep, from_mapping, read_sweep
+from fl.config.read import write_tables
+from fl.errors import ConfigError
+from fl.reporting.records import locked, recorded, write, write_json
+from fl.reporting.results import FINISHED, Results
+from fl.reporting.sweep_progress import SweepProgress
+from fl.sweeps import folder
+from fl.sweeps.estimate import Estimate, estimate
+from fl.sweeps.folder import RUNS, Checked, Runs
+from fl.sweeps.pool import Job, work
+from fl.training.worker import Message
+from secagg.simulation import cores
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A sweep that has ended: its results, the runs that failed with their errors, and its folder."""
+
+    results: Results
+    failed: Mapping[str, str]
+    folder: Path
+
+    def __str__(self) -> str:
+        from fl.reporting.table import aligned
+
+        return "\n".join(aligned(self.results.table()))
+
+
+def sweep(
+    what: Path | str | Mapping[str, Any],
+    *,
+    out: Path | str,
+    jobs: int | None = None,
+    settings: Sequence[str] = (),
+    show: SweepProgress | None = None,
+) -> Swept:
+    """Train every combination of a sweep file, or of tables with the same keys, in one folder.
+
+    Runs that the folder already holds are kept, and those that were interrupted continue. `jobs` is how many train at
+    once: by default one per core. A run that fails does not stop the others. `out` then holds tables and a report.
+
+    >>> import tempfile
+    >>> place = tempfile.mkdtemp()
+    >>> small = {"rounds": 1, "model": "linear", "clients": 12, "secure": False, "data": {"examples": 240}}
+    >>> done = sweep({"experiment": small, "grid": {"seed": [0, 1], "aggregation.rule": ["median", "mean"]}}, out=place)
+    >>> [(cell.labels["rule"], cell.finished) for cell in done.results.cells]
+    [('median', 2), ('mean', 2)]
+    """
+    asked = _read(what, settings)
+    runs = folder.checked(asked)
+    place = Path(out)
+    if (place / "config.toml").exists():
+        raise ConfigError(f"{place} holds a single run; choose another --out for a sweep")
+    (place / RUNS).mkdir(parents=True, exist_ok=True)
+    with locked(place):
+        before = folder.states(place, runs.possible)
+        show = show or SweepProgress()
+        for sentence in _told(place, runs, before):
+            show.note(sentence)
+        write(place / "sweep.toml", write_tables(folder.described(asked)).encode())
+        left = [run for run in runs.possible if before[run.planned.id] != FINISHED]
+        keeper = _Keeper(show)
+        show.begin(asked.name, len(runs.possible), sum(_rounds_left(place, run) for run in left), len(left))
+        try:
+            work((folder.job(run, place) for run in left), _at_once(left, jobs), keeper.hear)
+        finally:
+            show.end()
+            found = folder.results(asked, place, runs.possible)
+            if found.finished:
+                save(found, place)
+    return Swept(found, keeper.failed, place)
+
+
+def forecast(
+    what: Path | str | Mapping[str, Any], *, out: Path | str, jobs: int | None = None, settings: Sequence[str] = ()
+) -> Estimate:
+    """How long `sweep` would take with the same arguments, from measured rounds. Nothing is written."""
+    asked = _read(what, settings)
+    runs = folder.checked(asked).possible
+    before = folder.states(Path(out), runs)
+    left = {run.planned.id: 0 if before[run.planned.id] == FINISHED else _rounds_left(Path(out), run) for run in runs}
+    todo = [run for run in runs if left[run.planned.id]]
+    return estimate(asked.axes, runs if len(todo) == len(runs) else todo or runs, left, _at_once(todo or runs, jobs))
+
+
+def save(found: Results, place: Path) -> None:
+    """Write the tables, the page and the picture."""
+    write(place / "runs.csv", found.runs_csv().encode())
+    write(place / "table.csv", found.table_csv().encode())
+    if found.attacks:
+        write(place / "worst.csv", found.worst_csv().encode())
+    write_json(place / "results.json", found.to_json())
+
+
+def _read(what: Path | str | Mapping[str, Any], settings: Sequence[str]) -> Sweep:
+    return from_mapping(what, settings) if isinstance(what, Mapping) else read_sweep(what, settings)
+
+
+def _told(place: Path, runs: Runs, before: Mapping[str, str]) -> Iterable[str]:
+    """What a user should know before the first run begins."""
+    counts = {state: list(before.values()).count(state) for state in dict.fromkeys(before.values())}
+    if set(counts) != {folder.NEW}:
+        yield f"{place}: " + ", ".join(f"{count} runs {state}" for state, count in counts.items())
+    if others := folder.strangers(place, runs.possible):
+        yield (
+            f"{place / RUNS} also holds {len(others)} runs that are not part of this sweep, such as {others[0]}: they "
+            "are left alone, and are not in its tables"
+        )
+    if runs.impossible:
+        first = runs.impossible[0]
+        yield f"{len(runs.impossible)} combinations are left out; the first is {first.planned.name}: {first.why}"
+
+
+def _rounds_left(place: Path, run: Checked) -> int:
+    records = place / RUNS / run.planned.id / "config.toml"
+    done = len(recorded(records.parent).rounds) if records.exists() else 0
+    return max(run.experiment.rounds - done, 0)
+
+
+def _at_once(runs: Sequence[Checked], jobs: int | None) -> int:
+    """How many runs train at once: one per core, or one where they share a GPU."""
+    if jobs is not None:
+        if jobs < 1:
+            raise ConfigError(f"jobs: expected at least 1, got {jobs}")
+        return jobs
+    devices = {run.experiment.machine.device for run in runs}
+    on_gpu = bool(devices - {"cpu", "auto"}) or ("auto" in devices and torch.cuda.is_available())
+    return 1 if on_gpu else max(1, min(cores(), len(runs)))
+
+
+class _Keeper:
+    """Hears what happens to the runs: passes it on to the display, and keeps the errors."""
+
+    def __init__(self, show: SweepProgress) -> None:
+        self._show = show
+        self._warned: set[str] = set()
+        self.failed: dict[str, str] = {}
+
+    def hear(self, job: Job, message: Message) -> None:
+        match message["do"]:
+            case "round":
+                self._show.round(job.name)
+            case "warned":
+                text = message["text"].removeprefix(f"{job.name}: ")
+                if text not in self._warned:  # once, not once per run
+                    self._warned.add(text)
+                    self._show.warn(f"{text} (first told of {job.name})")
+            case "finished":
+                self._show.finished(job.name)
+            case "failed":
+                self.failed[job.id] = message["error"]
+                self._show.failed(job.name, message["error"])

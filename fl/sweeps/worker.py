@@ -1,0 +1,101 @@
+"""What a process of a sweep runs: one training after the other, each in the folder of its run.
+
+The process imports torch once. It answers each request with messages about its rounds, and a last one that says how the
+training ended.
+"""
+
+import os
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fl.config.checks import experiment
+from fl.errors import ShareError
+from fl.reporting.progress import Progress
+from fl.reporting.records import Folder
+from fl.training.loop import run
+from fl.training.worker import Message, receive, send, watch
+
+ERROR = "error.txt"  # in the folder of a run that failed: what to read
+
+
+def serve(descriptor: int, parent: int) -> None:
+    """Train what the parent asks for, until it closes the socket."""
+    os.dup2(2, 1)  # what functions of a user print must not mix with what the command prints
+    channel = socket.socket(fileno=descriptor)
+    threading.Thread(target=watch, args=(channel, parent), daemon=True).start()
+    torch.set_num_threads(1)
+    while True:
+        message, _ = receive(channel)
+        if message is None:
+            return
+        send(channel, _answer(message, channel))
+
+
+def _answer(message: Message, channel: socket.socket) -> Message:
+    place = None if message["folder"] is None else Path(message["folder"])
+    try:
+        if place is None:
+            return measure(message["experiment"])
+        train(message["experiment"], place, Reporter(channel))
+        return {"do": "finished"}
+    except Exception as error:
+        text = str(error) if isinstance(error, ShareError) else traceback.format_exception_only(error)[-1].strip()
+        if place is not None:
+            with suppress(OSError):
+                (place / ERROR).write_text("".join(traceback.format_exception(error)), "utf-8")
+        return {"do": "failed", "error": text}
+
+
+def train(tables: Mapping[str, Any], place: Path, show: Progress) -> None:
+    """Train in a new folder, or continue in one that an earlier process left."""
+    chosen = experiment(tables)
+    with Folder.resume(place, e=chosen) if (place / "config.toml").exists() else Folder.create(place, chosen) as folder:
+        (place / ERROR).unlink(missing_ok=True)
+        run(chosen, folder=folder, show=show)
+
+
+def measure(tables: Mapping[str, Any], rounds: int = 2) -> Message:
+    """Seconds before the first round and seconds of the last of some rounds. Nothing is written."""
+    start, first = time.perf_counter(), 0.0
+    chosen = experiment(tables)
+    wanted = min(rounds, chosen.rounds)
+
+    def enough(record: Mapping[str, Any], _: object) -> str | None:
+        nonlocal first
+        first = first or time.perf_counter() - start - record["seconds"]["total"]
+        return "measured" if record["round"] >= wanted else None
+
+    done = run(chosen, show=Silent(), callbacks=[enough])
+    return {"do": "measured", "setup": first, "round": done.history[-1]["seconds"]["total"]}
+
+
+class Silent(Progress):
+    """Shows nothing and warns of nothing: a measured round is thrown away."""
+
+    def warn(self, text: str) -> None:
+        pass
+
+
+class Reporter(Progress):
+    """Tells the parent of rounds and warnings."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+
+    def begin(self, name: str, rounds: int, done: int) -> None:
+        send(self._channel, {"do": "begun", "rounds": rounds, "done": done})
+
+    def round(self, record: Mapping[str, Any]) -> None:
+        super().round(record)
+        send(self._channel, {"do": "round", "round": record["round"], "seconds": record["seconds"]["total"]})
+
+    def warn(self, text: str) -> None:
+        send(self._channel, {"do": "warned", "text": text})
