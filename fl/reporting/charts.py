@@ -10,45 +10,57 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-WIDTH = 940
+WIDTH = 440  # units of every chart: about the pixels of a phone, so that its text can be read there
+MOST_DOTS = 1500  # points of a chart that get a dot with a hover text
 
 
-COLOURS = {  # CSS class: (on light paper, on dark paper)
-    "c0": ("#2563eb", "#6ea2ff"),
+COLOURS = {  # CSS class: (on light paper, on dark paper). No two meanings share a colour.
+    "c0": ("#2563eb", "#6ea2ff"),  # c0 to c6: curves
     "c1": ("#e2680c", "#ff9a4d"),
-    "c2": ("#0d9268", "#3fcf9d"),
-    "c3": ("#8b46d8", "#c08bff"),
-    "c4": ("#c81e4a", "#ff7a94"),
-    "c5": ("#0b87a5", "#45c4e0"),
-    "c6": ("#96710b", "#d8b443"),
-    "used": ("#0d9268", "#3fcf9d"),
-    "caught": ("#2563eb", "#6ea2ff"),
-    "wasted": ("#c9a227", "#d8b443"),
-    "poisoned": ("#d3213d", "#ff6b81"),
-    "closed": ("#8a94a2", "#6b7686"),
-    "lost": ("#434c58", "#aab4c2"),
+    "c2": ("#8b46d8", "#c08bff"),
+    "c3": ("#0b87a5", "#45c4e0"),
+    "c4": ("#7a4b1e", "#c9986a"),
+    "c5": ("#6b7a0c", "#b9c94a"),
+    "c6": ("#111827", "#f1f5f9"),
+    "used": ("#0d9268", "#3fcf9d"),  # green: clean; pale: filtered out
+    "wasted": ("#a6dccb", "#1f5b48"),
+    "poisoned": ("#d3213d", "#ff6b81"),  # red: poisoned; pale: filtered out
+    "caught": ("#f2b3bd", "#7c2f3d"),
+    "closed": ("#b7bfca", "#566172"),
+    "lost": ("#5d6673", "#98a4b3"),
+    "most": ("#475569", "#cbd5e1"),  # leverage
+    "exposed": ("#a21caf", "#e879f9"),
+    "e0": ("#854d0e", "#fde047"),  # e0 to e2: epsilon
+    "e1": ("#ca8a04", "#eab308"),
+    "e2": ("#e7c35a", "#a16207"),
+    "p0": ("#26384f", "#dbe6f4"),  # p0 to p4: parts of a round
+    "p1": ("#4c668a", "#a9bedb"),
+    "p2": ("#7b93b5", "#7b93b5"),
+    "p3": ("#aabbd3", "#4c668a"),
+    "p4": ("#d3dcea", "#324a68"),
 }
 
 
 class Line(NamedTuple):
-    """One curve: its points, the CSS class of its colour, and whether it is dashed (published numbers)."""
+    """One curve: its points, the CSS class of its colour, whether it is dashed, and (x, low, high) of a band."""
 
     name: str
     points: Sequence[tuple[float, float]]
     colour: str = ""
     dashed: bool = False
+    band: Sequence[tuple[float, float, float]] = ()
 
 
 class Scale(NamedTuple):
-    """The vertical scale of curves: its top, and how values are written at ticks, ends of curves and as hover texts."""
+    """The values that a chart covers, and how they are written."""
 
-    top: float = 1.0
-    tick: str = "{:.0%}"
-    end: str = "{:.1%}"
-    hover: str = "{:.2%}"
+    low: float = 0.0
+    high: float = 1.0
+    text: str = "{:.0%}"
+    exact: str = "{:.2%}"
 
 
-PERCENT = Scale()
+SHARES = Scale()
 
 
 class Part(NamedTuple):
@@ -81,9 +93,16 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     return [round(i * step, 10) for i in range(math.floor(low / step), math.ceil(high / step + 0.999))]
 
 
-def lines(curves: Sequence[Line], *, y_label: str, height: int = 320, scale: Scale = PERCENT) -> Markup:
-    """Curves over the rounds, of values from 0 to the top of the scale."""
-    left, right, above, below = 56, 150, 14, 42
+def scale_of(values: Iterable[float]) -> Scale:
+    """A scale that holds these values, which are no shares."""
+    found = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    marks = ticks(min(found), max(found))
+    return Scale(marks[0], marks[-1] if marks[-1] > marks[0] else marks[0] + 1, "{:.4g}", "{:.5g}")
+
+
+def lines(curves: Sequence[Line], *, y_label: str, height: int = 220, scale: Scale = SHARES) -> Markup:
+    """Curves over the rounds. Their names are in a legend beside the chart."""
+    left, right, above, below = 40, 12, 10, 36
     rounds = [x for curve in curves for x, _ in curve.points]
     if not rounds:
         return _nothing("nothing was measured yet")
@@ -92,78 +111,79 @@ def lines(curves: Sequence[Line], *, y_label: str, height: int = 320, scale: Sca
 
     def place(x: float, y: float) -> tuple[float, float]:
         across = left + (x - first) / (last - first) * (WIDTH - left - right)
-        return across, above + (1 - min(y / scale.top, 1.0)) * (height - above - below)
+        share = (y - scale.low) / (scale.high - scale.low)
+        return across, above + (1 - min(max(share, 0.0), 1.0)) * (height - above - below)
 
     out = []
-    for mark in (mark for mark in ticks(0.0, scale.top) if mark <= scale.top):
-        _, y = place(first, mark)
-        out += [_grid_line(y, left, WIDTH - right), _text("tick", left - 8, y + 4, scale.tick.format(mark), "end")]
+    for mark in ticks(scale.low, scale.high):
+        if mark <= scale.high * 1.0001:
+            _, y = place(first, mark)
+            out += [_grid_line(y, left, WIDTH - right), _text("tick", left - 6, y + 4, scale.text.format(mark), "end")]
     for mark in _whole_ticks(first, last, 8):
-        out.append(_text("tick", place(mark, 0)[0], height - below + 18, f"{mark:g}", "middle"))
-    out.append(_text("label", left + (WIDTH - left - right) / 2, height - 6, "round", "middle"))
-    drawn = [curve for curve in curves if curve.points]
-    for curve in drawn:
-        out += _curve(curve, [place(x, y) for x, y in curve.points], scale)
-    out += _curve_names([(place(*curve.points[-1])[1], curve) for curve in drawn], WIDTH - right + 10, height, scale)
+        out.append(_text("tick", place(mark, 0)[0], height - below + 15, f"{mark:g}", "middle"))
+    out.append(_text("label", left + (WIDTH - left - right) / 2, height - 5, "round", "middle"))
+    for curve in curves:
+        if curve.band:
+            edge = [place(x, high) for x, _, high in curve.band] + [place(x, low) for x, low, _ in curve.band[::-1]]
+            out.append(Markup('<path class="band {}" d="{}Z"/>').format(curve.colour, _path(edge)))
+    thin, dots = len(curves) > 7, len(rounds) <= MOST_DOTS
+    for curve in curves:
+        if curve.points:
+            out += _curve(curve, [place(x, y) for x, y in curve.points], scale, thin, dots)
     return _svg(height, y_label, out)
 
 
-def _curve(curve: Line, places: Sequence[tuple[float, float]], scale: Scale) -> list[Markup]:
-    path = " ".join(f"{'L' if i else 'M'}{x:.1f},{y:.1f}" for i, (x, y) in enumerate(places))
+def _path(places: Iterable[tuple[float, float]]) -> str:
+    return " ".join(f"{'L' if i else 'M'}{x:.1f},{y:.1f}" for i, (x, y) in enumerate(places))
+
+
+def _curve(
+    curve: Line, places: Sequence[tuple[float, float]], scale: Scale, thin: bool, dots: bool
+) -> Iterable[Markup]:
     dash = Markup(' stroke-dasharray="5 4"') if curve.dashed else ""
-    out = [Markup('<path class="curve {}" d="{}"{}/>').format(curve.colour, path, dash)]
+    kind = f"curve thin {curve.colour}" if thin else f"curve {curve.colour}"
+    yield Markup('<path class="{}" d="{}"{}><title>{}</title></path>').format(kind, _path(places), dash, curve.name)
     dot = Markup('<circle class="dot {}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>')
     for (number, value), (x, y) in zip(curve.points, places, strict=True):
-        hover = f"{curve.name}, round {number:g}: {scale.hover.format(value)}"
-        out.append(dot.format(curve.colour, x, y, 1.6 if curve.dashed else 2.4, hover))
-    return out
+        if dots:
+            hover = f"{curve.name}, round {number:g}: {scale.exact.format(value)}"
+            yield dot.format(curve.colour, x, y, 1.2 if curve.dashed or thin else 2, hover)
 
 
-def _curve_names(ends: list[tuple[float, Line]], x: float, height: int, scale: Scale) -> list[Markup]:
-    """The name of each curve beside its last point, moved apart where names would overlap."""
-    ends.sort(key=lambda end: end[0])
-    places: list[float] = []
-    for y, _ in ends:
-        places.append(max(y, places[-1] + 30 if places else 14))
-    overflow = max(0.0, places[-1] + 20 - height)
-    out = []
-    for y, (_, curve) in zip(places, ends, strict=True):
-        y = max(14.0, y - overflow)
-        out.append(_text(f"name {curve.colour}", x, y + 1, _shortened(curve.name, 20)))
-        out.append(_text("tick", x, y + 14, scale.end.format(curve.points[-1][1])))
-    return out
+def legend_of(curves: Sequence[Line], scale: Scale = SHARES) -> list[tuple[str, str]]:
+    """(colour, text) of each curve: its name and its last value."""
+    texts = [f"{curve.name}: {scale.exact.format(curve.points[-1][1])}" for curve in curves if curve.points]
+    return list(zip([curve.colour for curve in curves if curve.points], texts, strict=True))
 
 
 def bar(name: str, parts: Sequence[Part], *, unit: str) -> Markup:
-    """A horizontal bar of several parts."""
+    """A horizontal bar of several parts, under its name and total."""
     total = sum(part.amount for part in parts)
     if total <= 0:
         return _nothing("nothing was measured")
-    left, right, y = 170, 90, 6
-    x = float(left)
-    out = [_text("label", left - 10, y + 18, _shortened(name, 24), "end")]
+    x, y = 2.0, 22
+    out = [_text("label", 2, 14, f"{name}: {total:.3g} {unit}")]
     for part in parts:
-        length = part.amount / total * (WIDTH - left - right)
+        length = part.amount / total * (WIDTH - 4)
         if length > 0:
-            hover = f"{name}: {part.name} {part.amount:.3g} {unit}"
-            out.append(_box(f"bar {part.colour}", x, y, max(length, 0.5), 26, hover, corner=2))
+            hover = f"{part.name}: {part.amount:.3g} {unit}"
+            out.append(_box(f"bar {part.colour}", x, y, max(length, 0.5), 22, hover, corner=2))
             x += length
-    out.append(_text("tick", x + 8, y + 18, f"{total:.3g} {unit}"))
-    return _svg(46, f"bars in {unit}", out)
+    return _svg(50, f"bars in {unit}", out)
 
 
-def columns(stacks: Sequence[Sequence[Part]], *, first: int, height: int = 220) -> Markup:
+def columns(stacks: Sequence[Sequence[Part]], *, first: int, height: int = 200) -> Markup:
     """Vertical stacked bars, one per round."""
     most = max((sum(part.amount for part in parts) for parts in stacks), default=0.0)
     if most <= 0:
         return _nothing("nothing was opened")
-    left, below = 56, 40
-    width = min(60.0, (WIDTH - left - 10) / len(stacks))
+    left, below = 40, 36
+    width = min(40.0, (WIDTH - left - 8) / len(stacks))
     out = []
     for mark in ticks(0, most, 4):
         if mark <= most:
             y = 8 + (1 - mark / most) * (height - below - 8)
-            out += [_grid_line(y, left, WIDTH - 10), _text("tick", left - 8, y + 4, f"{mark:g}", "end")]
+            out += [_grid_line(y, left, WIDTH - 8), _text("tick", left - 6, y + 4, f"{mark:g}", "end")]
     for i, parts in enumerate(stacks):
         x, y = left + i * width + 0.5, float(height - below)
         for part in parts:
@@ -171,47 +191,55 @@ def columns(stacks: Sequence[Sequence[Part]], *, first: int, height: int = 220) 
             if tall > 0:
                 y -= tall
                 hover = f"round {first + i}: {part.amount:g} {part.name}"
-                out.append(_box(f"bar {part.colour}", x, y, max(width - 1.5, 0.8), tall, hover))
-    out += _round_axis(left, width, len(stacks), first, height - 22)
-    return _svg(height, "bars per round", out)
+                out.append(_box(f"bar {part.colour}", x, y, max(width - 1.0, 0.8), tall, hover))
+    out += _round_axis(left, width, len(stacks), first, height - 20)
+    return _svg(height, "clusters per round", out)
 
 
-def grid(rows: Sequence[tuple[str, Sequence[Square | None]]], *, first: int) -> Markup:
-    """Squares: one row per name, one column per round. A row that has a name begins a new block."""
-    count = max((len(squares) for _, squares in rows), default=0)
+class Row(NamedTuple):
+    """One row of a grid: its label, its squares, and the title of the block that begins with it."""
+
+    label: str
+    squares: Sequence[Square | None]
+    block: str = ""
+
+
+def grid(rows: Sequence[Row], *, first: int) -> Markup:
+    """Squares: one row per cluster, one column per round."""
+    count = max((len(row.squares) for row in rows), default=0)
     if not count:
         return _nothing("no rounds yet")
-    left = 110
-    side = min(30.0, (WIDTH - left - 6) / count)
-    tall = max(min(side, 18.0), 7.0)
-    out, y = [], 4.0
-    for i, (name, squares) in enumerate(rows):
-        if name:
-            y += 8 if i else 0
-            out.append(_text("tick", left - 8, y + tall / 2 + 4, name, "end"))
-        for j, square in enumerate(squares):
+    left = 62
+    side = min(26.0, (WIDTH - left - 4) / count)
+    tall = max(min(side, 15.0), 6.0)
+    every = 1 if tall >= 10 else 5  # labels of smaller rows would overlap
+    out, y, before = [], 4.0, 0
+    for i, row in enumerate(rows):
+        if row.block:
+            y += 16 if not i else 22
+            out.append(_text("label", 0, y - 5, row.block))
+            before = i
+        if (i - before) % every == 0:
+            out.append(_text("tick", left - 6, y + tall / 2 + 3.5, row.label, "end"))
+        for j, square in enumerate(row.squares):
             if square is not None:
-                opacity = 0.25 + 0.75 * min(max(square.strength, 0.0), 1.0)
-                where = left + j * side, y, max(side - 1.5, 0.8), tall - 1.5
+                opacity = 0.3 + 0.7 * min(max(square.strength, 0.0), 1.0)
+                where = left + j * side, y, max(side - 1.2, 0.8), tall - 1.2
                 out.append(_box(f"field {square.colour}", *where, square.hover, 1.5, opacity))
         y += tall
-    out += _round_axis(left, side, count, first, y + 16)
-    return _svg(y + 40, "clusters per round", out)
+    out += _round_axis(left, side, count, first, y + 14)
+    return _svg(y + 36, "clusters per round", out)
 
 
 def _round_axis(left: float, step: float, count: int, first: int, y: float) -> list[Markup]:
     """Round numbers below columns of equal width, and the name of the axis below them."""
     marks = _whole_ticks(first, first + count - 1, 10)
     out = [_text("tick", left + (mark - first + 0.5) * step, y, f"{mark:g}", "middle") for mark in marks]
-    return [*out, _text("label", left + count * step / 2, y + 18, "round", "middle")]
+    return [*out, _text("label", left + count * step / 2, y + 16, "round", "middle")]
 
 
 def _whole_ticks(low: float, high: float, count: int) -> list[float]:
     return [mark for mark in ticks(low, high, count) if low <= mark <= high and mark == int(mark)]
-
-
-def _shortened(name: str, length: int) -> str:
-    return name if len(name) <= length else name[: length - 1] + "…"
 
 
 def _nothing(text: str) -> Markup:

@@ -14,9 +14,9 @@ from fl.secure.figures import alone_probability, exposed_together
 WINDOW = 10  # rounds whose sums are combined as if updates stayed the same
 OUTCOMES = {  # the colour of a cluster, and what it means
     "used": "clean, used",
-    "caught": "poisoned, filtered out",
     "wasted": "clean, filtered out",
     "poisoned": "poisoned, used",
+    "caught": "poisoned, filtered out",
     "closed": "kept closed by the audit",
     "lost": "lost",
 }

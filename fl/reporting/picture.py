@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from fl.reporting.charts import COLOURS, Line, curve_colour
+from fl.reporting.charts import COLOURS, Line
 from fl.reporting.measures import OUTCOMES, outcomes, seconds_per_round
 from fl.reporting.records import Recorded
-from fl.reporting.sections import PHASES, accuracy_curves
+from fl.reporting.sections import FEW, PHASES, accuracy_curves, curve_legend
 
+MOST_BARS = 12  # runs in the chart of seconds
 PAINT = {name: light for name, (light, _) in COLOURS.items()}
 
 
@@ -22,25 +23,33 @@ def draw(runs: Sequence[Recorded], path: Path, references: Sequence[Line] = ()) 
     figure = Figure(figsize=(11, 7.6), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
     (accuracy, clusters), (seconds, leverage) = axes = figure.subplots(2, 2)
-    for curve in accuracy_curves(runs):
-        _draw_line(accuracy, curve, marker=".")
+    curves = accuracy_curves(runs)
+    for curve in curves:
+        _draw_line(accuracy, curve, marker=".", linewidth=1.5 if len(runs) <= FEW else 0.8)
     for curve in references:
-        _draw_line(accuracy, curve._replace(name=f"{curve.name} (published)"), linestyle="--")
+        _draw_line(accuracy, curve, linestyle="--")
     accuracy.set(title="Test accuracy", xlabel="round", ylim=(0, 1))
-    accuracy.legend(fontsize=8, loc="best")
+    legend = [*curve_legend(runs, curves), *((line.colour, f"{line.name} (published, dashed)") for line in references)]
+    _name(accuracy, legend)
     run = next((run for run in runs if run.experiment.defended), runs[0])
     by_round = [outcomes([record]) for record in run.rounds]
     kinds = [([counts[name] for counts in by_round], meaning, name) for name, meaning in OUTCOMES.items()]
     _draw_stacks(clusters, [record["round"] for record in run.rounds], kinds)
-    clusters.set(title=f"Clusters of the run: {run.name}", xlabel="round")
+    clusters.set(title=f"Clusters of the run: {_short(run.name)}", xlabel="round")
     clusters.yaxis.get_major_locator().set_params(integer=True)
-    phases = [([seconds_per_round(run, name) for run in runs], meaning, colour) for name, meaning, colour in PHASES]
-    _draw_stacks(seconds, [run.name for run in runs], phases, across=True)
-    seconds.set(title="Seconds per round")
+    for axis in (accuracy, clusters, leverage):
+        axis.xaxis.get_major_locator().set_params(integer=True)
+    shown = (
+        runs if len(runs) <= MOST_BARS else sorted(runs, key=lambda run: -seconds_per_round(run, "total"))[:MOST_BARS]
+    )
+    phases = [([seconds_per_round(run, name) for run in shown], meaning, colour) for name, meaning, colour in PHASES]
+    _draw_stacks(seconds, range(len(shown)), phases, across=True)
+    seconds.set_yticks(range(len(shown)), [_short(run.name) for run in shown], fontsize=9)
+    seconds.set(title="Seconds per round" + (f", the {MOST_BARS} slowest runs" if len(shown) < len(runs) else ""))
     seconds.invert_yaxis()
-    for i, run in enumerate(runs):
+    for run, curve in zip(runs, curves, strict=True):
         points = [(record["round"], record["exposure"]["most_leverage"]) for record in run.rounds]
-        _draw_line(leverage, Line(run.name, points, curve_colour(i)))
+        _draw_line(leverage, Line(run.name, points, curve.colour), linewidth=1.5 if len(runs) <= FEW else 0.8)
     leverage.set(title="Most that a round reveals of one update (1: exposed)", xlabel="round", ylim=(0, 1.03))
     for axis in axes.flat:
         axis.spines[["top", "right"]].set_visible(False)
@@ -51,8 +60,22 @@ def draw(runs: Sequence[Recorded], path: Path, references: Sequence[Line] = ()) 
     figure.savefig(path, dpi=130)
 
 
-def _draw_line(axis: Any, curve: Line, **style: str) -> None:
-    axis.plot(*zip(*curve.points, strict=True), color=PAINT[curve.colour], label=curve.name, **style)
+def _draw_line(axis: Any, curve: Line, **style: Any) -> None:
+    if curve.points:
+        axis.plot(*zip(*curve.points, strict=True), color=PAINT[curve.colour], **style)
+
+
+def _name(axis: Any, legend: Sequence[tuple[str, str]]) -> None:
+    """A legend below the axis, so that it covers no curve."""
+    for colour, meaning in legend:
+        axis.plot([], [], color=PAINT[colour], label=_short(meaning, 44))
+    axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False)
+
+
+def _short(name: str, length: int = 36) -> str:
+    """The beginning and the end of a long name: the names of a sweep's runs differ in both."""
+    half = (length - 1) // 2
+    return name if len(name) <= length else f"{name[:half]}…{name[-half:]}"
 
 
 def _draw_stacks(axis: Any, places: Any, layers: Sequence[tuple[Any, str, str]], across: bool = False) -> None:

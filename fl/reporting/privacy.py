@@ -2,13 +2,14 @@
 
 from typing import Any
 
-from fl.reporting.charts import Line, Scale, lines
+from fl.reporting.charts import Line, Scale, legend_of, lines
+from fl.reporting.page import terms
 from fl.reporting.records import Recorded
 
 FIGURES = (
-    ("assumed", "assumed colluders", "c1"),
-    ("everybody", "everybody adds noise", "c2"),
-    ("local", "own noise alone", "c3"),
+    ("assumed", "assumed colluders", "e0"),
+    ("everybody", "everybody adds noise", "e1"),
+    ("local", "own noise alone", "e2"),
 )
 
 
@@ -29,10 +30,12 @@ def panel(run: Recorded) -> dict[str, Any] | None:
         "colluders": privacy.noise_colluders,
         "norm_clip": privacy.norm_clip,
         "wanted": privacy.epsilon,
-        "chart": lines(curves, y_label="epsilon so far", height=240, scale=_scale(curves)),
+        "chart": lines(curves, y_label="epsilon so far", height=180, scale=_scale(curves)),
+        "legend": legend_of(curves, _scale(curves)),
+        "terms": terms("epsilon"),
     }
 
 
 def _scale(curves: list[Line]) -> Scale:
     top = max((value for curve in curves for _, value in curve.points), default=1.0) or 1.0
-    return Scale(top, "{:.3g}", "{:.3g}", "{:.3g}")
+    return Scale(0.0, top, "{:.3g}", "{:.3g}")

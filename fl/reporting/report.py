@@ -17,20 +17,24 @@ from fl.reporting.sections import page
 def report(
     folders: Sequence[Path | str], out: Path, *, picture: Path | None = None, references: Sequence[Line] = ()
 ) -> list[Recorded]:
-    """Write the page, and the picture if a path is given for it. Returns the runs."""
-    runs = [recorded(folder) for folder in folders]
-    if not any(run.rounds for run in runs):
+    """Write the page, and the picture if a path is given for it. Returns the runs that have a round."""
+    for folder in folders:
+        if (Path(folder) / "sweep.toml").exists():
+            raise RecordError(f"{folder} holds a sweep, with a report.html of its own; name its runs: {folder}/runs/*")
+    found = [recorded(folder) for folder in folders]
+    runs = [run for run in found if run.rounds]
+    if not runs:
         raise RecordError(f"no round has been recorded in {', '.join(str(folder) for folder in folders)}")
     out.parent.mkdir(parents=True, exist_ok=True)
-    write(out, html(runs, references).encode())
+    write(out, html(runs, references, waiting=len(found) - len(runs)).encode())
     if picture is not None:
         draw(runs, picture, _published(runs, references))
     return runs
 
 
-def html(runs: Sequence[Recorded], references: Sequence[Line] = ()) -> str:
-    """The page as text."""
-    return page(runs, _published(runs, references))
+def html(runs: Sequence[Recorded], references: Sequence[Line] = (), *, waiting: int = 0) -> str:
+    """The page as text. `waiting` is how many more runs have no round yet."""
+    return page(runs, _published(runs, references), waiting)
 
 
 def read_reference(path: Path | str, curve: str) -> Line:

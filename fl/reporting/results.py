@@ -244,8 +244,10 @@ class Results:
         for outcome in self.outcomes:
             facts = outcome.summary
             best = pick((value for _, value in outcome.points), default=None)
-            told = [len(facts["exposed"]), facts["exposed_over_training"], len(facts["skipped_rounds"])]
-            last = [facts["rounds"], outcome.final, best, *told] if facts else [None] * 6
+            last: list[Any] = [None] * 6
+            if facts:
+                told = [len(facts["exposed"]), facts["exposed_over_training"], len(facts["skipped_rounds"])]
+                last = [facts["rounds"], outcome.final, best, *told]
             rows.append([outcome.id, *(outcome.labels[name] for name in axes), outcome.status, *last])
         return _csv(heads, rows)
 

@@ -1,90 +1,140 @@
-"""The page of a report: one HTML file from a template, without scripts or links."""
+"""What a report shows of each run, and of all runs together, as content of its template."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
 from fl.config.read import to_toml
 from fl.config.schema import to_tables
 from fl.reporting import measures, privacy
-from fl.reporting.charts import COLOURS, Line, Part, Square, bar, columns, curve_colour, grid, lines
+from fl.reporting.banner import banner, seen
+from fl.reporting.charts import Line, Part, Row, Square, bar, columns, curve_colour, grid, legend_of, lines
 from fl.reporting.measures import OUTCOMES, describe_bytes, seconds_per_round, summarise
+from fl.reporting.page import Cell, Table, flat, render, terms
 from fl.reporting.records import Recorded
 
 MOST_SQUARES = 80  # clusters per round; a grid of more would be too small to read
+MOST_ON_A_PAGE = 20_000  # squares of all runs; with more, columns take their place
 MOST_REASONS = 12
+FEW = 7  # runs that can have a colour each
+OPEN = 3  # runs whose sections are open
+TELLING = (
+    "aggregation.rule",
+    "method",
+    "clusters.size",
+    "data.partition",
+    "attack.name",
+)  # keys to colour many runs by
 PHASES = (
-    ("training", "local training", "c0"),
-    ("secure", "secure aggregation", "c1"),
-    ("attack", "attack", "c4"),
-    ("aggregation", "robust aggregation", "c2"),
-    ("evaluation", "testing", "c3"),
+    ("training", "local training", "p0"),
+    ("secure", "secure aggregation", "p1"),
+    ("attack", "attack", "p2"),
+    ("aggregation", "robust aggregation", "p3"),
+    ("evaluation", "testing", "p4"),
 )
 
 
-class Alert(str):
-    """A table cell that is shown as a warning."""
-
-    alert = True
-
-
-class Table(NamedTuple):
-    """A table of the page. `numbers` are the columns that are aligned to the right."""
-
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    numbers: Sequence[int] = ()
-
-
-def page(runs: Sequence[Recorded], references: Sequence[Line] = ()) -> str:
-    """The page as text. Everything but the charts is escaped."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    loader = PackageLoader("fl.reporting")
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("report.html").render(
-        colours=COLOURS,
+def page(runs: Sequence[Recorded], references: Sequence[Line] = (), waiting: int = 0) -> str:
+    """The page as text."""
+    curves = accuracy_curves(runs)
+    squares = sum(len(record["clusters"]) for run in runs for record in run.rounds)
+    contents = [
+        _run_content(run, curve.colour, squares <= MOST_ON_A_PAGE) for run, curve in zip(runs, curves, strict=True)
+    ]
+    return render(
+        "report.html",
+        title="Training with SHARE" + (f": {runs[0].name}" if len(runs) == 1 else ""),
         started=", ".join(dict.fromkeys(run.info.get("started", "")[:10] for run in runs if run.info)),
-        accuracy=lines([*accuracy_curves(runs), *references], y_label="test accuracy"),
-        comparison=_comparison(runs),
-        runs=[_run_content(run) for run in runs],
+        waiting=waiting,
+        banner=banner([content["seen"] for content in contents]),
+        accuracy=lines([*curves, *references], y_label="test accuracy"),
+        legend=[
+            *curve_legend(runs, curves),
+            *((line.colour, f"{line.name} (published, dashed)") for line in references),
+        ],
+        comparison=_comparison(runs, curves),
+        common=_common(runs),
+        comparison_terms=terms("accuracy", "last 10", "exposed", "alone", "T", "round s", "secure s", "traffic"),
+        runs=contents,
+        open=len(runs) <= OPEN,
         differences=_differences(runs),
     )
 
 
 def accuracy_curves(runs: Sequence[Recorded]) -> list[Line]:
-    return [Line(run.name, measures.accuracies(run), curve_colour(i)) for i, run in enumerate(runs)]
+    """The accuracy of each run. Few runs have a colour each; many have that of a setting that tells them apart."""
+    values = _colour_values(runs)
+    order = list(dict.fromkeys(values))
+    return [
+        Line(run.name, measures.accuracies(run), curve_colour(order.index(value)))
+        for run, value in zip(runs, values, strict=True)
+    ]
 
 
-def _comparison(runs: Sequence[Recorded]) -> Table:
-    rows = []
-    for run in runs:
-        e, facts = run.experiment, summarise(run.experiment, run.rounds)
-        who = [run.name, measures.describe_method(e), measures.describe_clusters(e), measures.describe_attack(e)]
+def curve_legend(runs: Sequence[Recorded], curves: Sequence[Line]) -> list[tuple[str, str]]:
+    """(colour, meaning) of the curves."""
+    if len(runs) <= FEW:
+        return legend_of(curves)
+    found = dict(zip(_colour_values(runs), (curve.colour for curve in curves), strict=True))
+    return [(colour, value) for value, colour in found.items()]
+
+
+def _colour_values(runs: Sequence[Recorded]) -> list[str]:
+    if len(runs) <= FEW:
+        return [str(i) for i in range(len(runs))]
+    settings = [flat(to_tables(run.experiment)) for run in runs]
+    keys = dict.fromkeys((*TELLING, *(key for each in settings for key in each if key not in ("name", "seed"))))
+    for key in keys:
+        values = [str(each.get(key, "not set")) for each in settings]
+        if 1 < len(set(values)) <= FEW:
+            return [f"{key.removesuffix('.name').rpartition('.')[2]} {value}" for value in values]
+    return ["all runs"] * len(runs)
+
+
+def _described(run: Recorded) -> dict[str, str]:
+    e = run.experiment
+    clusters, attack = measures.describe_clusters(e), measures.describe_attack(e)
+    return {"method": measures.describe_method(e), "clusters": f"clusters {clusters}", "attack": f"attackers {attack}"}
+
+
+def _common(runs: Sequence[Recorded]) -> str:
+    """What is the same in all of several runs."""
+    told = [_described(run) for run in runs]
+    return "; ".join(told[0][key] for key in told[0] if len({each[key] for each in told}) == 1) if len(runs) > 1 else ""
+
+
+def _comparison(runs: Sequence[Recorded], curves: Sequence[Line]) -> Table:
+    rows, told = [], [_described(run) for run in runs]
+    differing = [key for key in told[0] if len(runs) == 1 or len({each[key] for each in told}) > 1]
+    differing = differing if len(runs) <= FEW else []  # the names of many runs say it, as those of a sweep do
+    for run, curve, words in zip(runs, curves, told, strict=True):
+        facts = summarise(run.experiment, run.rounds)
+        name = Cell(run.name, detail="; ".join(words[key] for key in differing), swatch=curve.colour)
         learned = ["-" if share is None else f"{share:.1%}" for share in (facts["accuracy"], facts["last_10_accuracy"])]
         exposed, anonymity = len(facts["exposed"]), facts["least_anonymity"]
         together = facts["exposed_over_training"]
-        seen = [Alert(exposed) if exposed else "0", "-" if together is None else Alert(together) if together else "0"]
-        seen += [f"{facts['alone']:.2g}", "-" if anonymity is None else str(anonymity)]
-        spent = [f"{seconds_per_round(run, name):.2f}" for name in ("secure", "total")]
+        seen_ = [Cell(exposed, alert=exposed > 0), "-" if together is None else Cell(together, alert=together > 0)]
+        seen_ += [f"{facts['alone']:.2g}", "-" if anonymity is None else str(anonymity)]
+        spent = [f"{seconds_per_round(run, name):.2f}" for name in ("total", "secure")]
         sent = describe_bytes(facts["bytes_up_per_client"] + facts["bytes_down_per_client"])
-        rows.append([*who, *learned, *seen, *spent, sent, str(len(run.rounds))])
-    heads = ["run", "method", "clusters", "attackers", "accuracy", "last 10", "exposed in a round", "over all rounds"]
-    heads += ["alone", "T", "secure s", "round s", "per client", "rounds"]
-    return Table(heads, rows, numbers=range(4, 14))
+        rows.append([name, *learned, *seen_, *spent, sent, str(len(run.rounds))])
+    heads = ["run", "accuracy", "last 10", "exposed in a round", "over all rounds", "alone", "T"]
+    heads += ["round s", "secure s", "traffic", "rounds"]
+    return Table(heads, rows, numbers=range(1, 11))
 
 
-def _run_content(run: Recorded) -> dict[str, Any]:
+def _run_content(run: Recorded, colour: str, squares: bool) -> dict[str, Any]:
     e, points, facts = run.experiment, measures.accuracies(run), summarise(run.experiment, run.rounds)
     up, down = facts["bytes_up_per_client"], facts["bytes_down_per_client"]
+    exposure = None if e.method == "no-share" else _exposure(run)
     return {
         "name": run.name,
+        "colour": colour,
         "info": run.info,
         "experiment": e,
+        "seen": seen(run.name, e, facts, exposure["together"] if exposure else None),
         "last": points[-1] if points else None,
         "exposed": len(facts["exposed"]),
         "exposed_over_training": facts["exposed_over_training"],
@@ -95,8 +145,8 @@ def _run_content(run: Recorded) -> dict[str, Any]:
         "outcomes": measures.outcomes(run.rounds),
         "told": [facts["closed"], facts["clipped"] and measures.describe_clipped(facts["clipped"])],
         "skipped": [record["skipped"] for record in run.rounds if record["skipped"]],
-        "clusters": None if e.method == "fedavg" else _clusters(run),
-        "exposure": None if e.method == "no-share" else _exposure(run),
+        "clusters": None if e.method == "fedavg" else _clusters(run, squares),
+        "exposure": exposure,
         "noise": privacy.panel(run),
         "costs": _costs(run),
         "blamed": _blamed(run),
@@ -106,25 +156,34 @@ def _run_content(run: Recorded) -> dict[str, Any]:
     }
 
 
-def _clusters(run: Recorded) -> dict[str, Any]:
+def _clusters(run: Recorded, squares: bool) -> dict[str, Any]:
     counts = measures.outcomes(run.rounds)
     kept = [c["kept"] for record in run.rounds for c in record["clusters"] if c["kept"] is not None]
     most = max((len(record["clusters"]) for record in run.rounds), default=0)
     return {
         "partly_kept": any(0 < share < 1 for share in kept),
         "legend": [(colour, meaning) for colour, meaning in OUTCOMES.items() if counts[colour]],
-        "chart": _cluster_grid(run) if most <= MOST_SQUARES else _cluster_columns(run),
+        "chart": _cluster_grid(run) if squares and most <= MOST_SQUARES else _cluster_columns(run),
+        "terms": terms("cluster", *(["grouping"] if run.experiment.clusters.groupings > 1 else []), "poisoned")
+        + terms("filtered out"),
     }
 
 
 def _cluster_grid(run: Recorded) -> Markup:
     by_round = [{(c["grouping"], c["cell"], c["cluster"]): c for c in record["clusters"]} for record in run.rounds]
     rows, before = [], None
-    for key in sorted({key for clusters in by_round for key in clusters}):
+    keys = sorted({key for clusters in by_round for key in clusters})
+    groupings, cells = (len({key[i] for key in keys}) for i in (0, 1))
+    for key in keys:
         found = [(record["round"], clusters.get(key)) for record, clusters in zip(run.rounds, by_round, strict=True)]
         squares = [cluster and _square(number, cluster) for number, cluster in found]
-        rows.append((f"grouping {key[0] + 1}" if key[0] != before else "", squares))
-        before = key[0]
+        block = ", ".join(
+            word
+            for word, wanted in ((f"grouping {key[0] + 1}", groupings > 1), (f"cell {key[1] + 1}", cells > 1))
+            if wanted
+        )
+        rows.append(Row(f"cluster {key[2] + 1}", squares, block if key[:2] != before else ""))
+        before = key[:2]
     return grid(rows, first=run.rounds[0]["round"])
 
 
@@ -149,15 +208,17 @@ def _exposure(run: Recorded) -> dict[str, Any]:
     most = [(number, exposure["most_leverage"]) for number, exposure in found]
     share = [(number, len(exposure["exposed"]) / run.experiment.clients) for number, exposure in found]
     curves = [
-        Line("mean leverage", [(number, exposure["leverage"]) for number, exposure in found], "c5"),
-        Line("most leverage", most, "c3"),
-        Line("exposed clients", share, "poisoned"),
+        Line("leverage of the client with the most", most, "most"),
+        Line("mean leverage (dashed)", [(number, exposure["leverage"]) for number, exposure in found], "most", True),
+        Line("share of clients that are exposed", share, "exposed"),
     ]
     return {
         "most_leverage": max((value for _, value in most), default=0.0),
         "rounds": min(measures.WINDOW, len(found)),
         "together": measures.leverage_if_unchanged(run) if len(found) > 1 else None,
-        "chart": lines(curves, y_label="leverage", height=220),
+        "chart": lines(curves, y_label="leverage", height=180),
+        "legend": legend_of(curves),
+        "terms": terms("leverage", "T", "exposed", "alone"),
         "audit": "; ".join(found[-1][1]["sentences"]) if found else "",
     }
 
@@ -165,7 +226,7 @@ def _exposure(run: Recorded) -> dict[str, Any]:
 def _costs(run: Recorded) -> dict[str, Any]:
     parts = [Part(meaning, seconds_per_round(run, name), colour) for name, meaning, colour in PHASES]
     return {
-        "legend": [(part.colour, part.name) for part in parts if part.amount > 0],
+        "legend": [(part.colour, f"{part.name}: {part.amount:.2g} s") for part in parts if part.amount > 0],
         "chart": bar("seconds per round", parts, unit="s"),
         "stages": _stages(run),
     }
@@ -192,7 +253,7 @@ def _blamed(run: Recorded) -> Table:
     times = Counter(client for record in run.rounds for client in record["blamed"])
     attackers = set(map(str, run.info.get("byzantine", ())))
     rows = [
-        [client, reasons[client], str(times[client]), "yes" if client in attackers else Alert("no")]
+        [client, reasons[client], str(times[client]), "yes" if client in attackers else Cell("no", alert=True)]
         for client in sorted(reasons, key=int)
     ]
     return Table(["client", "evidence", "rounds", "really an attacker"], rows, numbers=[2])
@@ -218,16 +279,10 @@ def _dropouts(run: Recorded) -> Table:
 
 def _differences(runs: Sequence[Recorded]) -> Table:
     """The settings that are not the same in all runs."""
-    settings = [_flat(to_tables(run.experiment)) for run in runs]
+    settings = [flat(to_tables(run.experiment)) for run in runs]
     keys = dict.fromkeys(key for each in settings for key in each if key != "name")
-    rows = [[key, *(str(each.get(key, "-")) for each in settings)] for key in keys]
-    rows = [row for row in rows if len(set(row[1:])) > 1]
-    return Table(["key", *(run.name for run in runs)], rows)
-
-
-def _flat(tables: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in tables.items():
-        full = f"{path}.{name}" if path else name
-        found |= _flat(value, full) if isinstance(value, Mapping) else {full: value}
-    return found
+    found = [(key, [str(each.get(key, "-")) for each in settings]) for key in keys]
+    rows = [(key, values) for key, values in found if len(set(values)) > 1]
+    if len(runs) <= FEW:
+        return Table(["key", *(run.name for run in runs)], [[key, *values] for key, values in rows])
+    return Table(["key", "values"], [[key, ", ".join(dict.fromkeys(values))] for key, values in rows])

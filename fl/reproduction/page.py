@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl.reporting.charts import COLOURS, Line, curve_colour, lines
+from fl.reporting.charts import COLOURS, Line, curve_colour, legend_of, lines
 from fl.reporting.measures import accuracies
+from fl.reporting.page import render
 from fl.reporting.records import Recorded, write
 from fl.reproduction.compare import HEADS, Row, as_csv, as_json, as_markdown, cells, table
 from fl.reproduction.panels import Panel
@@ -44,27 +45,18 @@ def curves_of(panel: Panel, runs: Mapping[str, Recorded], rows: Sequence[Row]) -
 
 def page(panels: Sequence[Panel], runs: Mapping[str, Recorded], rows: Sequence[Row]) -> str:
     """One HTML page without scripts or links."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("fl.reporting"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     shown = [
         {
             "name": panel.name,
             "figure": panel.figure,
             "chart": lines(curves_of(panel, runs, rows), y_label="test accuracy"),
+            "legend": legend_of(curves_of(panel, runs, rows)),
             "facts": [(curve.name, facts(runs[curve.name])) for curve in panel.curves if curve.name in runs],
         }
         for panel in panels
     ]
-    return environment.get_template("reproduction.html").render(
-        colours=COLOURS, heads=HEADS, rows=[cells(row) for row in rows], panels=shown
-    )
+    title = "The paper's figures, run again"
+    return render("reproduction.html", title=title, heads=HEADS, rows=[cells(row) for row in rows], panels=shown)
 
 
 def facts(run: Recorded) -> str:

@@ -16,7 +16,7 @@ from fl.config.grid import Axis
 from fl.errors import TrainingError
 from fl.sweeps.folder import Checked, job
 from fl.sweeps.pool import Job, work
-from fl.training.worker import Message
+from fl.training.channel import Message
 
 ENOUGH: Final = 30.0  # seconds of measuring, after which no further run is measured
 

@@ -21,9 +21,9 @@ from fl.errors import ConfigError, RecordError
 from fl.reporting.records import Recorded, changed_keys, recorded
 from fl.reporting.results import FINISHED, Outcome, Results, measured
 from fl.sweeps.pool import Job
-from fl.sweeps.worker import ERROR
 
 RUNS: Final = "runs"
+ERROR: Final = "error.txt"  # in the folder of a run that failed: the traceback
 NEW, BEGUN, FAILED = "new", "begun", "failed"
 SHOWN: Final = 3  # of a list of runs in a message
 

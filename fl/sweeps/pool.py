@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from fl.training.channel import Message, send
 from fl.training.child import Child
-from fl.training.worker import Message, send
 
+WORKER: Final = "fl.sweeps.worker"  # the module whose `serve` each process runs
 LAST: Final = ("finished", "failed", "measured")  # a message of one of these kinds ends a job
 
 
@@ -57,7 +58,7 @@ class _Pool:
     def start(self, count: int) -> None:
         """Start so many processes with a job each, or as many as there are jobs."""
         for job in itertools.islice(self._waiting, count):
-            child = Child("fl.sweeps.worker")
+            child = Child(WORKER)
             self._selector.register(child.socket, selectors.EVENT_READ, child)
             self._give(child, job)
 

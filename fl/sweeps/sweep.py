@@ -7,19 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from fl.config.grid import Sweep, from_mapping, read_sweep
 from fl.config.read import write_tables
 from fl.errors import ConfigError
+from fl.reporting.banner import seen
+from fl.reporting.measures import leverage_if_unchanged
 from fl.reporting.records import locked, recorded, write, write_json
 from fl.reporting.results import FINISHED, Results
+from fl.reporting.sweep_page import sweep_page
+from fl.reporting.sweep_picture import draw_sweep
 from fl.reporting.sweep_progress import SweepProgress
+from fl.reporting.table import aligned
 from fl.sweeps import folder
 from fl.sweeps.estimate import Estimate, estimate
 from fl.sweeps.folder import RUNS, Checked, Runs
 from fl.sweeps.pool import Job, work
-from fl.training.worker import Message
+from fl.training.channel import Message
 from secagg.simulation import cores
 
 
@@ -32,8 +35,6 @@ class Swept:
     folder: Path
 
     def __str__(self) -> str:
-        from fl.reporting.table import aligned
-
         return "\n".join(aligned(self.results.table()))
 
 
@@ -78,7 +79,7 @@ def sweep(
             show.end()
             found = folder.results(asked, place, runs.possible)
             if found.finished:
-                save(found, place)
+                save(asked, found, place, keeper.failed)
     return Swept(found, keeper.failed, place)
 
 
@@ -94,13 +95,23 @@ def forecast(
     return estimate(asked.axes, runs if len(todo) == len(runs) else todo or runs, left, _at_once(todo or runs, jobs))
 
 
-def save(found: Results, place: Path) -> None:
+def save(asked: Sweep, found: Results, place: Path, failed: Mapping[str, str]) -> None:
     """Write the tables, the page and the picture."""
     write(place / "runs.csv", found.runs_csv().encode())
     write(place / "table.csv", found.table_csv().encode())
     if found.attacks:
         write(place / "worst.csv", found.worst_csv().encode())
     write_json(place / "results.json", found.to_json())
+    done = [recorded(place / RUNS / outcome.id) for outcome in found.outcomes if outcome.status == FINISHED]
+    page = sweep_page(
+        found,
+        [seen(run.name, run.experiment, run.summary, leverage_if_unchanged(run)) for run in done],
+        failed=failed,
+        toml=write_tables(folder.described(asked)),
+        info=done[0].info,
+    )
+    write(place / "report.html", page.encode())
+    draw_sweep(found, place / "report.png")
 
 
 def _read(what: Path | str | Mapping[str, Any], settings: Sequence[str]) -> Sweep:
@@ -135,8 +146,13 @@ def _at_once(runs: Sequence[Checked], jobs: int | None) -> int:
             raise ConfigError(f"jobs: expected at least 1, got {jobs}")
         return jobs
     devices = {run.experiment.machine.device for run in runs}
-    on_gpu = bool(devices - {"cpu", "auto"}) or ("auto" in devices and torch.cuda.is_available())
-    return 1 if on_gpu else max(1, min(cores(), len(runs)))
+    return 1 if devices - {"cpu"} and _on_gpu(devices) else max(1, min(cores(), len(runs)))
+
+
+def _on_gpu(devices: set[str]) -> bool:
+    import torch  # here, because this process does without it
+
+    return devices != {"auto", "cpu"} & devices or torch.cuda.is_available()
 
 
 class _Keeper:

@@ -20,10 +20,9 @@ from fl.config.checks import experiment
 from fl.errors import ShareError
 from fl.reporting.progress import Progress
 from fl.reporting.records import Folder
+from fl.sweeps.folder import ERROR
+from fl.training.channel import Message, receive, send, watch
 from fl.training.loop import run
-from fl.training.worker import Message, receive, send, watch
-
-ERROR = "error.txt"  # in the folder of a run that failed: what to read
 
 
 def serve(descriptor: int, parent: int) -> None:

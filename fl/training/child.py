@@ -14,7 +14,7 @@ import sys
 from typing import Final
 
 from fl.errors import WorkerError
-from fl.training.worker import Message, receive
+from fl.training.channel import Message, receive
 
 ENVIRONMENT: Final = {
     "OMP_NUM_THREADS": "1",

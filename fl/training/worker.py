@@ -3,13 +3,10 @@
 Data are in shared memory, and messages are JSON over a socket. `fl.training.workers` describes how both sides work.
 """
 
-import json
 import mmap
 import os
 import resource
-import select
 import socket
-import struct
 import sys
 import tempfile
 import threading
@@ -25,11 +22,10 @@ from numpy.typing import NDArray
 
 from fl.data.examples import Examples, Federated, Scaling
 from fl.errors import TrainingError
+from fl.training.channel import Message, receive, send, watch
 from fl.training.learner import Learner
 from fl.training.models import Matrix, import_path
 from fl.training.task import LocalTraining, Task
-
-Message = dict[str, Any]
 
 
 class Shared:
@@ -56,31 +52,6 @@ def _anonymous_file() -> int:
         return os.memfd_create("fl")
     with tempfile.TemporaryFile() as file:  # it has no name in the file system either
         return os.dup(file.fileno())
-
-
-def send(channel: socket.socket, message: Message, files: Sequence[int] = ()) -> None:
-    """Send one JSON message with its length before it, and open files beside its first bytes."""
-    content = json.dumps(message).encode()
-    frame = struct.pack(">I", len(content)) + content
-    sent = socket.send_fds(channel, [frame], files) if files else 0
-    channel.sendall(frame[sent:])
-
-
-def receive(channel: socket.socket) -> tuple[Message | None, list[int]]:
-    """The next message and its open files; None when the other side has closed the socket."""
-    header, files, _, _ = socket.recv_fds(channel, 4, 8)
-    while header and len(header) < 4:
-        header += channel.recv(4 - len(header))
-    if not header:
-        return None, []
-    (size,) = struct.unpack(">I", header)
-    content = bytearray()
-    while len(content) < size:
-        part = channel.recv(min(size - len(content), 1 << 20))
-        if not part:
-            return None, list(files)
-        content += part
-    return json.loads(content), list(files)
 
 
 def _write(arrays: Sequence[NDArray[Any]]) -> tuple[Shared, list[tuple[str, tuple[int, ...], int]]]:
@@ -228,15 +199,3 @@ def _answer(learner: Learner, message: Message, shared: list[Shared]) -> Message
             return {}
         case other:
             raise ValueError(f"unknown request {other!r}")
-
-
-def watch(channel: socket.socket, parent: int) -> None:
-    """End this process when the parent has ended, whatever the main thread is doing.
-
-    The closed socket alone would be enough if no other process could hold a copy of the parent's end.
-    """
-    poll = select.poll()
-    poll.register(channel, 0)
-    while os.getppid() == parent and not poll.poll(1000):
-        pass
-    os._exit(0)

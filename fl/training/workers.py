@@ -29,12 +29,13 @@ from numpy.typing import NDArray
 
 from fl.data.examples import Index
 from fl.errors import TrainingError, WorkerError
+from fl.training.channel import Message, send
 from fl.training.child import Child
 from fl.training.learner import Learner, Score, TrainerBase, batch_count, check_clients, total_score
 from fl.training.models import Matrix, Vector, dimension
 from fl.training.objective import ACCURACY
 from fl.training.task import Task
-from fl.training.worker import Message, Shared, importable, pack, send
+from fl.training.worker import Shared, importable, pack
 from secagg.simulation import cores
 
 WORTH_WORKERS: Final = 1e9  # parameters times examples of a round, above which starting workers (seconds) pays

@@ -9,6 +9,7 @@ import pytest
 
 from fl.errors import RecordError
 from fl.reporting import charts, measures, report, sections
+from fl.reporting.banner import banner, seen
 from fl.reporting.records import Folder, Recorded, recorded
 from fl.reporting.report import read_reference
 from fl.training.loop import run
@@ -72,6 +73,54 @@ def test_the_page_shows_what_was_recorded(page: str, folders: list[Path]) -> Non
     assert "gave a wrong share" in page
     assert "kept closed by the audit" in page
     assert "poisoned, filtered out" in page
+    assert "cluster 1</text>" in page  # rows have names
+    assert "grouping 8</text>" in page
+
+
+def test_one_banner_says_who_was_exposed_and_names_the_runs(page: str, folders: list[Path]) -> None:
+    top = page[: page.index("<h2>")]
+    assert top.count('class="banner') == 1
+    assert 'class="banner warn"' in top
+    assert "exposing: 12 of 12 clients were exposed" in top
+    assert "if no update had changed over the last rounds" in top  # SHARE draws new clusters in every round
+    several = [recorded(folders[2])] * 5 + [recorded(folders[0])]
+    text = report.html(several)
+    assert text[: text.index("<h2>")].count('class="banner') == 1
+    assert "5 of 6 runs, such as exposing: up to 12 of 12 clients were exposed" in text
+    assert text.count('<details class="run">') == 6  # sections of many runs are closed
+    assert page.count('<details class="run">') == 0
+
+
+def test_every_column_and_every_term_of_a_section_has_a_line_of_help(page: str) -> None:
+    for term in ("accuracy", "last 10", "alone", "T", "round s", "secure s", "traffic", "leverage", "cluster"):
+        assert f"<dt>{term}</dt>" in page
+    assert page.count("<dt>exposed</dt>") > 1
+
+
+def test_no_two_meanings_share_a_colour() -> None:
+    for mode in (0, 1):
+        shown = [colours[mode] for name, colours in charts.COLOURS.items() if not name.startswith("p")]
+        assert len(set(shown)) == len(shown)
+    used = {"used", "wasted", "poisoned", "caught", "closed", "lost"}
+    assert used == set(measures.OUTCOMES)
+    assert {colour for _, _, colour in sections.PHASES} == {f"p{i}" for i in range(5)}
+    assert {charts.curve_colour(i) for i in range(20)} == {f"c{i}" for i in range(7)}
+
+
+def test_many_runs_share_few_colours_and_one_legend(folders: list[Path]) -> None:
+    found = [recorded(folder) for folder in folders]
+    many = [found[i % 3] for i in range(24)]
+    curves = sections.accuracy_curves(many)
+    legend = sections.curve_legend(many, curves)
+    assert legend == [("c0", "rule multi_krum"), ("c1", "rule median")]
+    assert [curve.colour for curve in curves[:3]] == ["c0", "c0", "c1"]
+    assert len(sections.curve_legend(found, sections.accuracy_curves(found))) == 3
+
+
+def test_a_run_without_rounds_does_not_stop_the_report_of_others(folders: list[Path], tmp_path: Path) -> None:
+    Folder.create(tmp_path / "new", tiny()).close()
+    assert len(report.report([folders[2], tmp_path / "new"], tmp_path / "r.html")) == 1
+    assert "1 more without a round yet" in (tmp_path / "r.html").read_text("utf-8")
 
 
 def test_every_cluster_of_every_round_is_a_square_with_its_clients(page: str, folders: list[Path]) -> None:
@@ -83,11 +132,16 @@ def test_every_cluster_of_every_round_is_a_square_with_its_clients(page: str, fo
             assert f"Clients {who}" in page
 
 
-def test_the_page_of_a_safe_run_says_that_no_client_was_exposed(folders: list[Path], tmp_path: Path) -> None:
-    report.report([folders[0]], tmp_path / "one.html")
-    text = (tmp_path / "one.html").read_text("utf-8")
-    assert "No client was exposed" in text
+def test_only_a_run_that_is_safe_over_all_rounds_has_a_green_banner(folders: list[Path], tmp_path: Path) -> None:
+    e = tiny(name="safe", secure=True)
+    with Folder.create(tmp_path / "safe", e) as folder:
+        run(e, folder=folder)
+    text = report.html([recorded(tmp_path / "safe")])
+    assert '<div class="banner fine"><p>No client was exposed, in a round or over all rounds' in text
     assert "banner warn" not in text
+    random = report.html([recorded(folders[0])])
+    assert "banner fine" not in random
+    assert "no client was exposed, but if no update had changed over the last rounds" in random
 
 
 def cluster(bad: int, kept: float | None, state: str = "opened") -> dict[str, object]:
@@ -119,6 +173,12 @@ def test_leverage_grows_over_rounds_if_updates_stay_the_same(folders: list[Path]
     together = measures.leverage_if_unchanged(found)
     assert together is not None
     assert together > 0.6
+    facts = measures.summarise(found.experiment, found.rounds)
+    quiet = {**facts, "exposed": [], "exposed_over_training": 0, "closed": "", "clipped": 0, "skipped_rounds": []}
+    top = banner([seen("run", found.experiment, quiet, together)])
+    assert top.level == "warn"  # no green zero above "would explain 100%"
+    assert f"would explain {together:.0%}" in top.sentences[0]
+    assert banner([seen("run", found.experiment, quiet, 0.2)]).level == "fine"
 
 
 def test_many_clusters_become_columns(folders: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,85 @@
+"""A page: one HTML file from a template, without scripts or links, and the parts that all pages share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from fl.reporting.charts import COLOURS
+
+TERMS: Final = {  # what a reader may not know, in a line each
+    "accuracy": "Share of right answers on test examples that no client holds, after the last round.",
+    "last 10": "Mean accuracy of the last ten rounds that were tested.",
+    "exposed": "A client is exposed in a round if the server can compute its update from the sums of that round; over "
+    "all rounds, if it could compute it from all sums together, supposing that no update ever changed.",
+    "alone": "Probability that some honest client is in a cluster with colluders of the server only, if a fifth of the "
+    "clients collude.",
+    "T": "Anonymity: the smallest number of clients in any combination of updates that the server could compute.",
+    "leverage": "Share of one client's update that the sums of a round explain. 1 means that the client is exposed; "
+    "one grouping into clusters of m gives 1/m.",
+    "epsilon": "What noise hides of one client: the smaller, the less the server can tell whether the client's updates "
+    "were others. delta is the probability with which more may be told.",
+    "cluster": "Clients whose updates are summed. The server sees the sum, not the updates.",
+    "grouping": "One division of all clients into clusters. SHARE may have several per round.",
+    "poisoned": "A cluster with at least one attacker. Only a simulation knows which clusters these are.",
+    "filtered out": "The robust rule gave the cluster less than half of a fair share of the result.",
+    "round s": "Seconds per round, where all clients and the server share the machine named below.",
+    "secure s": "Seconds per round for secure aggregation, of all clients and the server together.",
+    "traffic": "Bytes that one client sends and receives in a round.",
+}
+
+
+class Cell(str):
+    """A cell of a table: a warning, a name with details below it, or a value with a colour of its own."""
+
+    alert: bool
+    detail: str
+    swatch: str
+    heat: float | None
+
+    def __new__(
+        cls, text: object, *, alert: bool = False, detail: str = "", swatch: str = "", heat: float | None = None
+    ) -> Cell:
+        cell = super().__new__(cls, text)
+        cell.alert, cell.detail, cell.swatch, cell.heat = alert, detail, swatch, heat
+        return cell
+
+
+class Table(NamedTuple):
+    """A table of the page. `numbers` are the columns that are aligned to the right."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    numbers: Sequence[int] = ()
+
+
+class Banner(NamedTuple):
+    """The one message at the top: warn, note or fine, and its sentences."""
+
+    level: str
+    sentences: Sequence[str]
+
+
+def terms(*names: str) -> list[tuple[str, str]]:
+    """These terms, each with its line of help."""
+    return [(name, TERMS[name]) for name in names]
+
+
+def render(template: str, **content: Any) -> str:
+    """The page as text. Everything but the charts is escaped."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    loader = PackageLoader("fl.reporting")
+    environment = Environment(
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template(template).render(colours=COLOURS, **content)
+
+
+def flat(tables: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Tables as one table of dotted keys."""
+    found: dict[str, Any] = {}
+    for name, value in tables.items():
+        full = f"{path}.{name}" if path else name
+        found |= flat(value, full) if isinstance(value, Mapping) else {full: value}
+    return found
