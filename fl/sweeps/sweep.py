@@ -28,7 +28,12 @@ from secagg.simulation import cores
 
 @dataclass(frozen=True)
 class Swept:
-    """A sweep that has ended: its results, the runs that failed with their errors, and its folder."""
+    """A sweep that has ended: its results, the runs that failed with their errors, and its folder.
+
+    >>> done = Swept(Results("none", (), "accuracy", ()), failed={}, folder=Path("sweeps/none"))
+    >>> done.results.finished
+    0
+    """
 
     results: Results
     failed: Mapping[str, str]

@@ -7,14 +7,18 @@ from pathlib import Path
 
 import pytest
 
+import fl
 from fl.cli import main, parser
 from fl.config.checks import experiment, load
+from fl.config.grid import from_mapping
 from fl.config.read import packaged_experiments
 from fl.errors import ConfigError
+from fl.sweeps.folder import checked
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "tutorial.md").read_text("utf-8")
 EXPERIMENTS = (DOCS / "experiments.md").read_text("utf-8")
+SWEEPS = (DOCS / "sweeps.md").read_text("utf-8")
 
 
 def blocks(text: str, kind: str) -> list[str]:
@@ -23,7 +27,7 @@ def blocks(text: str, kind: str) -> list[str]:
 
 COMMANDS = [
     line.split("=", 1)[1].split(" ", 1)[1] if line.startswith("SHARE_DATA=") else line
-    for text in (TUTORIAL, EXPERIMENTS)
+    for text in (TUTORIAL, EXPERIMENTS, SWEEPS)
     for block in blocks(text, "sh")
     for line in block.splitlines()
     if line and not line.startswith("#")
@@ -68,3 +72,20 @@ def test_every_packaged_experiment_is_in_the_docs() -> None:
 def test_the_rejected_configuration_in_the_docs_is_rejected() -> None:
     with pytest.raises(ConfigError):
         load("digits", ["clients=60", "clusters.schedule=random", "clusters.groupings=10"])
+
+
+@pytest.mark.parametrize("block", blocks(SWEEPS, "toml"))
+def test_the_sweep_files_of_the_page_can_run(block: str) -> None:
+    runs = checked(from_mapping(tomllib.loads(block)))
+    left_out = {(found.planned.labels.get("size"), found.planned.labels.get("rule")) for found in runs.impossible}
+    assert left_out <= {("30", "krum")}
+    assert len(runs.possible) >= 18
+
+
+def test_the_python_of_the_sweeps_page_is_that_of_the_docstring() -> None:
+    """It is not run again: the example of fl.sweep is the same sweep."""
+    (text,) = blocks(SWEEPS, "python")
+    for words in ('"grid": {"seed": [0, 1], "aggregation.rule": ["median", "mean"]}', '"data": {"examples": 240}'):
+        assert words in text
+        assert words in (fl.sweep.__doc__ or "")
+    compile(text, "sweeps.md", "exec")
