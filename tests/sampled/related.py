@@ -29,11 +29,18 @@ class Related:
         """The test files that are related to a module, the most specific first."""
         path = Path(file)
 
-        def order(name: str) -> tuple[int, bool, bool, int, str]:
+        def order(name: str) -> tuple[bool, int, bool, bool, int, str]:
             ranks, test = self._ranks[name], Path(name)
-            return ranks[file], path.stem not in test.stem, path.parent.name != test.parent.name, len(ranks), name
+            near = path.stem not in test.stem, path.parent.name != test.parent.name
+            return name in self._slow, ranks[file], *near, len(ranks), name
 
         return sorted((name for name, ranks in self._ranks.items() if file in ranks), key=order)
+
+    @cached_property
+    def _slow(self) -> set[str]:
+        """Test files that start processes: these import and compile everything again."""
+        names = [name for name in self._files if name.startswith("tests/")]
+        return {name for name in names if "import subprocess" in (self._root / name).read_text()}
 
     @cached_property
     def _ranks(self) -> dict[str, dict[str, int]]:
