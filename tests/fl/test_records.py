@@ -118,6 +118,31 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -
     assert resumed(tmp_path / "run") == whole
 
 
+def test_as_many_rounds_as_between_two_checkpoints_may_lack_one(tmp_path: Path) -> None:
+    experiment = tiny(machine={"checkpoint_every": 2})
+    with Folder.create(tmp_path / "run", experiment) as folder:
+        for number in (1, 2):
+            folder.append({"round": number})
+        assert folder.load() is None
+        assert not recorded(tmp_path / "run").rounds
+        for number in (1, 2, 3):
+            folder.append({"round": number})
+        with pytest.raises(RecordError, match="is missing"):
+            folder.load()
+
+
+def test_a_record_is_in_the_file_when_the_disk_is_asked_to_keep_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bytes] = []
+    with Folder.create(tmp_path / "run", tiny()) as folder:
+        monkeypatch.setattr(
+            records.os, "fsync", lambda number: seen.append(Path(f"/proc/self/fd/{number}").read_bytes())
+        )
+        folder.append({"round": 1})
+    assert seen[-1:] == [b'{"round":1}\n']
+
+
 def test_a_crash_between_the_two_files_of_a_checkpoint_costs_one_round(tmp_path: Path) -> None:
     trained_in(tmp_path / "run", rounds=2)
     older = (tmp_path / "run" / "checkpoint.json").read_bytes()

@@ -4,6 +4,7 @@
     python -m tests.sampled --out FOLDER --seed 7 --count 50
     python -m tests.sampled --out FOLDER --again             # survivors once more, with all related tests
     python -m tests.sampled --out FOLDER --list              # the verdicts so far
+    python -m tests.sampled --out FOLDER --listed            # only tests/survivors.toml: each test kills its mutant
 
 A mutant is one ordinary change of one source (`operators.py`). Tests run in a copy of the tree, those first that are
 most likely to fail (`judge.py`). `tests/survivors.toml` says what became of survivors.
@@ -18,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import Queue
 
-from tests.sampled.draw import sample, survivors
+from tests.sampled.draw import all_mutants, sample, survivors
 from tests.sampled.judge import FILES, Judge, Sound, Verdict, Verdicts
 from tests.sampled.operators import Mutant
 from tests.sampled.related import Related
@@ -33,13 +34,15 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--budget", type=float, default=40.0, help="seconds of tests per mutant (default 40)")
     parser.add_argument("--again", action="store_true", help="run survivors again, with a budget of 1200 s")
+    parser.add_argument("--only", default="", metavar="TEXT", help="mutants whose id contains this text, drawn or not")
+    parser.add_argument("--listed", action="store_true", help="run the mutants of survivors.toml with their tests")
     parser.add_argument("--list", action="store_true", help="print the verdicts so far and stop")
     return parser.parse_args(words)
 
 
 def run(todo: Sequence[Mutant], verdicts: Verdicts, options: argparse.Namespace) -> None:
     """Judge mutants, several at a time, and keep each verdict at once."""
-    budget, files = (1200.0, 1000) if options.again else (options.budget, FILES)
+    budget, files = (1200.0, 1000) if options.again else (options.budget, 0 if options.listed else FILES)
     copies: Queue[Copy] = Queue()
     for number in range(options.workers):
         copies.put(Copy(options.out / f"tree{number}"))
@@ -79,14 +82,49 @@ def summary(chosen: Sequence[Mutant], known: dict[str, Verdict]) -> tuple[str, b
     return "\n".join(lines), len(judged) == len(chosen) and share >= 0.95
 
 
+def drawn(options: argparse.Namespace) -> list[Mutant]:
+    """The mutants that a command is about."""
+    if options.listed:
+        killed = {one.id for one in survivors().values() if one.killed_by}
+        return [one for one in all_mutants() if one.id in killed]
+    if options.only:
+        return [one for one in all_mutants() if options.only in one.id]
+    return sample(options.seed, options.count)
+
+
 def main(words: Sequence[str]) -> int:
     options = arguments(words)
     options.out.mkdir(parents=True, exist_ok=True)
     verdicts = Verdicts(options.out / "verdicts.jsonl")
-    chosen = sample(options.seed, options.count)
+    chosen = drawn(options)
+    alive = [one for one in judged if one.verdict != "killed"]
+    equivalent = [one for one in alive if one.id in survivors() and survivors()[one.id].equivalent]
+    gaps = [one for one in alive if one not in equivalent]
+    lines = [f"{one.verdict:10} {one.id}  [{one.by}]" for one in gaps]
+    lines += [f"equivalent {one.id}: {survivors()[one.id].equivalent}" for one in equivalent]
+    counted = len(judged) - len(equivalent)
+    share = len(killed) / counted if counted else 0.0
+    lines.append(
+        f"{len(judged)} of {len(chosen)} mutants judged: {len(killed)} killed, {len(equivalent)} equivalent,"
+        f" {len(gaps)} alive; {share:.1%} of those that are not equivalent died"
+    )
+    return "\n".join(lines), len(judged) == len(chosen) and share >= 0.95
+
+
+def main(words: Sequence[str]) -> int:
+    options = arguments(words)
+    options.out.mkdir(parents=True, exist_ok=True)
+    verdicts = Verdicts(options.out / "verdicts.jsonl")
+    chosen = (
+        [one for one in all_mutants() if options.only in one.id]
+        if options.only
+        else sample(options.seed, options.count)
+    )
     alive = [one for one in chosen if one.id in verdicts.known and verdicts.known[one.id].verdict != "killed"]
     todo = [one for one in chosen if one.id not in verdicts.known]
-    if options.again:
+    if options.listed:
+        todo = chosen
+    elif options.again:
         todo = [one for one in alive if not (one.id in survivors() and survivors()[one.id].equivalent)]
     if todo and not options.list:
         run(todo, verdicts, options)

@@ -71,7 +71,7 @@ class Judge:
     verdicts: Verdicts
     sound: Sound
     budget: float
-    files: int
+    files: int  # how many related test files run; with 0 only the test that `survivors.toml` names
 
     def judge(self, mutant: Mutant, copy: Copy) -> Verdict:
         """Run tests on a copy with this mutant in it. A test that fails must pass on the copy without it."""
@@ -83,7 +83,7 @@ class Judge:
     def _steps(self, mutant: Mutant) -> list[list[str]]:
         listed = survivors().get(mutant.id)
         first = [listed.killed_by] if listed and listed.killed_by else []
-        first += self.verdicts.killers(mutant)
+        first += self.verdicts.killers(mutant) if self.files else []
         rest = self.related.tests(mutant.file)[: self.files]
         return [step for step in (first, rest[:3], rest[3:]) if step]
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 PACKAGES = ("secagg", "robust", "fl")
 # What these run happens in other processes, or is no behaviour of a module.
-LEFT_OUT = ("tests/net/", "tests/flower/", "tests/benchmarks/", "tests/sampled/", "tests/evidence/", "tests/test_")
+LEFT_OUT = ("tests/net/", "tests/flower/", "tests/benchmarks/", "tests/sampled/", "tests/evidence/")
+ABOUT_THE_TREE = ("layers", "mutations", "mutants", "wheel", "readme", "kernel_caches")
 
 
 class Related:
@@ -45,8 +46,9 @@ class Related:
     @cached_property
     def _ranks(self) -> dict[str, dict[str, int]]:
         """For each test file, the modules that it is related to, with their ranks."""
-        names = [name for name in self._files if Path(name).name.startswith("test_") and not name.startswith(LEFT_OUT)]
-        return {name: self._reached(name) for name in names}
+        tests = [name for name in self._files if Path(name).name.startswith("test_")]
+        out = (*LEFT_OUT, *(f"tests/test_{name}.py" for name in ABOUT_THE_TREE))
+        return {name: self._reached(name) for name in tests if not name.startswith(out)}
 
     def _reached(self, test_file: str) -> dict[str, int]:
         seen, frontier, rank = {test_file: -1}, {test_file}, 0

@@ -98,6 +98,11 @@ def test_every_survivor_is_a_mutant_with_a_test_or_a_reason(survivor: Survivor) 
         assert f"def {name.partition('[')[0]}(" in (ROOT / file).read_text(), f"{survivor.killed_by} does not exist"
 
 
+@pytest.mark.long
+def test_every_survivor_is_killed_by_its_test(tmp_path: Path) -> None:
+    assert command.main(["--out", str(tmp_path), "--listed"]) == 0
+
+
 # --- which tests ------------------------------------------------------------------------------------------------
 
 

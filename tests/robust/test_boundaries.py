@@ -1,0 +1,61 @@
+"""Limits of rules and kernels at their last permitted value, and what a rule says it did."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import robust
+from robust import subsets
+from robust.kernels import network
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize(("n", "f"), [(1, 0), (2, 0), (3, 1), (4, 1), (32, 15), (33, 16), (34, 16), (1000, 16)])
+def test_the_search_for_the_least_diameter_leaves_out_a_minority_of_at_most_16(n: int, f: int) -> None:
+    assert subsets.largest_f_for_diameter(n) == f
+
+
+@pytest.mark.parametrize(("n", "f"), [(1, 0), (3, 1), (19, 9), (20, 8), (21, 7), (27, 5), (40, 4), (300, 1), (2000, 0)])
+def test_the_search_for_the_least_eigenvalue_stays_within_its_work(n: int, f: int) -> None:
+    assert subsets.largest_f_for_eigenvalue(n) == f
+
+
+def test_the_tables_of_networks_are_shared_and_cannot_be_written() -> None:
+    for table in (network.steps_to_sort(40), network.steps_to_select(40, 19, 21)):
+        with pytest.raises(ValueError, match="read-only"):
+            table[0, 0] = 1
+
+
+def test_fltrust_does_not_accept_a_row_at_a_right_angle() -> None:
+    assert robust.fltrust.detail([[1, 0], [0, 3], [-1, 0], [0, 0]], server=[2, 0]).accepted == (0,)
+
+
+def test_dnc_without_bad_rows_draws_nothing() -> None:
+    rng = np.random.default_rng(5)
+    robust.dnc([[1, 2], [2, 1], [1, 1]], f=0, rng=rng)
+    assert rng.integers(2**62) == np.random.default_rng(5).integers(2**62)
+
+
+def test_caf_has_a_bound_where_n_is_three_times_f() -> None:
+    assert robust.caf.kappa(9, 3) > 0
+    assert robust.caf.kappa(10, 3) < robust.caf.kappa(9, 3)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux only")
+def test_a_process_that_may_use_one_core_uses_one_thread() -> None:
+    code = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    code += "from robust.kernels import threads; print(threads._limit)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+
+
+@pytest.mark.parametrize(("n", "sort", "select"), [(20, 32, 22), (40, 98, 76), (64, 169, 124)])
+def test_comparators_are_joined_where_the_order_allows_it(n: int, sort: int, select: int) -> None:
+    """Each step reads and writes its rows once: fewer steps are less traffic."""
+    assert len(network.steps_to_sort(n)) == sort
+    assert len(network.steps_to_select(n, (n - 1) // 2, n // 2 + 1)) == select

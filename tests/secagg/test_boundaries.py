@@ -1,0 +1,103 @@
+"""Limits at their last permitted value, and defaults that change what somebody sees."""
+
+import math
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography import x509
+
+from secagg import Schedule, UsageError
+from secagg.crypto.certificates import CertificatePair
+from secagg.crypto.clipping import SegmentNoise
+from secagg.crypto.fixedpoint import FixedPoint, Integers
+from secagg.crypto.segments import Segment, Segments
+from secagg.exposure import anonymity
+from secagg.exposure.rowspace import _WITNESSES, Field, RowSpace
+from secagg.whole import messages
+from tests.secagg.test_anonymity import span
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_a_decision_beyond_four_is_made_within_a_hundred_million_products() -> None:
+    assert anonymity.decidable(10**6, 4)
+    assert anonymity.decidable(368, 5)  # 99.4 million
+    assert not anonymity.decidable(369, 5)
+
+
+@pytest.mark.parametrize(("size", "groups", "lower"), [(8, 17, 5), (11, 13, 4)])
+def test_a_report_computes_a_bound_within_five_million_products(size: int, groups: int, lower: int) -> None:
+    """4.99 million for 136 clients and T >= 5, and 5.8 million for 143."""
+    draw = Schedule(name="transversal", size=size, groupings=3).draw(range(size * groups), bytes(range(32)), 0)
+    rows = {(g, k): group for g, grouping in enumerate(draw) for k, group in enumerate(grouping)}
+    assert anonymity.bounds(span(size * groups, rows.values()), rows) == (lower, size)
+
+
+def test_a_report_computes_bounds_up_to_seven() -> None:
+    rows = {(g, 0): tuple(range(20)) for g in range(3)}
+    assert anonymity.bounds(span(20, rows.values()), rows) == (7, 20)
+
+
+def test_the_witnesses_are_the_first_twelve_primes() -> None:
+    """No composite number below 3.1e23 passes Miller and Rabin's test for these (Sorenson and Webster 2015)."""
+    assert list(_WITNESSES) == [p for p in range(2, 38) if all(p % d for d in range(2, p))]
+
+
+def test_a_row_that_is_in_the_space_already_is_told_as_false() -> None:
+    space = RowSpace(4, Field.drawn_from(b"a test"))
+    assert space.add((0, 1)) is True
+    assert space.add((0, 1)) is False
+
+
+def test_a_row_is_accepted_once() -> None:
+    space = RowSpace(4, Field.drawn_from(b"a test"))
+    assert space.add((0, 1))
+    with pytest.raises(AssertionError):
+        space.accept()
+
+
+def test_the_most_clients_of_a_fixed_point_number_leave_it_one_step() -> None:
+    assert FixedPoint(clients=2**31 - 1, clip=1.0).scale == 1.0
+    with pytest.raises(UsageError, match="leave no bit for a value"):
+        FixedPoint(clients=2**31, clip=1.0)
+
+
+def test_the_reach_of_noise_is_that_of_a_sub_gaussian_sum() -> None:
+    """P(|X| > r) <= 2 exp(-r^2 / (2 m sigma^2)) <= 2^-72 for r = sigma sqrt(m) sqrt(2 ln 2 * 73)."""
+    reach = SegmentNoise(clip=1.0, sigma=1000).reach(Integers(clients=9, bound=5), 4)
+    assert reach == 4 * 5 + 20120
+    assert 2 * math.exp(-((reach - 20) ** 2) / (2 * 4 * 1000**2)) <= 2.0**-72
+
+
+def test_a_segment_has_at_most_two_to_the_31_less_one_values() -> None:
+    assert Segment(shape=(2**31 - 1,), clip=1.0).length == 2**31 - 1
+    with pytest.raises(UsageError, match="expected 1 to 2147483647 values"):
+        Segment(shape=(2**31,), clip=1.0)
+
+
+def test_one_vanished_value_of_101_is_not_told() -> None:
+    encoding = Segments(clients=3, segments=(Segment(shape=(200,), clip=1.0),))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encoding.encode(np.r_[1e-12, np.full(100, 0.5), np.zeros(99)])
+
+
+def test_a_loss_is_told_at_the_line_that_encodes() -> None:
+    encoding = Segments(clients=3, segments=(Segment(shape=(2,), clip=1.0),))
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        encoding.encode([0.5, 3.0])
+    assert [one.filename for one in found] == [__file__]
+
+
+def test_the_data_of_a_round_may_have_as_many_bytes_as_the_document_says() -> None:
+    assert f"| data | u32 length, bytes | {messages.MOST_DATA} |" in (DOCS / "protocol-whole.md").read_text()
+
+
+def test_a_certificate_says_critically_that_it_signs_no_others() -> None:
+    found = x509.load_der_x509_certificate(CertificatePair.generate().certificate)
+    constraints = found.extensions.get_extension_for_class(x509.BasicConstraints)
+    assert constraints.critical
+    assert not constraints.value.ca
