@@ -64,6 +64,16 @@ def run(todo: Sequence[Mutant], verdicts: Verdicts, options: argparse.Namespace)
         copies.get().close()
 
 
+def drawn(options: argparse.Namespace) -> list[Mutant]:
+    """The mutants that a command is about."""
+    if options.listed:
+        killed = {one.id for one in survivors().values() if one.killed_by}
+        return [one for one in all_mutants() if one.id in killed]
+    if options.only:
+        return [one for one in all_mutants() if options.only in one.id]
+    return sample(options.seed, options.count)
+
+
 def summary(chosen: Sequence[Mutant], known: dict[str, Verdict]) -> tuple[str, bool]:
     """The figures of a sample as text, and whether at least 95% of the mutants that are not equivalent died."""
     judged = [known[mutant.id] for mutant in chosen if mutant.id in known]
@@ -82,49 +92,16 @@ def summary(chosen: Sequence[Mutant], known: dict[str, Verdict]) -> tuple[str, b
     return "\n".join(lines), len(judged) == len(chosen) and share >= 0.95
 
 
-def drawn(options: argparse.Namespace) -> list[Mutant]:
-    """The mutants that a command is about."""
-    if options.listed:
-        killed = {one.id for one in survivors().values() if one.killed_by}
-        return [one for one in all_mutants() if one.id in killed]
-    if options.only:
-        return [one for one in all_mutants() if options.only in one.id]
-    return sample(options.seed, options.count)
-
-
 def main(words: Sequence[str]) -> int:
     options = arguments(words)
     options.out.mkdir(parents=True, exist_ok=True)
     verdicts = Verdicts(options.out / "verdicts.jsonl")
     chosen = drawn(options)
-    alive = [one for one in judged if one.verdict != "killed"]
-    equivalent = [one for one in alive if one.id in survivors() and survivors()[one.id].equivalent]
-    gaps = [one for one in alive if one not in equivalent]
-    lines = [f"{one.verdict:10} {one.id}  [{one.by}]" for one in gaps]
-    lines += [f"equivalent {one.id}: {survivors()[one.id].equivalent}" for one in equivalent]
-    counted = len(judged) - len(equivalent)
-    share = len(killed) / counted if counted else 0.0
-    lines.append(
-        f"{len(judged)} of {len(chosen)} mutants judged: {len(killed)} killed, {len(equivalent)} equivalent,"
-        f" {len(gaps)} alive; {share:.1%} of those that are not equivalent died"
-    )
-    return "\n".join(lines), len(judged) == len(chosen) and share >= 0.95
-
-
-def main(words: Sequence[str]) -> int:
-    options = arguments(words)
-    options.out.mkdir(parents=True, exist_ok=True)
-    verdicts = Verdicts(options.out / "verdicts.jsonl")
-    chosen = (
-        [one for one in all_mutants() if options.only in one.id]
-        if options.only
-        else sample(options.seed, options.count)
-    )
-    alive = [one for one in chosen if one.id in verdicts.known and verdicts.known[one.id].verdict != "killed"]
     todo = [one for one in chosen if one.id not in verdicts.known]
     if options.listed:
         todo = chosen
     elif options.again:
+        alive = [one for one in chosen if one.id in verdicts.known and verdicts.known[one.id].verdict != "killed"]
         todo = [one for one in alive if not (one.id in survivors() and survivors()[one.id].equivalent)]
     if todo and not options.list:
         run(todo, verdicts, options)
