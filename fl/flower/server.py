@@ -24,6 +24,7 @@ from fl.reporting.records import Folder
 from fl.secure.cohort import CellResult
 from fl.training.randomness import attackers
 from secagg.agreement import WHOLE
+from secagg.evidence import EvidenceLog
 
 Vector = NDArray[np.float32]
 SECONDS: Final = ("join", "stage", "training")
@@ -33,10 +34,10 @@ class Rounds(Protocol):
     """The secure sums of a training, round by round."""
 
     exchanges: int
+    records: list[bytes]  # what the last round leaves for the evidence
 
     def sums(self, index: int, x: Vector) -> list[CellResult]: ...
     def settled(self, index: int) -> None: ...
-    def evidence(self) -> bytes | None: ...
 
 
 def server_app(test: str | None = None, *, validation: str | None = None, classes: int | None = None) -> ServerApp:
@@ -100,6 +101,7 @@ def serve(
         show_warnings(e, training.cohort.layout, show)
         whole = training.agreement.terms.groups == WHOLE
         engine: Rounds = (WholeRounds if whole else SurvivorRounds)(network, deadlines, out / "secure", show)
+        evidence = EvidenceLog(out / "evidence-1", training.agreement, training.signatures)
         stop = Hopeless(network, deadlines.skipped)
         with Learner(task) as learner:
             setting = Setting(e, learner, training.cohort, attackers(e), show, callbacks=[stop])
@@ -110,14 +112,13 @@ def serve(
                 clock = Clock()
                 with clock("secure"):
                     opened = engine.sums(t, x)
+                    evidence.append(engine.records)
                 played = conclude(setting, t, x, memory, opened, clock)
                 played.record["exchanges"] = engine.exchanges
                 return played
 
             train_rounds(setting, task, folder, play)
             engine.settled(e.rounds - 1)
-        if evidence := engine.evidence():
-            folder.keep_evidence(0, evidence)
 
 
 def open_folder(out: Path, training: Training, e: Experiment) -> Folder:

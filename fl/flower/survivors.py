@@ -97,6 +97,7 @@ class SurvivorRounds:
         self.deadlines = deadlines
         self.show = show
         self.exchanges = 0  # of the last round
+        self.records: list[bytes] = []  # for the evidence, by cell
         self._place = place
         self._has_met_nodes = False
         place.mkdir(parents=True, exist_ok=True)
@@ -116,11 +117,8 @@ class SurvivorRounds:
                 if run.open:
                     self._close_stage(index, run)
         self.exchanges = self.network.exchanges - before
+        self.records = [run.server.record(run.failed) if run.failed else run.server.result().record for run in runs]
         return [self._outcome(run) for run in runs]
-
-    def evidence(self) -> bytes | None:
-        """Nothing: rounds with survivors leave no evidence behind."""
-        return None
 
     def settled(self, index: int) -> None:
         """The round is recorded: delete what was kept to resume it."""

@@ -66,6 +66,7 @@ class WholeRounds:
         assert isinstance(network.keys, WholeKeys)
         self.network, self.training, self.deadlines, self.show = network, network.training, deadlines, show
         self.exchanges = 0  # of the last round
+        self.records: list[bytes] = []  # for the evidence
         self._keys, self._place = network.keys, place
         self._has_met_nodes = False
         place.mkdir(parents=True, exist_ok=True)
@@ -93,17 +94,12 @@ class WholeRounds:
         else:
             self._collect(cell, outbox, cost, problems)
         result = server.close()
-        write(self._place / f"{index:06d}.record", result.record)
+        self.records = [result.record]
         self.exchanges = self.network.exchanges - before
         return [self._outcome(result, cell, cost, problems)]
 
     def settled(self, index: int) -> None:
         """The round is recorded."""
-
-    def evidence(self) -> bytes | None:
-        """What all rounds leave behind for an auditor (docs/evidence.md)."""
-        records = [file.read_bytes() for file in sorted(self._place.glob("*.record"))]
-        return Server(self.training.agreement).evidence(self.training.signatures, earlier=records) if records else None
 
     def _assemble(self, cell: Cell) -> None:
         """Find the nodes, and collect adverts that are missing. The first round of this process waits for all."""

@@ -4,7 +4,7 @@
 that a hub signs. `secagg verify` does the same on the command line.
 """
 
-from secagg.evidence.file import Evidence, assemble
+from secagg.evidence.file import Evidence, assemble, interrupted
 from secagg.evidence.log import EvidenceLog
 from secagg.evidence.record import (
     Absence,
@@ -21,4 +21,4 @@ from secagg.evidence.verify import Report, verify
 
 __all__ = ["PREDICATE_TYPE", "Absence", "AnswerRecord", "Evidence", "EvidenceLog", "LostGroup", "OpenedSum", "Report"]
 __all__ += ["RoundRecord", "RunRecord", "SignedKey", "SignedRelease", "assemble", "check_envelope", "envelope"]
-__all__ += ["verify"]
+__all__ += ["interrupted", "verify"]

@@ -15,10 +15,10 @@ from secagg.agreement.plan import MOST_CLIENTS
 from secagg.agreement.terms import WHOLE
 from secagg.arguments import each, instance, keyed
 from secagg.codec import U32, Blob, Buffer, Fixed, Many, Reader, Struct
-from secagg.crypto.keys import SIGNATURE_BYTES
+from secagg.crypto.keys import HASH_BYTES, SIGNATURE_BYTES
 from secagg.errors import SecAggError, UsageError, WireError
 from secagg.evidence.charges import charged
-from secagg.evidence.record import RoundRecord, SignedKey
+from secagg.evidence.record import Absence, LostGroup, RoundRecord, SignedKey
 from secagg.evidence.runs import RunRecord
 from secagg.types import ClientId
 
@@ -164,6 +164,25 @@ def decoded(agreement: Agreement, records: Iterable[bytes]) -> tuple[Record, ...
         return tuple(runs)
     except SecAggError as damaged:
         raise UsageError(f"a record of a round is damaged: {damaged}") from None
+
+
+def interrupted(agreement: Agreement, round: int, why: str) -> bytes:
+    """The record of a round with whole groups that began and was not closed: nothing was opened.
+
+    >>> from secagg.simulation import make_agreement
+    >>> agreement, _ = make_agreement(members=6, size=3, length=2, bound=9)
+    >>> RoundRecord.from_bytes(interrupted(agreement, 0, "the server was stopped")).skipped
+    b'the server was stopped'
+    """
+    groups, reason = instance("agreement", agreement, Agreement).groups(round), instance("why", why, str).encode()
+    drawn = sorted({client for members in groups.values() for client in members})
+    return RoundRecord(
+        round=round,
+        context=bytes(HASH_BYTES),
+        lost=tuple(LostGroup(*group, reason) for group in sorted(groups)),
+        absent=tuple(Absence(client, reason) for client in drawn),
+        skipped=reason,
+    ).to_bytes()
 
 
 def assemble(agreement: Agreement, signatures: Mapping[ClientId, bytes], records: Sequence[bytes]) -> bytes:

@@ -296,7 +296,7 @@ def _chains(checked: Sequence[CheckedRound], notes: list[str]) -> Iterator[str]:
                 gaps += 1
             last[sender] = hash
             unanswered.discard(sender)
-        unanswered |= one.asked.difference(one.chain)
+        unanswered |= {*one.asked, *one.absent}.difference(one.chain)
     if gaps:
         notes.append(f"{gaps} answers follow an answer that did not arrive in time")
 

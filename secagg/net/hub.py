@@ -18,6 +18,7 @@ from secagg.agreement.proposal import Proposal
 from secagg.agreement.terms import WHOLE
 from secagg.arguments import function, instance, raw
 from secagg.errors import UsageError
+from secagg.evidence import EvidenceLog
 from secagg.net import messages, tls
 from secagg.net.desk import Desk
 from secagg.net.events import Events
@@ -47,7 +48,8 @@ class Hub:
     """The server of an agreement, for as long as the `async with` lasts.
 
     `proposal` is the signed agreement, as `read_agreement` gives it. `folder` has the hub's certificate and keeps its
-    state: a hub that was killed goes on where it was. `port` is where it listens once it runs.
+    state, its results and the evidence (docs/evidence.md): a hub that was killed goes on where it was. `port` is where
+    it listens once it runs.
 
     >>> import asyncio
     >>> from tempfile import mkdtemp
@@ -76,6 +78,7 @@ class Hub:
         on_event: Reporter | None = None,
     ) -> None:
         self.agreement = check_signed(proposal)
+        self._signatures = {member: part.signature for member, part in proposal.signatures.items()}
         terms = self.agreement.terms
         assert terms.transport is not None
         self._transport, self._settings = terms.transport, checked_settings(settings)
@@ -99,7 +102,8 @@ class Hub:
         try:
             self._events = Events(self.folder, "hub", self._on_event)
             self._desk = Desk(terms.ids)
-            watch = Watch(terms, self.folder, self._desk, settings.deadlines, self._events, self.metrics)
+            evidence = await asyncio.to_thread(EvidenceLog, self.folder / "evidence", self.agreement, self._signatures)
+            watch = Watch(terms, self.folder, self._desk, settings.deadlines, self._events, self.metrics, evidence)
             kind: Any = WholeRounds if terms.groups == WHOLE else SurvivorRounds
             self._rounds: WholeRounds | SurvivorRounds = kind(self.agreement, self.folder, watch)
             self._listener = Listener(

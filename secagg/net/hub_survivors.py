@@ -43,10 +43,11 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A cell without a result: why, and why its members dropped out in the last run."""
+    """A cell without a result: why, why its members dropped out in the last run, and what that leaves as evidence."""
 
     why: str
     dropouts: Mapping[ClientId, str]
+    record: bytes = field(repr=False)
 
 
 class SurvivorRounds:
@@ -126,12 +127,12 @@ class SurvivorRounds:
         plan = self._agreement.plan(t, cell, messages.run_context(self._data))
         run = None if fresh else await asyncio.to_thread(self._restored, t, cell, plan)
         excluded: set[ClientId] = set(self._suspects.excluded(t)) & set(plan.ids)
-        why, gone = "too few sites", dict[ClientId, str]()
+        why, gone, record = "too few sites", dict[ClientId, str](), b""
         while True:
             if run is None:
                 attempt = self._attempt(cell, t) + 1
                 if attempt >= MOST_ATTEMPTS:
-                    return Lost(f"{why} ({attempt} attempts)", gone)
+                    return Lost(f"{why} ({attempt} attempts)", gone, record or Server(plan).record(why))
                 run = Run(Server(plan, exclude=sorted(excluded)), attempt)
                 await self._gather(t, run)
                 await self._store_cell(cell, t, run)
@@ -140,15 +141,17 @@ class SurvivorRounds:
                 result, bad_dealers = await self._stages(t, cell, run)
             except TooFewSurvivors as few:
                 why, gone = str(few), {v: one.reason for v, one in run.server.dropouts.items()}
+                record = run.server.record(why)
                 if run.server.stage is not Stage.FAILED:  # it must not be repeated any more
-                    return Lost(why, gone)
+                    return Lost(why, gone, record)
                 run = None
                 continue
             if result is not None:
                 self._suspects.learn(result)
                 return result
             excluded |= bad_dealers
-            why, run = f"members {sorted(bad_dealers)} sent unusable shares", None
+            why = f"members {sorted(bad_dealers)} sent unusable shares"
+            record, run = run.server.record(why), None
 
     async def _gather(self, t: int, run: Run) -> None:
         """Wait until all members of a cell are connected, or enough of them."""
@@ -233,6 +236,7 @@ class SurvivorRounds:
             blamed=blamed,
             groups=meant,
             results=tuple(one for one in found if not isinstance(one, Lost)),
+            records=tuple(one.record for one in found),
             terms=self._agreement.terms,
             seconds=seconds,
         )

@@ -172,6 +172,7 @@ class WholeRounds:
             blamed=dict(result.blamed),
             groups=self._agreement.groups(result.round),
             results=(result,),
+            records=(result.record,),
             terms=self._agreement.terms,
             seconds=seconds,
         )

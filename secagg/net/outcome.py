@@ -27,7 +27,7 @@ class Outcome:
     `sums` and `members` are by group; a flat sum is group (0, 0). With survivors and several cells, groups are numbered
     one cell after the other. `lost` has the groups that stayed closed, `dropouts` the members without an answer,
     `blamed` those that their own signatures convict. `groups` says who was meant to be in each group, and `results`
-    are the results of the protocol, one per cell.
+    are the results of the protocol, one per cell. `records` are what the round leaves for the evidence.
 
     >>> from secagg.simulation import make_agreement
     >>> terms = make_agreement(members=3, size=3, length=2, bound=9)[0].terms
@@ -47,6 +47,7 @@ class Outcome:
     results: tuple[WholeResult | Result, ...] = field(default=(), repr=False)
     terms: Terms = field(repr=False)
     seconds: float = 0.0
+    records: tuple[bytes, ...] = field(default=(), repr=False)
 
     @property
     def opened(self) -> bool:

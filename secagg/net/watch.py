@@ -12,6 +12,7 @@ from typing import Final
 
 from secagg.agreement.terms import Terms
 from secagg.errors import TooFewSurvivors
+from secagg.evidence import EvidenceLog
 from secagg.net.desk import Desk
 from secagg.net.events import Events
 from secagg.net.metrics import Metrics
@@ -26,13 +27,23 @@ class Watch:
     """Waits for members, and tells people whom it waits for."""
 
     def __init__(
-        self, terms: Terms, folder: Path, desk: Desk, deadlines: Deadlines, events: Events, metrics: Metrics
+        self,
+        terms: Terms,
+        folder: Path,
+        desk: Desk,
+        deadlines: Deadlines,
+        events: Events,
+        metrics: Metrics,
+        evidence: EvidenceLog,
     ) -> None:
         self.terms, self.results, self.desk = terms, folder / "results", desk
         self.deadlines, self.events, self.metrics = deadlines, events, metrics
+        self._evidence = evidence
         self._names = {member.id: member.name or str(member.id) for member in terms.members}
 
     def keep(self, outcome: Outcome) -> None:
+        """Store the evidence of a round, then its results: no result is there without its evidence."""
+        self._evidence.append(outcome.records)  # audit: hub-keeps-evidence
         outcome.store(self.results)
 
     def name(self, member: ClientId) -> str:

@@ -14,6 +14,7 @@ from fl.flower.task import model_length
 from fl.flower.training import Training
 from fl.reporting.records import read_tensors
 from fl.training.loop import prepare, run
+from secagg.evidence import verify
 from tests.flower.grid import RUN_ID, InProcessGrid
 
 NODES = 8
@@ -63,6 +64,8 @@ def trained(grid: InProcessGrid, training: Training, out: Path, deadlines: Deadl
     """Run the whole training over the grid and record it in `out`."""
     network = network_of(grid, training)
     serve(network, deadlines, out)
+    report = verify((out / "evidence-1").read_bytes(), threads=1)
+    assert (report.problems, report.rounds) == ((), training.experiment.rounds)
     return network
 
 

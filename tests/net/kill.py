@@ -4,7 +4,7 @@
     python -m tests.net.kill --rounds 200 --every 3 --groups survivors
 
 Prints one JSON object: rounds, kills, sums that were wrong (none), rounds that were opened twice for different members
-(none), rounds in which everything stayed closed, and the hub's memory in MB.
+(none), rounds in which everything stayed closed, what `secagg verify` says of the evidence, and the hub's memory in MB.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import numpy as np
 
 from secagg import Policy, warm_up
 from secagg.agreement import Proposal
+from secagg.evidence import verify
 from secagg.net import Deadlines, Hub, Settings, Site
 from tests.net.common import expected, make_world, vector
 from tests.net.processes import free_port
@@ -125,6 +126,7 @@ def summary(place: Path, rounds: int, kills: int, *, finished: bool) -> dict[str
         for group, (members, found) in row["sums"].items():
             wrong += not np.allclose(found, expected(members, row["round"], LENGTH), rtol=0, atol=1e-4)
             twice += seen.setdefault((row["round"], group), members) != members
+    report = verify(next((place / "hub").rglob("evidence")).read_bytes(), threads=1)
     stored = {json.loads(path.read_text())["round"] for path in (place / "hub").rglob("round-*.json")}
     megabytes = [row["memory"] for row in rows]
     return {
@@ -134,6 +136,7 @@ def summary(place: Path, rounds: int, kills: int, *, finished: bool) -> dict[str
         "wrong": wrong,
         "twice": twice,
         "closed": closed,
+        "evidence": [report.rounds, list(report.problems)],
         "memory": [round(min(megabytes), 1), round(max(megabytes), 1)],
     }
 

@@ -16,6 +16,7 @@ def play(*words: str, seconds: float) -> dict[str, object]:
 
 def check(found: dict[str, object], rounds: int) -> None:
     assert (found["finished"], found["rounds"], found["wrong"], found["twice"]) == (True, rounds, 0, 0), found
+    assert found["evidence"] == [rounds, []], found
 
 
 def test_a_few_kills_in_a_few_rounds() -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from secagg import Policy
+from secagg.evidence import verify
 from tests.net.common import expected, make_world, running
 
 ROUND = Policy(anonymity=2, memory="round")
@@ -25,5 +26,10 @@ def test_three_sites_and_a_hub_sum_exactly_over_several_rounds(tmp_path: Path, g
                 assert outcome.members == {(0, 0): (0, 1, 2)}
                 assert outcome.dropouts == {}
             assert [one.calls for one in sites.values()] == [[0, 1, 2]] * 3
+            evidence.append((hub.folder / "evidence").read_bytes())
 
+    evidence: list[bytes] = []
     asyncio.run(play())
+    for member in range(3):
+        report = verify(evidence[0], journal=tmp_path / str(member) / "journal", threads=1)
+        assert (report.problems, report.rounds, report.opened) == ((), 3, 3)

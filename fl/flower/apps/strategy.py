@@ -23,6 +23,7 @@ from fl.flower.apps.ledger import Ledger
 from fl.flower.apps.member import signed_agreement
 from fl.flower.apps.messages import OURS
 from fl.flower.apps.seats import Seats, refuse_simulation
+from secagg.evidence import EvidenceLog, interrupted
 from secagg.protocol import GroupId
 from secagg.whole import Server, WholeResult
 
@@ -38,9 +39,9 @@ class SecureStrategy(Strategy):
     `inner` gets one result; metrics are then the medians over groups. Without, `inner` combines the groups.
 
     `record` is the server's folder (default: beside the agreement). It has the round that is used next, so that a
-    second run does not ask for rounds that are over, and one line per round (`share flower status`). After
-    `skips` rounds in a row without any sum the training stops and says why. `join_seconds` is how long the first round
-    waits for all members, `hello_seconds` how long a node has to say who it is.
+    second run does not ask for rounds that are over, one line per round (`share flower status`), and the evidence
+    (docs/evidence.md). After `skips` rounds in a row without any sum the training stops and says why. `join_seconds` is
+    how long the first round waits for all members, `hello_seconds` how long a node has to say who it is.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class SecureStrategy(Strategy):
             raise ConfigError(f"expected skips of at least 1 and seconds of at least 0, got {skips}, {join_seconds}")
         file = Path(agreement)
         self.inner, self.rule, self.options, self.skips = inner, rule, options, skips
-        self.agreement, _ = signed_agreement(file)
+        self.agreement, signatures = signed_agreement(file)
         self._ledger = Ledger(Path(record) if record else file.with_suffix(".record"), self.agreement)
+        self._evidence = EvidenceLog(self._ledger.folder / "evidence", self.agreement, signatures)
         self._server = Server(self.agreement)
         self._seats = Seats(self._server, join_seconds, hello_seconds)
         self._arrays: ArrayRecord | None = None
@@ -125,6 +127,7 @@ class SecureStrategy(Strategy):
         content, message_type = _same_for_all(asked), asked[0].metadata.message_type
         self._arrays = arrays
         round = self._ledger.claim()
+        self._evidence.append([interrupted(self.agreement, round, "the server stopped before the round was over")])
         weighted_by = str(getattr(self.inner, "weighted_by_key", WEIGHTED_BY))
         return self._seats.begin(round, message_type, content, weighted_by)
 
@@ -133,6 +136,7 @@ class SecureStrategy(Strategy):
         if not self._seats.open:
             return []
         result, seats = self._seats.close(replies), self._seats
+        self._evidence.append([result.record])  # in the place of the one that says that the server stopped
         self._ledger.write(kind, server_round, result, seats.reasons, seats.connected)
         reasons = {client: seats.reasons.get(client, why) for client, why in result.dropouts.items()}
         told = "; ".join(f"{self._name(client)}: {why}" for client, why in reasons.items())

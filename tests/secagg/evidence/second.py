@@ -226,7 +226,8 @@ def check(data: bytes) -> str:
                 chained = answer.previous == last.get(answer.sender, bytes(32))
                 need(chained or answer.sender in silent, "answers are chained")
             last |= one.hashes
-            silent = (silent - one.hashes.keys()) | (one.asked - one.hashes.keys())
+            asked = one.asked | {who for who, _ in record.absent}
+            silent = (silent - one.hashes.keys()) | (asked - one.hashes.keys())
     except (Refused, struct.error) as problem:
         return str(problem) or "unreadable"
     return ""
