@@ -20,9 +20,10 @@ from fl.secure.layout import (
     simulated_agreement,
 )
 from fl.secure.noise import noise_source
-from secagg import Dropout, Identity, LossWarning, Stage, TooFewSurvivors, Verdict
+from secagg import Dropout, Identity, LossWarning, Server, Stage, TooFewSurvivors, Verdict
 from secagg.agreement import Agreement
 from secagg.crypto import Segments
+from secagg.evidence import assemble
 from secagg.exposure import Anonymity
 from secagg.protocol import GroupSum
 from secagg.simulation import Cost, Misbehaviour, WholeRun, clear, clear_whole, cores, run
@@ -49,12 +50,23 @@ class Population(Cohort):
         self._noise = noise_source(experiment.seed)
         self._run: WholeRun | None = None  # keeps the clients from round to round
         self._first: int | None = None  # the first round that it has played
+        self._records: dict[int, list[bytes]] = {}  # of runs with survivors, by round
 
     def evidence(self) -> tuple[int, bytes] | None:
-        """The first round that was played here and the evidence from there on; None without secure whole groups."""
-        if self._run is None or self._first is None:
+        """The first round that was played here and the evidence from there on; None without secure sums."""
+        if self._first is None or self.agreement is None:
             return None
-        return self._first, self._run.evidence()
+        if self._run is not None:
+            return self._first, self._run.evidence()
+        cells = len(self.agreement.terms.cells)
+        whole = [record for records in self._records.values() if len(records) == cells for record in records]
+        signatures = {v: self.agreement.sign(v, identity) for v, identity in self._identities.items()}
+        return self._first, assemble(self.agreement, signatures, whole)
+
+    def _keep(self, cell: Cell, record: bytes) -> None:
+        """Keep what a secure run with survivors leaves behind."""
+        self._first = cell.round if self._first is None else self._first
+        self._records.setdefault(cell.round, []).append(record)
 
     def aggregate(
         self,
@@ -154,7 +166,11 @@ class Population(Cohort):
             silent = (c for c, kind in misbehave.items() if kind is Misbehaviour.SILENCE)
             stopped = {**dict.fromkeys(silent, Stage.INPUTS), **drop}
             dropouts = {client: Dropout(stage, NO_ANSWER) for client, stage in stopped.items()}
+            if self.secure and cell.plan is not None:
+                self._keep(cell, Server(cell.plan).record(str(error)))
             return CellResult.failure(str(error), cell, self, cost, dropouts)
+        if self.secure:
+            self._keep(cell, result.record)
         return CellResult.of_survivors(result, cell, self, cost)
 
     def _processes_for(self, cell: Cell) -> int:

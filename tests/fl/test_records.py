@@ -260,3 +260,12 @@ def test_a_secure_run_leaves_evidence_that_holds(tmp_path: Path) -> None:
 def test_a_run_without_secure_aggregation_leaves_none(tmp_path: Path) -> None:
     trained_in(tmp_path / "run")
     assert not list((tmp_path / "run").glob("evidence*"))
+
+
+def test_a_secure_run_with_survivors_leaves_evidence_too(tmp_path: Path) -> None:
+    clusters = {"groups": "survivors", "schedule": "random", "size": 4}
+    privacy = {"memory": "round"}
+    trained_in(tmp_path / "run", secure=True, rounds=2, clusters=clusters, privacy=privacy, dropout={"rate": 0.1})
+    report = verify((tmp_path / "run" / "evidence-1").read_bytes())
+    assert report.holds, report.problems
+    assert (report.kind, report.rounds, report.members) == ("survivors", 2, 12)

@@ -65,7 +65,7 @@ def trained(grid: InProcessGrid, training: Training, out: Path, deadlines: Deadl
     network = network_of(grid, training)
     serve(network, deadlines, out)
     report = verify((out / "evidence-1").read_bytes(), threads=1)
-    assert (report.problems, report.rounds) == ((), training.experiment.rounds)
+    assert report.holds, report.problems
     return network
 
 
