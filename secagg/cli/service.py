@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from secagg.net import Outcome, Settings
 
 _SHOWN: Final = 12  # values of a vector that are printed
+_SAID: Final = 1000  # reasons that are not printed again
 
 
 def add_parsers(commands: _SubParsersAction[ArgumentParser]) -> None:
@@ -112,8 +113,9 @@ def run_serve(options: Namespace) -> int:
         def listen(event: str, values: dict[str, Any]) -> None:
             progress(event, values)
             if event == "refused" and (key := (values["member"], values["reason"])) not in said:
-                said.add(key)
                 progress.say(f"{key[0]} refused: {key[1]}")
+                if len(said) < _SAID:
+                    said.add(key)
             elif event == "finished":
                 progress.say(values["text"])
 
@@ -247,7 +249,18 @@ def run_status(options: Namespace) -> int:
         for key in ("round", "stage", "waiting_for", "left_out", "refused", "trouble"):
             if one.get(key) not in (None, "", [], {}):
                 print(f"  {key.replace('_', ' ')}: {one[key]}")
+        if "last" in one:
+            print(f"  last round: {_ended(one['last'])}")
     return 0 if found else 1
+
+
+def _ended(values: Mapping[str, Any]) -> str:
+    """How the last round ended, from the status of a hub or a site."""
+    if values["opened"]:
+        sites = values["sites"] if "sites" in values else sum(row["sites"] for row in values["groups"][:1])
+        return f"{values['round']}, opened with {sites} sites"
+    reasons = [values["reason"]] if "reason" in values else [row["reason"] for row in values["lost"]]
+    return f"{values['round']}, lost: {'; '.join(dict.fromkeys(reasons))}"
 
 
 def _status(path: Path) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from secagg.codec import Buffer
 from secagg.errors import PeerError
 from secagg.net.listener import AGREEMENT, BINARY, TAG
 from secagg.net.settings import Settings
-from secagg.net.trouble import in_words
+from secagg.net.trouble import in_words, printable
 
 _FIRST_PAUSE: Final = 0.1
 _AGAIN: Final = frozenset({408, 429, 500, 502, 503, 504})
@@ -58,7 +58,7 @@ class Channel:
             return None
         tag = headers.get(TAG, "")
         if status != 200 or not 0 < len(tag) <= 100:
-            raise PeerError(f"expected a message of the hub, got status {status}: {_shown(body)}")
+            raise PeerError(f"expected a message of the hub, got status {status}: {printable(body)}")
         return tag, body
 
     async def send(self, tag: str, parts: list[Buffer]) -> str | None:
@@ -66,7 +66,7 @@ class Channel:
         body = bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
         seconds = 30 + len(body) / self._settings.limits.slowest
         status, _, text = await self._ask("POST", "/v1/messages", seconds, body=body, tag=tag)
-        return None if status == 204 else _shown(text)
+        return None if status == 204 else printable(text)
 
     async def refuse(self, tag: str, reason: str) -> None:
         """Tell the hub that the message with this tag is not answered."""
@@ -92,7 +92,7 @@ class Channel:
                 status, trouble = 0, in_words(failed)
             if status not in _AGAIN and status:
                 if status in (403, 409):
-                    raise PeerError(f"the hub refuses this site: {_shown(content)}")
+                    raise PeerError(f"the hub refuses this site: {printable(content)}")
                 return status, headers, content
             self._on_trouble(f"{self._addresses[self._place]}: {trouble}")
             await asyncio.sleep(pause * (0.5 + secrets.randbelow(1000) / 1000))
@@ -114,8 +114,3 @@ class Channel:
                 if len(content) > most:  # audit: hub-bodies-limited
                     raise PeerError(f"the hub sends more than {most} bytes, which the agreement does not allow")
             return response.status, response.headers, bytes(content)
-
-
-def _shown(text: bytes) -> str:
-    """What the hub says, short and printable."""
-    return "".join(c if c.isprintable() else "?" for c in text[:500].decode(errors="replace"))

@@ -14,7 +14,7 @@ from secagg.agreement.folder import MemberFolder
 from secagg.errors import PeerError
 from secagg.net.collect import SEEN
 from secagg.net.invitation import Invitation, enrolment_statement
-from secagg.net.trouble import in_words
+from secagg.net.trouble import in_words, printable
 
 _MOST: Final = 2**27
 _TRIES: Final = 60
@@ -76,7 +76,7 @@ class Enrolment:
                     if response.status in (200, 204):
                         return response.status, dict(response.headers), text
                     if response.status not in (429, 502, 503):
-                        raise PeerError(f"the hub refuses: {text[:300] or response.status}")
+                        raise PeerError(f"the hub refuses: {printable(bytes(data)) or response.status}")
             except aiohttp.ServerFingerprintMismatch:
                 raise PeerError(
                     f"{self._invitation.address} is not the hub that sent the invitation: it has another certificate"

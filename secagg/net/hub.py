@@ -222,6 +222,8 @@ def _class_of(reason: str) -> str:
     known = (
         "it sent no advert",
         "it did not answer in time",
+        "it could not compute its vector",
+        "it refused",
         "it released the round",
         "left out by the application",
         "left out of the roll call",

@@ -26,6 +26,7 @@ from secagg.net.events import LOGGER, Events
 from secagg.net.limits import Bucket, most_to_hub
 from secagg.net.metrics import Metrics
 from secagg.net.settings import Settings
+from secagg.net.trouble import printable
 from secagg.types import ClientId
 
 AGREEMENT: Final = "Secagg-Agreement"
@@ -102,6 +103,7 @@ class Listener:
         self._guards: dict[int, Guard] = {}  # by the id of the transport
         self._buckets = {member: Bucket(settings.limits.requests) for member in terms.ids}
         self._reading: Counter[ClientId] = Counter()
+        self._refused: dict[ClientId, str] = {}  # the last message that each member refused, by its tag
         self._door: Door | None = None
         self._each = settings.limits.connections
         self._sweeper: asyncio.Task[None] | None = None
@@ -243,11 +245,14 @@ class Listener:
 
     async def _refusal(self, request: web.Request) -> web.StreamResponse:
         member = self._who(request)
-        text = (await self._body(request, member, MOST_REFUSAL)).decode(errors="replace")
-        if not self._desk.is_current(member, request.headers.get(TAG, "")):
+        text = printable(await self._body(request, member, MOST_REFUSAL), MOST_REFUSAL)
+        tag = request.headers.get(TAG, "")
+        if not self._desk.is_current(member, tag):
             return self._refuse(410, "late", "this refuses a message that is over; ask for the next one")
-        self._rounds.refused(member, "".join(c if c.isprintable() else "?" for c in text))
-        self._desk.arrived.set()
+        if self._refused.get(member) != tag:  # audit: refusals-counted-once
+            self._refused[member] = tag
+            self._rounds.refused(member, text)
+            self._desk.arrived.set()
         return web.Response(status=204)
 
     async def _body(self, request: web.Request, member: ClientId, most: int) -> bytes:
@@ -279,6 +284,7 @@ async def start_ops(host: str, port: int, metrics: Metrics, health: Callable[[],
         return web.json_response(health())
 
     async def prometheus(_: web.Request) -> web.StreamResponse:
+        metrics.set("secagg_present", health()["present"])
         return web.Response(text=metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     app = web.Application()

@@ -35,6 +35,7 @@ from secagg.net.files import FolderLock, place
 from secagg.net.hub import check_signed
 from secagg.net.limits import most_to_site
 from secagg.net.settings import Settings, checked_settings
+from secagg.net.trouble import printable
 from secagg.privacy.budget import Budget
 
 Source = Callable[[int, bytes], Any | Awaitable[Any]]  # (round, the hub's data) -> the vector
@@ -154,9 +155,9 @@ class Site:
             tag, message = found
             word = self._word(message)
             if isinstance(word, messages.Over):
-                self._note(word)
+                await self._note(word)
             elif isinstance(word, messages.End):
-                text = _shown(word.text)
+                text = printable(word.text, messages.MOST_TEXT)
                 self._events.tell("end", text=text)
                 if not stay:
                     return text
@@ -177,16 +178,16 @@ class Site:
         known = isinstance(word, messages.End | messages.Over) and word.fingerprint == self.agreement.fingerprint
         return word if known else None  # type: ignore[return-value]
 
-    def _note(self, over: messages.Over) -> None:
+    async def _note(self, over: messages.Over) -> None:
         """Show how a round ended, once."""
         if over.round <= self._heard:
-            return
+            return await self._slow_down()
         self._heard = over.round
         values: dict[str, Any] = {
             "round": over.round,
             "opened": over.sites > 0,
             "sites": over.sites,
-            "reason": _shown(over.text),
+            "reason": printable(over.text, messages.MOST_TEXT),
         }
         self._events.tell("round over", **values)
         self._events.status(last=values)
@@ -236,7 +237,7 @@ class Site:
             pause = min(2 * pause, self._settings.retry_most)
 
     async def _slow_down(self) -> None:
-        """Pauses that grow while the hub sends nothing but bad messages."""
+        """Pauses that grow while the hub sends nothing but bad or old messages: they must not fill a disk."""
         self._bad += 1
         await asyncio.sleep(min(self._settings.retry_most, 0.01 * 2 ** min(self._bad, 20)))
 
@@ -267,11 +268,6 @@ class Site:
             if isinstance(failed, SecAggError) and (type(failed) is not UsageError):
                 raise
             raise SourceError(wanted.round, failed) from failed
-
-
-def _shown(text: bytes) -> str:
-    """What the hub says, printable."""
-    return "".join(c for c in text.decode(errors="replace") if c.isprintable())
 
 
 class SourceError(UsageError):

@@ -1,4 +1,4 @@
-"""What went wrong with a connection, in plain words: the text of a library names its own objects."""
+"""What the other end says and what went wrong with it, fit for a terminal: plain words, and nothing unprintable."""
 
 from __future__ import annotations
 
@@ -41,3 +41,12 @@ def in_words(failed: BaseException) -> str:
     if isinstance(inner, OSError) and inner.errno:
         return _PLAIN.get(inner.errno) or os.strerror(inner.errno)
     return f"the connection failed ({type(failed).__name__})"
+
+
+def printable(text: bytes, most: int = 500) -> str:
+    r"""The beginning of what the other end says. Control characters could change a terminal.
+
+    >>> printable(b"no\x1b[2J\n")
+    'no?[2J?'
+    """
+    return "".join(c if c.isprintable() else "?" for c in text[:most].decode(errors="replace"))

@@ -79,7 +79,6 @@ class Watch:
         while True:
             await asyncio.sleep(1)
             names = [self.name(member) for member in waiting()]
-            self.metrics.set("secagg_present", len(self.desk.present()))
             if names != shown:
                 self.events.status(round=round, stage=name, waiting_for=names)
                 self.events.tell("waiting", round=round, stage=name, waiting_for=names)

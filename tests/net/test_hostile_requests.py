@@ -147,6 +147,21 @@ def test_answers_to_other_messages_reach_nothing(tmp_path: Path) -> None:
     asyncio.run(one_member(tmp_path, play))
 
 
+def test_a_refusal_counts_once(tmp_path: Path) -> None:
+    async def play(hub: Any, attacker: Attacker, received: list[bytes]) -> None:
+        heard: list[str] = []
+        hub._rounds.refused = lambda member, reason: heard.append(reason)
+        for message in (b"\x02\x20first", b"\x02\x20second"):
+            hub._desk.put(0, message)
+            tag = await attacker.tag(10)
+            request = attacker.request("POST", "/v1/refusals", b"no \x1b[2J", {"Secagg-Tag": tag})
+            for _ in range(5):
+                assert (await attacker.send("member", request)).split()[1] == b"204"
+        assert heard == ["no ?[2J"] * 2
+
+    asyncio.run(one_member(tmp_path, play))
+
+
 def test_a_body_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     async def play(hub: Any, attacker: Attacker, received: list[bytes]) -> None:
         hub._desk.put(0, b"\x02\x20first")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from secagg import Policy
+from secagg.cli.main import main
 from secagg.errors import UsageError
 from secagg.net import Hub, messages
 from secagg.net.desk import MOST_NOTES, Desk
@@ -49,7 +50,9 @@ class Data:
 
 
 @BOTH
-def test_sites_hear_how_a_round_ended_and_one_reason_is_given_for_a_lost_one(tmp_path: Path, groups: str) -> None:
+def test_sites_hear_how_a_round_ended_and_one_reason_is_given_for_a_lost_one(
+    tmp_path: Path, groups: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     proposal = make_world(tmp_path, 3, groups=groups, policy=ROUND)
 
     async def play() -> None:
@@ -63,6 +66,9 @@ def test_sites_hear_how_a_round_ended_and_one_reason_is_given_for_a_lost_one(tmp
                 assert outcome.dropouts == {2: why}
                 if groups == "whole":
                     assert outcome.lost == {(0, 0): f"2: {why}"}
+                assert hub.metrics.get("secagg_dropouts_total", reason=why) == 1
+                assert main(["status", str(tmp_path / "hub")]) == 0
+                assert f"last round: 0, lost: {next(iter(outcome.lost.values()))}\n" in capsys.readouterr().out
                 stored = json.loads((hub.folder / "results" / "round-0.json").read_text())
                 assert stored["seconds"] == round(outcome.seconds, 3) > 0
                 assert (stored["dropouts"], stored["lost"][0]["members"]) == ({"2": why}, ["0", "1", "2"])
@@ -74,6 +80,8 @@ def test_sites_hear_how_a_round_ended_and_one_reason_is_given_for_a_lost_one(tmp
             assert (lost["round"], lost["opened"], lost["sites"]) == (0, False, 0)
             assert lost["reason"] == (why if member == 2 else next(iter(outcome.lost.values())))
             assert opened == {"round": 1, "opened": True, "sites": 3, "reason": ""}
+        assert main(["status", str(tmp_path / "0")]) == 0
+        assert "last round: 1, opened with 3 sites\n" in capsys.readouterr().out
         async with running(tmp_path, proposal, [0]) as (hub, sites):  # neither end knows what the other has heard
             await until(lambda: bool(heard(sites[0])))
             assert heard(sites[0]) == [opened]
@@ -193,7 +201,7 @@ def test_notes_are_read_in_order_before_the_next_message_and_are_few() -> None:
 
 
 def test_what_a_lying_hub_says_of_rounds_is_only_shown(tmp_path: Path) -> None:
-    """Notes of another agreement and of rounds that do not exist are refused; control characters are taken out."""
+    """Notes of another agreement and of rounds that do not exist are refused; control characters are not shown."""
     proposal = make_world(tmp_path, 3, rounds=5)
     mine, other = proposal.agreement.fingerprint, bytes(32)
 
@@ -212,7 +220,7 @@ def test_what_a_lying_hub_says_of_rounds_is_only_shown(tmp_path: Path) -> None:
                 hub._desk.tell(0, messages.encode(over))
             await until(lambda: len(heard(site)) == 2)
             assert [one["round"] for one in heard(site)] == [3, 4]
-            assert heard(site)[0]["reason"] == "[2J gone \ufffd"
+            assert heard(site)[0]["reason"] == "?[2J gone \ufffd"
             assert [name for name, _ in site.events].count("refused") == 2
             assert site.calls == []
 
