@@ -141,12 +141,16 @@ def summary(place: Path, rounds: int, kills: int, *, finished: bool) -> dict[str
     }
 
 
-if __name__ == "__main__":
+def main(words: list[str]) -> None:
     parser = ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--every", type=float, default=3.0)
     parser.add_argument("--groups", choices=["whole", "survivors"], default="whole")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--most", type=float, default=3600.0, help="seconds after which it stops")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     print(json.dumps(run(options.rounds, options.every, options.groups, options.seed, options.most)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,11 +1,11 @@
-"""Commands as processes of their own."""
+"""Commands of `secagg` as processes of their own."""
 
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.net.zygote import COMMAND, Process
 
 DRAFT = """
 version = 2
@@ -35,22 +35,20 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def start(place: Path, *words: str, **more: object) -> subprocess.Popen[str]:
+def start(place: Path, *words: str) -> Process:
+    """Run `secagg` with these words in this folder."""
     place.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "secagg", *words]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=place, text=True, **pipes, **more)  # type: ignore[call-overload,no-any-return]
+    return Process(COMMAND, words, place)
 
 
-def line_with(process: subprocess.Popen[str], text: str) -> str:
-    assert process.stdout is not None
+def line_with(process: Process, text: str) -> str:
     for line in process.stdout:
         if text in line:
             return line
-    raise AssertionError(f"{text!r} did not come; {process.stderr.read() if process.stderr else ''}")
+    raise AssertionError(f"{text!r} did not come; {process.stderr.read()}")
 
 
-def finish(process: subprocess.Popen[str], code: int = 0) -> tuple[str, str]:
-    out, err = process.communicate(timeout=60)
+def finish(process: Process, code: int = 0) -> tuple[str, str]:
+    out, err = process.communicate(timeout=120)
     assert process.returncode == code, (out, err)
     return out, err

@@ -6,8 +6,6 @@ import asyncio
 import errno
 import os
 import ssl
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -25,7 +23,8 @@ from secagg.net.door import Door
 from secagg.net.limits import Bucket
 from tests.net.common import RunningSite, expected, make_world, running
 from tests.net.hostile import context
-from tests.net.processes import DRAFT, free_port
+from tests.net.processes import DRAFT, finish, free_port
+from tests.net.zygote import Process
 
 
 async def silent(port: int, count: int) -> list[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
@@ -74,8 +73,8 @@ def test_a_process_may_open_as_many_files_as_the_system_allows() -> None:
         "door = Door(lambda: None, print)\n"
         "print(*resource.getrlimit(resource.RLIMIT_NOFILE), door.most_strangers, door.most_members)"
     )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.split() == ["400", "400", "100", "200"]
+    out, _ = finish(Process(code, (), Path.cwd()))
+    assert out.split() == ["400", "400", "100", "200"]
 
 
 def test_a_file_is_written_as_soon_as_a_descriptor_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
