@@ -203,7 +203,7 @@ def _add_flower(commands: Commands) -> None:
 
     option = _command(actions, "node", _flower_node, "start a node: a SuperNode and a warm executor")
     option("--simulate", action="store_true", help="allow keys and faults of simulations")
-    option("--poll", type=float, default=0.25, metavar="SECONDS", help="between two questions to the SuperLink (0.25)")
+    option("--poll", type=float, default=0.4, metavar="SECONDS", help="between two questions to the SuperLink (0.4)")
     option("--executor", type=Path, metavar="DIR", help="use a warm executor that runs already")
     option("folder", type=Path, metavar="NODE", help="folder of the node")
     option("options", nargs=argparse.REMAINDER, metavar="...", help="all options of flower-supernode")
@@ -393,8 +393,8 @@ def _flower_node(options: argparse.Namespace) -> None:
     _need("flwr")
     from fl.flower.supernode import start_node
 
-    if not options.poll > 0:
-        raise ConfigError(f"--poll: expected seconds above 0, got {options.poll}")
+    if not 0.05 <= options.poll <= 60:
+        raise ConfigError(f"--poll: expected 0.05 to 60 seconds, got {options.poll}")
     start_node(options.folder, options.options, simulate=options.simulate, poll=options.poll, executor=options.executor)
 
 

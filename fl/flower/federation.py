@@ -36,6 +36,8 @@ from secagg.simulation import agree_on
 
 STARTING: Final = 60.0  # seconds for the SuperLink to listen
 ENDING: Final = 10.0  # seconds between SIGTERM and SIGKILL
+POLL_PER_NODE: Final = 0.1  # seconds
+SLOWEST_POLL: Final = 3.0  # Flower's own
 MARK: Final = "SHARE_FEDERATION"
 STOPPING: Final = tuple(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP"))
 
@@ -49,14 +51,19 @@ class Federation(AbstractContextManager["Federation"]):
     nodes: dict[int, subprocess.Popen[bytes]] = field(default_factory=dict)
     certificates: Path | None = None  # a folder with ca.crt, server.pem and server.key, for TLS
     temporary: bool = False  # whether nobody needs the folder afterwards
+    expected: int = 1  # nodes
     slow: bool = False  # whether nodes are started as Flower starts them, without a warm executor
-    poll: float = POLL  # seconds between two questions of a node to the SuperLink
     _executor: Executor | None = None
     _started: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _logs: list[IO[bytes]] = field(default_factory=list)
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def poll(self) -> float:
+        """Seconds between two questions of a node to the SuperLink: each costs both of them some computing."""
+        return min(SLOWEST_POLL, max(POLL, POLL_PER_NODE * self.expected))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -202,26 +209,41 @@ def agree_here(
     return training, folders
 
 
-def write_app(place: Path) -> Path:
-    """Write a Flower app that only names the two apps for simulations, which are installed with `fl`."""
+def write_app(
+    place: Path,
+    *,
+    server: str = "fl.flower.simulation_server:app",
+    client: str = "fl.flower.simulation_client:app",
+    more: str = "",
+) -> Path:
+    """Write a Flower app that only names its two parts, which are installed; by default those of simulations.
+
+    `more` are lines of its configuration.
+    """
     place.mkdir(parents=True, exist_ok=True)
     (place / "pyproject.toml").write_text(
         '[project]\nname = "share-local"\nversion = "1.0.0"\ndescription = "SHARE on this machine"\n'
         'license = "Apache-2.0"\ndependencies = []\n\n'
         '[tool.flwr.app]\npublisher = "share"\n\n'
-        '[tool.flwr.app.components]\nserverapp = "fl.flower.simulation_server:app"\n'
-        'clientapp = "fl.flower.simulation_client:app"\n\n'
+        f'[tool.flwr.app.components]\nserverapp = "{server}"\nclientapp = "{client}"\n\n'
         '[tool.flwr.app.config]\ntraining = "training.toml"\nout = "run"\n'
-        "join-seconds = 120.0\nstage-seconds = 60.0\ntraining-seconds = 600.0\ntries = 2\n",
+        "join-seconds = 120.0\nstage-seconds = 60.0\ntraining-seconds = 600.0\ntries = 2\nskipped-rounds = 3\n"
+        f"{more}",
         "utf-8",
     )
     return place
 
 
 def run_here(
-    e: Experiment, out: Path, *, settings: Sequence[str] = (), show: Progress | None = None, keep: Path | None = None
+    e: Experiment,
+    out: Path,
+    *,
+    settings: Sequence[str] = (),
+    show: Progress | None = None,
+    keep: Path | None = None,
+    slow: bool = False,
 ) -> None:
-    """Train an experiment with one node process per client."""
+    """Train an experiment with one node per client, or with `slow` as Flower starts nodes itself."""
     from fl.training.loop import prepare
 
     if e.attack.name not in (NO_ATTACK, LABEL_FLIP):
@@ -230,7 +252,7 @@ def run_here(
             f"use {LABEL_FLIP!r}, or attack.protocol"
         )
     sizes = [int(size) for size in prepare(e).sizes]
-    run_app(e, sizes, out, settings=settings, show=show, keep=keep, simulate=True)
+    run_app(e, sizes, out, settings=settings, show=show, keep=keep, simulate=True, slow=slow)
 
 
 def run_app(
@@ -245,6 +267,7 @@ def run_app(
     simulate: bool = False,
     test: str | None = None,
     classes: int | None = None,
+    slow: bool = False,
 ) -> None:
     """Run a whole app on this machine: keys, agreement, SuperLink, a SuperNode per client, the training.
 
@@ -262,7 +285,7 @@ def run_app(
         stack.enter_context(_signals_handled_by(_interrupt))
         length = model_length(e, test, classes)
         _, folders = agree_here(e, sizes, place, length=length, simulate=simulate)
-        federation = stack.enter_context(Federation(place, temporary=keep is None))
+        federation = stack.enter_context(Federation(place, temporary=keep is None, expected=len(folders), slow=slow))
         show.note(f"starting a SuperLink and {len(folders)} SuperNodes")
         federation.start_link()
         for number, folder in enumerate(folders):

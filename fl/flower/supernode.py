@@ -24,7 +24,8 @@ from fl.flower import warm
 
 SUPERNODE: Final = "flower-supernode"
 SEEN: Final = ("1.41",)  # versions of Flower that the tests have run with
-POLL: Final = 0.25  # seconds between two questions to the SuperLink
+POLL: Final = 0.4  # seconds between two questions to the SuperLink
+TASK_SHARE: Final = 4  # Flower's executor asks the SuperNode so many times as often
 ANSWER_POLL: Final = 0.05  # seconds between two looks for the answer of the app, in the same process
 TASK_POLL: Final = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # Flower's own setting, of its executor
 QUIET: Final = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
@@ -42,7 +43,7 @@ def start_node(
     """
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}; `share flower identity {folder}` makes it")
-    for name, value in {**QUIET, TASK_POLL: str(ANSWER_POLL)}.items():
+    for name, value in {**QUIET, TASK_POLL: str(poll / TASK_SHARE)}.items():
         os.environ.setdefault(name, value)
     executor = executor or Executor.start(folder.resolve() / WARM).wait()
     os.environ["PATH"] = f"{executor}{os.pathsep}{os.environ.get('PATH', '')}"

@@ -4,7 +4,6 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from fl.flower.federation import Federation, agree_here, run_here, server_lines,
 from fl.flower.task import model_length
 from fl.training.loop import prepare, run
 from tests.flower.certificates import make_certificates
-from tests.flower.runs import assert_same_model, small
+from tests.flower.runs import assert_same_model, small, whole
 
 ROOT = Path(__file__).parents[2]
 STAGES = ("deal", "mask", "sign", "unmask")
@@ -97,20 +96,39 @@ def started(place: Path) -> list[tuple[int, str]]:
 
 
 def test_a_training_over_real_processes_gives_the_model_of_a_simulation(tmp_path: Path) -> None:
-    """Three members, and a node that is not a member."""
-    e = small(clients=3, rounds=1, clusters={"size": 3}, privacy={"colluders": 1})
+    """One exchange in the second round. The warm executor never holds a key or a message."""
+    e = whole(clients=3, rounds=2, clusters={"size": 3})
     with federation_of(e, tmp_path) as running:
-        shutil.copytree(running.folders[2], running.place / "stranger")
-        (running.place / "stranger" / "identity.key").write_text("11" * 32)
         for number, folder in enumerate(running.folders):
             running.federation.start_node(number, folder, simulate=True)
-        running.federation.start_node(99, running.place / "stranger")
         running.begin()
-        running.end(900)
-        assert processes_of(running.place)
+        running.end(1800)
+        (executor,) = [number for number, command in started(running.place) if "fl.flower.warm" in command]
+        keys = [file for folder in running.folders for file in folder.glob("*.key")]
+        secrets = [bytes.fromhex(file.read_text()) for file in keys]
+        answers = [file.read_bytes()[:64] for folder in running.folders for file in folder.glob("whole/*/*.spool")]
+        assert len(secrets) == 6
+        assert len(answers) == 3
+        memory = memory_of(executor)
+        assert b"flwr-clientapp" in memory
+        assert not any(secret in memory or secret.hex().encode() in memory for secret in (*secrets, *answers))
+        assert not any("starts a process of its own" in running.federation.log(f"node-{i}") for i in range(3))
     assert_same_model(running.out, e)
-    assert any("is not of this training" in line for line in running.lines)
-    assert [record["dropouts"] for record in running.rounds()] == [[]]
+    assert [record["dropouts"] for record in running.rounds()] == [[], []]
+    assert [record["exchanges"] for record in running.rounds()] == [2, 1]
+
+
+def memory_of(number: int) -> bytes:
+    """What a process holds in its own memory, without the files that it has mapped."""
+    found = []
+    with Path(f"/proc/{number}/maps").open() as maps, Path(f"/proc/{number}/mem").open("rb", 0) as memory:
+        for line in maps:
+            area, rights, _, _, file = line.split(maxsplit=4) if line.count(" ") > 4 else (*line.split(), "", "")[:5]
+            start, end = (int(part, 16) for part in area.split("-"))
+            if rights.startswith("rw") and not file.strip().endswith("[vvar]"):
+                memory.seek(start)
+                found.append(memory.read(end - start))
+    return b"".join(found)
 
 
 def test_a_wrong_command_fails_with_one_line(tmp_path: Path) -> None:

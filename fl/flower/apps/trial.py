@@ -40,7 +40,7 @@ def try_app(app: Path, terms: Terms, settings: Sequence[str] = ()) -> None:
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="share-flower-")))
         folders = agree_in(place, terms)
-        federation = stack.enter_context(Federation(place, temporary=True))
+        federation = stack.enter_context(Federation(place, temporary=True, expected=len(folders)))
         print(f"share: starting a SuperLink and {len(folders)} SuperNodes", file=sys.stderr, flush=True)
         federation.start_link()
         for number, folder in enumerate(folders):
