@@ -118,7 +118,7 @@ def _add_training(commands: Commands) -> None:
     option("--curve", help="one of the curves in the file")
     option("--out", type=Path, help="folder for the record (runs/NAME)")
     option("--resume", type=Path, metavar="DIR", help="continue the run in DIR")
-    option("--device", choices=("cpu", "cuda", "auto"), help="torch device")
+    option("--device", help="torch device: cpu, cuda, cuda:1, mps, or auto")
     option("--workers", type=int, help="number of training processes")
     option("--list", action="store_true", help="list the packaged experiments")
 

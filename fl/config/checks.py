@@ -15,6 +15,7 @@ from fl.config.schema import (
     BACKDOOR,
     BACKDOOR_OPTIONS,
     DATA_ATTACKS,
+    DEVICES,
     NO_ATTACK,
     RECOVERY_MISBEHAVIOURS,
     WEIGHTED_MEAN,
@@ -59,10 +60,17 @@ def check(experiment: Experiment) -> None:
     _check_no_share(experiment)
     _check_groups(experiment)
     check_noise(experiment)
+    _check_device(experiment)
     check_size(experiment)
     layout = Layout.of(experiment)
     _check_rule(experiment, layout.clusters)
     check_exposure(experiment, layout)
+
+
+def _check_device(experiment: Experiment) -> None:
+    if not DEVICES.fullmatch(experiment.machine.device):
+        expected = "cpu, auto, mps, cuda, or cuda: with the number of a GPU, such as cuda:1"
+        raise ConfigError(f"machine.device: expected {expected}, got {experiment.machine.device!r}")
 
 
 def _check_clients(experiment: Experiment) -> None:

@@ -5,6 +5,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Collection, Mapping
 from functools import cache
 from itertools import chain
@@ -25,10 +26,12 @@ PARTITIONS: Final = ("iid", "shards", "dirichlet", "role")
 LOSSES: Final = ("cross-entropy", "squared-error", "binary-cross-entropy")
 METRICS: Final = ("accuracy", "f1", "mean-absolute-error", "r2")
 OPTIMIZERS: Final = ("none", "momentum", "adam", "yogi")
+PRECISIONS: Final = ("float32", "bfloat16")
 RATES: Final = ("constant", "step", "exponential", "cosine")
 MODELS: Final = ("cnn", "lstm", "small-cnn", "linear")
 AUDITS: Final = (ENFORCE, REPORT_EVEN_IF_EXPOSED)
 GROUPS: Final = (WHOLE, SURVIVORS)
+DEVICES: Final = re.compile(r"cpu|auto|mps|cuda(:[0-9]+)?")
 MOST_ROUNDS: Final = 100_000  # where they are alike, an agreement has so many, so that a run can be resumed with more
 CELL: Final = 300  # most clients in one run with recovery of dropouts: its cost grows with their square
 RUN_ONLY: Final = ("name", "secure", "stop", "machine", "rounds")  # keys that do not change a round's result
@@ -107,6 +110,11 @@ class Local(Section, frozen=True):
     period: Annotated[Positive, "rounds of the schedule: `step` and `exponential` multiply by `decay` in so many"] = 100
     decay: Annotated[Fraction, "factor of the learning rate after a period; for `cosine` also the last"] = 0.1
     proximal: Annotated[float, Meta(ge=0), "mu of FedProx: pulls a client towards the model of the round"] = 0.0
+    precision: Annotated[
+        str,
+        _one_of(PRECISIONS),
+        "`bfloat16` trains in mixed precision on a GPU: torch.autocast chooses the operations; updates stay float32",
+    ] = "float32"
 
 
 class Server(Section, frozen=True):
@@ -252,7 +260,10 @@ class Stop(Section, frozen=True):
 class Machine(Section, frozen=True):
     """Where the training runs. On a CPU, these keys do not change the result."""
 
-    device: Annotated[str, _one_of(("cpu", "cuda", "auto")), "torch device"] = "cpu"
+    device: Annotated[
+        str,
+        "torch device: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto` for the first GPU that torch finds (docs/devices.md)",
+    ] = "cpu"
     workers: Annotated[Natural | None, "training processes; 0: the main process alone; by default one per core"] = None
     checkpoint_every: Annotated[Positive, "rounds between two checkpoints"] = 1
     evaluate_every: Annotated[Positive, "rounds between two evaluations of the model"] = 1

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from fl.config.own import imported
 from fl.config.schema import Experiment, to_tables
 from fl.data import Federated
+from fl.errors import ConfigError
 from fl.flower.node import MistakeError, Node
 from fl.training.learner import Learner
 from fl.training.loop import as_examples, metrics_of, poisoned, prepare
@@ -43,6 +44,8 @@ def model_length(e: Experiment, test: str | None = None, classes: int | None = N
 
 
 def task_of(e: Experiment, data: Federated) -> Task:
+    if e.local.precision != "float32":
+        raise ConfigError(f"local.precision: nodes train on a CPU, and {e.local.precision} is for GPUs; set float32")
     return Task(e.model, data, LocalTraining(**to_tables(e.local)), e.seed, e.task.loss, metrics_of(e))
 
 

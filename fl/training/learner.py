@@ -6,7 +6,7 @@ threads round differently. `Learner` uses one thread; processes give parallelism
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -222,7 +222,7 @@ class Learner(TrainerBase):
         }
         sgd = partial(torch._fused_sgd_, **rates, dampening=0.0, nesterov=False, maximize=False)
         for step, rows in enumerate(minibatches(own, local, generator)):
-            logits, labels = self._forward(examples, torch.from_numpy(rows).to(self.device))
+            logits, labels = self._forward(examples, torch.from_numpy(rows).to(self.device), training=True)
             torch.autograd.backward(self._objective.mean(logits, labels))
             gradients = self._gradients()
             for gradient, p, old in zip(gradients, self._parameters, before, strict=False):
@@ -249,13 +249,13 @@ class Learner(TrainerBase):
             index = np.repeat([plan[0][:1] for plan in plans], width, axis=1)
             for row, batch in zip(index, batches, strict=True):
                 row[: len(batch)] = batch
-            weight = (np.arange(width) < lengths) / np.maximum(lengths, 1)
+            weight = ((np.arange(width) < lengths) / np.maximum(lengths, 1)).astype(np.float32)  # a Mac has no float64
             inputs, labels = self._train.batch(torch.from_numpy(index.reshape(-1)).to(self.device))
             gradients = self._stacked_gradients(
                 dict(zip(names, stacked, strict=True)),
                 inputs.reshape(count, width, *inputs.shape[1:]),
                 labels.reshape(count, width, *labels.shape[1:]),
-                torch.from_numpy(weight).to(self.device, torch.float32),
+                torch.from_numpy(weight).to(self.device),
             )
             active = torch.from_numpy(lengths[:, 0] > 0).to(self.device)
             for p, momentum, name, old in zip(stacked, momenta, names, before, strict=True):
@@ -271,8 +271,9 @@ class Learner(TrainerBase):
         self, stacked: dict[str, Tensor], inputs: Tensor, labels: Tensor, weight: Tensor
     ) -> dict[str, Tensor]:
         def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor, w: Tensor) -> Tensor:
-            logits = functional_call(self._module, parameters, (x,))
-            return (self._objective.each(logits, y) * w).sum()
+            with self._mixed():
+                logits = functional_call(self._module, parameters, (x,))
+            return (self._objective.each(logits.float(), y) * w).sum()
 
         found: dict[str, Tensor] = vmap(grad(loss), randomness="error")(stacked, inputs, labels, weight)
         return found
@@ -293,11 +294,21 @@ class Learner(TrainerBase):
             return str(error).splitlines()[0]
         return ""
 
-    def _forward(self, examples: Examples, index: Tensor) -> tuple[Tensor, Tensor]:
+    def _mixed(self) -> AbstractContextManager[object]:
+        """Mixed precision, if the task trains with it."""
+        if self.task.local.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=getattr(torch, self.task.local.precision))
+
+    def _forward(self, examples: Examples, index: Tensor, *, training: bool = False) -> tuple[Tensor, Tensor]:
         inputs, labels = examples.batch(index)
         if self._channels_last and inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)
-        return self._module(inputs), labels
+        if not training:
+            return self._module(inputs), labels
+        with self._mixed():
+            outputs = self._module(inputs)
+        return outputs.float(), labels
 
     def _gradients(self) -> list[Tensor]:
         """Take the gradients that backward() left; zero for a parameter that the loss did not use."""

@@ -27,6 +27,7 @@ from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, now, versions
 from fl.secure.layout import Layout
 from fl.secure.population import Population
+from fl.training.devices import find_device
 from fl.training.interrupt import Interrupt, Stopped
 from fl.training.models import Factory, Vector, fingerprint, unflatten
 from fl.training.objective import Function
@@ -213,10 +214,7 @@ def announce_compilation(notice: Callable[[str], None]) -> Iterator[None]:
 
 
 def _check_machine(experiment: Experiment) -> None:
-    device, cuda = experiment.machine.device, torch.cuda.is_available()
-    if device == "cuda" and not cuda:
-        raise ConfigError("machine.device: torch finds no GPU; use cpu or auto")
-    if (device == "cuda" or (device == "auto" and cuda)) and experiment.machine.workers:
+    if find_device(experiment.machine.device).type != "cpu" and experiment.machine.workers:
         raise ConfigError("machine.workers: a GPU trains clients together in one process; use 0")
 
 

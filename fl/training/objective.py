@@ -117,7 +117,7 @@ class Objective:
             return 0
         found, wanted = decided(outputs, targets)
         hits = found == wanted
-        return int(hits.sum()) if hits.dim() == 1 else float(hits.flatten(1).double().mean(1).sum())
+        return int(hits.sum()) if hits.dim() == 1 else float(hits.flatten(1).cpu().double().mean(1).sum())
 
     def measured(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         with torch.no_grad():

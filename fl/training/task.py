@@ -20,7 +20,8 @@ class LocalTraining:
     `epochs` is K counted in passes over the data, as in the paper. Momentum starts from zero every round. The last
     minibatch of an epoch holds what is left, even a single example; `drop_last` skips it, unless it is the only one.
     `schedule`, `period` and `decay` say how the learning rate falls over rounds (`rate`). `proximal` is mu of FedProx
-    (Li et al. 2020): mu (x - x^t) is added to every gradient.
+    (Li et al. 2020): mu (x - x^t) is added to every gradient. With `precision` = "bfloat16", the forward pass of
+    training runs under torch.autocast; losses, gradients of parameters, updates and all measurements are float32.
     """
 
     epochs: int = 2
@@ -33,6 +34,7 @@ class LocalTraining:
     period: int = 100
     decay: float = 0.1
     proximal: float = 0.0
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         if self.epochs < 1 or self.batch_size < 1:

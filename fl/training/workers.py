@@ -28,9 +28,10 @@ import torch
 from numpy.typing import NDArray
 
 from fl.data.examples import Index
-from fl.errors import TrainingError, WorkerError
+from fl.errors import ConfigError, TrainingError, WorkerError
 from fl.training.channel import Message, send
 from fl.training.child import Child
+from fl.training.devices import find_device
 from fl.training.learner import Learner, Score, TrainerBase, batch_count, check_clients, total_score
 from fl.training.models import Matrix, Vector, dimension
 from fl.training.objective import ACCURACY
@@ -48,11 +49,16 @@ def open_trainer(task: Task, *, device: str = "cpu", workers: int | None = None)
     not depend on it.
     """
     if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = str(find_device(device))
     if torch.device(device).type != "cpu":
         if workers:
             raise ValueError(f"workers are for the CPU; on {device} use workers=0")
         return Learner(task, device=device)
+    if task.local.precision != "float32":
+        raise ConfigError(
+            f"local.precision: {task.local.precision} is for GPUs, because many CPUs lack its instructions; set "
+            "float32, or machine.device"
+        )
     if workers is None:
         work = dimension(task.build()) * int(task.data.sizes.sum()) * task.local.epochs
         possible = importable(task) and hasattr(socket, "send_fds")

@@ -96,7 +96,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(
     assert "Traceback" not in said
 
 
-@pytest.mark.parametrize("arguments", [[], ["dance"], ["plan"], ["train", "--device", "tpu"], ["data"]])
+@pytest.mark.parametrize("arguments", [[], ["dance"], ["plan"], ["train", "--speed", "9"], ["data"]])
 def test_a_command_that_does_not_exist_shows_the_usage(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
