@@ -170,7 +170,7 @@ def run_join(options: Namespace) -> int:
 def _over(values: Mapping[str, Any]) -> str:
     if values["opened"]:
         return f"Round {values['round']}: the hub opened a sum of {values['sites']} sites"
-    return f"Round {values['round']}: lost. The hub says: {values['reason']}"
+    return f"Round {values['round']}: this site is in no opened sum. The hub says: {values['reason']}"
 
 
 # --- what people see ---------------------------------------------------------------------------------------

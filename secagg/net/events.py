@@ -13,6 +13,7 @@ from secagg.errors import JournalError
 from secagg.net.files import replace_file
 
 LOGGER: Final = logging.getLogger("secagg.net")
+LOGGER.addHandler(logging.NullHandler())  # a program that sets up no logging sees no lines of a library
 STATUS: Final = "status.json"
 Listener = Callable[[str, dict[str, Any]], None]
 

@@ -24,6 +24,8 @@ from secagg.net.events import LOGGER
 from secagg.net.progress import Progress
 from secagg.net.trouble import in_words
 from tests.net.common import make_world
+from tests.net.processes import finish
+from tests.net.zygote import Process
 
 Shown = pytest.CaptureFixture[str]
 
@@ -124,7 +126,7 @@ def test_join_shows_how_rounds_ended(place: Path, monkeypatch: pytest.MonkeyPatc
     assert main(words) == 0
     assert capsys.readouterr().out.splitlines() == [
         "Round 3: the hub opened a sum of 3 sites",
-        "Round 4: lost. The hub says: west: it did not answer in time",
+        "Round 4: this site is in no opened sum. The hub says: west: it did not answer in time",
         "The hub says: all rounds are done",
     ]
     assert main([*words, "--json"]) == 0
@@ -175,6 +177,12 @@ def test_warnings_and_log_records_are_not_printed_as_python_does(live: bool, cap
         assert [row["event"] for row in rows][:2] == ["hub not reached", "warning"]
         assert rows[1]["reason"] == "2 of 4 values were clipped"
     assert (LOGGER.handlers[:], logging.getLogger("asyncio").handlers[:], warnings.showwarning) == before
+
+
+def test_a_program_without_logging_sees_no_lines() -> None:
+    """Python prints warnings of a logger that nobody has set up."""
+    code = "from secagg.net.events import LOGGER; LOGGER.warning('hub not reached')"
+    assert finish(Process(code, (), Path.cwd())) == ("", "")
 
 
 def test_connection_errors_are_plain_words() -> None:

@@ -20,6 +20,8 @@ from secagg.cli.source import file_source
 from secagg.errors import AlreadyUsed, PeerError, UsageError
 from secagg.net import Hub, Limits, messages
 from secagg.net.answers import Membership, SurvivorAnswers, Wanted, WholeAnswers
+from secagg.net.enrol import Enrolment
+from secagg.net.invitation import Invitation
 from secagg.net.listener import TAG
 from secagg.protocol import Server, Stage
 from secagg.protocol import encode as encode_step
@@ -263,6 +265,73 @@ def test_what_a_lying_hub_says_ends_the_site_or_is_refused(tmp_path: Path) -> No
                 await asyncio.wait_for(asyncio.shield(site.task), 20)
         assert [path for path, _ in refusals] == ["/v1/refusals"] * 3
         assert site.calls == []
+        await runner.cleanup()
+
+    asyncio.run(play())
+
+
+def test_a_site_follows_no_redirection(tmp_path: Path) -> None:
+    proposal = make_world(tmp_path, 3)
+
+    async def play() -> None:
+        asked = []
+
+        async def elsewhere(request: web.Request) -> web.StreamResponse:
+            asked.append(request.path)
+            return web.Response(status=302, headers={"Location": "/elsewhere"})
+
+        runner, port = await lying(proposal, tmp_path, elsewhere)
+        async with RunningSite(proposal, tmp_path, 0, port) as site:
+            assert site.task is not None
+            with pytest.raises(PeerError, match="got status 302"):
+                await asyncio.wait_for(asyncio.shield(site.task), 20)
+        assert asked == ["/v1/next"]
+        await runner.cleanup()
+
+    asyncio.run(play())
+
+
+def test_a_hub_that_sends_only_garbage_is_asked_less_and_less(tmp_path: Path) -> None:
+    """Otherwise its messages would fill the site's log as fast as the network carries them."""
+    proposal = make_world(tmp_path, 3)
+    old = messages.encode(messages.Over(proposal.agreement.fingerprint, 0, 0, b"once more"))
+    bodies = [b"\x02", old, old, b"\x02\x22" + bytes(40), old, b"\x02", b"\x02"]
+
+    async def play() -> None:
+        times: list[float] = []
+        done = asyncio.Event()
+
+        async def handler(request: web.Request) -> web.StreamResponse:
+            if request.path != "/v1/next":
+                return web.Response(status=204)
+            times.append(asyncio.get_running_loop().time())
+            if len(times) >= len(bodies):
+                done.set()
+            return web.Response(body=bodies[len(times) % len(bodies)], headers={TAG: f"t{len(times)}"})
+
+        runner, port = await lying(proposal, tmp_path, handler)
+        async with RunningSite(proposal, tmp_path, 0, port) as site:
+            await asyncio.wait_for(done.wait(), 30)
+        assert times[-1] - times[0] >= 0.02 + 0.04 + 0.08 + 0.16 + 0.3, "the first note is news, and costs no pause"
+        assert [name for name, _ in site.events].count("round over") == 1
+        await runner.cleanup()
+
+    asyncio.run(play())
+
+
+def test_what_a_hub_says_while_an_agreement_is_made_cannot_change_a_terminal(tmp_path: Path) -> None:
+    proposal = make_world(tmp_path, 3)
+
+    async def play() -> None:
+        async def handler(request: web.Request) -> web.StreamResponse:
+            return web.Response(status=409, text="no\x1b]0;title\x07")
+
+        runner, port = await lying(proposal, tmp_path, handler)
+        certificate = Credentials(tmp_path / "hub").certificate
+        async with Enrolment(Invitation.to(f"https://127.0.0.1:{port}", certificate, bytes(16))) as hub:
+            with pytest.raises(PeerError) as refused:
+                await hub.send("")
+        assert str(refused.value) == "the hub refuses: no?]0;title?"
         await runner.cleanup()
 
     asyncio.run(play())
