@@ -7,6 +7,7 @@ python -m tests.benchmarks flower [--nodes ...]      a round over Flower, stage 
 python -m tests.benchmarks whole [--only ...]        a round of whole groups beside its cryptographic floor
 python -m tests.benchmarks net [--only ...]          rounds between processes over HTTPS
 python -m tests.benchmarks noise                     the discrete Gaussian beside opendp's
+python -m tests.benchmarks privacy [digits|mnist]    what a promise costs: accuracy, counts, means
 """
 
 import importlib
@@ -24,6 +25,7 @@ PARTS = {
     "whole": "tests.benchmarks.whole",
     "net": "tests.benchmarks.net",
     "noise": "tests.benchmarks.noise",
+    "privacy": "tests.benchmarks.privacy",
 }
 
 

@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA512
 from cryptography.hazmat.primitives.serialization import load_der_public_key
 
+from tests.secagg import second_noise
 from tests.secagg.second import (
     Draw,
     H,
@@ -41,6 +42,7 @@ from tests.secagg.second import (
     u64,
 )
 
+Noise, SegmentNoise = second_noise.Noise, second_noise.SegmentNoise
 Group = tuple[int, int]
 Update = Sequence[Sequence[float]]
 Grouping = list[tuple[int, ...]]
@@ -155,6 +157,17 @@ class Part:
         encoded = [round(min(max(float(x) * (weight * scale), -limit), limit)) % 2**32 for x in values]
         need(any(encoded) or not any(values), "some value of the part does not vanish")
         return encoded
+
+    def norm(self, clip: float, weight: float, clients: int) -> int:
+        return second_noise.norm(clip, weight, self.frac_bits(clients) if self.floats else None)
+
+    def encode_for_noise(self, values: Sequence[float], weight: float, clients: int, clip: float) -> list[int]:
+        need(len(values) == self.length and all(map(isfinite, values)), "finite values, as many as the segment has")
+        factor, limit = 1.0, float(self.bound)
+        if self.floats:
+            scale = 2.0 ** self.frac_bits(clients)
+            factor, limit = weight * scale, self.clip * scale
+        return second_noise.clipped(values, factor, Fraction(self.norm(clip, weight, clients)), limit)
 
     def decode(self, total: Sequence[int], clients: int) -> list[float]:
         signed = [x - 2**32 if x >= 2**31 else x for x in total]
@@ -277,6 +290,7 @@ class Terms:
         self.beacon = read.many(lambda: (read.number("Q"), read.number("Q"), read.take(32)))
         self.predecessors = read.many(lambda: read.take(32))
         self.keep = read.many(lambda: (read.take(32), read.many(lambda: read.number("I"))))
+        self.noise = self._sections(read)
         read.end()
         self.bytes, self.hash = data, H("terms", data)
         self._check()
@@ -289,6 +303,34 @@ class Terms:
     def _segment(read: Strict) -> Part:
         name, shape = read.blob(), tuple(read.many(lambda: read.number("I")))
         return Part(name, shape, read.number("B"), read.real(), read.number("I"))
+
+    @staticmethod
+    def _sections(read: Strict) -> Noise | None:
+        """Section 10 is the only one that this implementation knows."""
+        found = None
+        while read.at < len(read.data):
+            number, version = read.number("B"), read.number("B")
+            need((number, version) == (5, 1) and found is None, "a known section, once")
+            body = Strict(read.blob())
+            found = Noise(body.number("I"), body.many(lambda: SegmentNoise(body.real(), body.number("I"))))  # noqa: B023
+            body.end()
+        return found
+
+    def _check_noise(self, noise: Noise) -> None:
+        need(noise.colluders < len(self.members), "fewer colluders than members")
+        need(len(noise.segments) == len(self.segments), "noise for each segment")
+        groups = (self.sample or len(self.members)) // self.size
+        opened = (self.last_round - self.first_round + 1) * self.groupings * groups
+        weights = [self.relative(who) for who in self.ids]
+        for part, one in zip(self.segments, noise.segments, strict=True):
+            need(one.clip >= 2.0**-1022 and 1 <= one.sigma <= 2**26, "a clip and a sigma in range")
+            light, heavy = (part.norm(one.clip, weight, self.size) for weight in (min(weights), max(weights)))
+            need(light >= 1, "the norm is at least a step")
+            largest = part.most(self.size)
+            need(second_noise.room(one, self.size, largest, heavy, opened * part.length), "sums have room for noise")
+
+    def relative(self, who: int) -> float:
+        return self.member(who).weight * len(self.members) / sum(m.weight for m in self.members)
 
     def _check(self) -> None:
         need(bool(self.name), "the agreement has a name")
@@ -311,6 +353,8 @@ class Terms:
         self._check_keep()
         for part in self.segments:
             need(part.floats <= 1 and (not part.bound if part.floats else not part.clip), "a clip or a bound")
+        if self.noise:
+            self._check_noise(self.noise)
 
     def _check_roll_call(self) -> None:
         need(self.roll_call <= 1, "a roll call or none")
@@ -447,11 +491,35 @@ class Agreement:
 
     # --- section 4
 
-    def encode(self, who: int, update: Update) -> list[int]:
+    def encode(self, who: int, update: Update, draw: Draw) -> list[int]:
         terms = self.terms
         need(len(update) == len(terms.segments), "one part per segment")
+        if terms.noise:
+            return self._encode_with_noise(terms.noise, self._relative(who), update, draw)
         parts = zip(terms.segments, update, strict=True)
         return [x for part, values in parts for x in part.encode(values, self._relative(who), terms.size)]
+
+    def _encode_with_noise(self, noise: Noise, weight: float, update: Update, draw: Draw) -> list[int]:
+        encoded: list[int] = []
+        for part, one, values in zip(self.terms.segments, noise.segments, update, strict=True):
+            encoded += part.encode_for_noise(values, weight, self.terms.size, one.clip)
+        drawn = [
+            second_noise.gaussian(draw(16), part.length, one.sigma)
+            for part, one in zip(self.terms.segments, noise.segments, strict=True)
+        ]
+        return [(a + b) % 2**32 for a, b in zip(encoded, (x for part in drawn for x in part), strict=True)]
+
+    def charge(self, who: int, members: int) -> tuple[int, int]:
+        """What an answer costs, in whole units; for one grouping."""
+        terms = self.terms
+        assert terms.noise is not None
+        assert terms.groupings == 1
+        parts = list(zip(terms.segments, terms.noise.segments, strict=True))
+        norms = [part.norm(one.clip, self._relative(who), terms.size) for part, one in parts]
+        found = second_noise.charge(terms.noise, members, norms, [part.length for part, _ in parts])
+        if found is None:
+            raise Refused("the noise is large enough for the grid")
+        return found
 
     def decode(self, total: Sequence[int]) -> list[list[float]]:
         values, at = [], 0
@@ -468,7 +536,7 @@ class Agreement:
         return [x * scale * (1.0 / (scale * weight)) for x in sums]
 
     def _relative(self, who: int) -> float:
-        return self.terms.member(who).weight * len(self.terms.members) / sum(m.weight for m in self.terms.members)
+        return self.terms.relative(who)
 
     # --- section 6
 
@@ -632,6 +700,7 @@ class Client:
     keys: dict[int, bytes] = field(default_factory=dict)
     last: int | None = None
     previous: bytes = bytes(32)
+    budget: tuple[float, float] | None = None  # epsilon and delta
 
     def __post_init__(self) -> None:
         need(self.id in self.agreement.terms.ids, "a client is a member of its agreement")
@@ -688,8 +757,9 @@ class Client:
         if self.slot(t) in self.slots:
             return self._settled(t, self.slots[self.slot(t)])
         bound = agreement.context_hash(start.data, context)  # 4
-        encoded = agreement.encode(self.id, update)
+        encoded, keys_before = agreement.encode(self.id, update, self.draw), dict(self.keys)
         answered: list[tuple[Group, bytes, bytes]] = []
+        summed: list[int] = []
         for group in agreement.of(self.id, t):  # 5
             summed = agreement.summed(t, group, released, present)
             if group not in start.groups or not all(who in keys for who in summed):
@@ -701,6 +771,11 @@ class Client:
         made = self._reply(t, bound, answered)
         name = agreement.answer_hash(made.fields(), made.vectors)
         self._enrol()
+        if agreement.terms.noise:
+            cost = agreement.charge(self.id, len(summed))
+            if not second_noise.pay(self.slots, self.slot(t).encode(), cost, self.budget):
+                self.keys = keys_before
+                raise Refused("the answer is within the budget")
         self.spool[name] = made.wire()
         return self._settled(t, self.slots.setdefault(self.slot(t), b"answer " + name))  # 7
 
@@ -931,9 +1006,11 @@ class Server:
         return sums if len(sums) >= self.agreement.terms.least_groups else {}
 
     def _reachable(self, total: Sequence[int], clients: int) -> bool:
+        terms = self.agreement.terms
+        added = [second_noise.spread(one.sigma, clients) for one in terms.noise.segments] if terms.noise else []
         most = [
-            clients * part.most(self.agreement.terms.size)
-            for part in self.agreement.terms.segments
+            min(2**31 - 1, clients * part.most(terms.size) + (added[place] if added else 0))
+            for place, part in enumerate(terms.segments)
             for _ in range(part.length)
         ]
         return all(min(x, 2**32 - x) <= limit for x, limit in zip(total, most, strict=True))
@@ -993,4 +1070,10 @@ def terms_bytes(
     policy += u8(settings["mode"]) + u8(settings["memory"])
     head = u8(2) + blob(name) + many(people) + u64(rounds[0]) + u64(rounds[1]) + many(parts)
     kept = [seed + many(map(u32, dropped)) for seed, dropped in settings.get("keep", [])]
-    return head + draws + survivors + policy + many([]) + many(settings.get("predecessors", [])) + many(kept)
+    done = head + draws + survivors + policy + many([]) + many(settings.get("predecessors", [])) + many(kept)
+    noise = settings.get("noise")
+    return done if noise is None else done + u8(5) + u8(1) + blob(noise_bytes(noise))
+
+
+def noise_bytes(noise: Noise) -> bytes:
+    return u32(noise.colluders) + many(struct.pack("<d", one.clip) + u32(one.sigma) for one in noise.segments)

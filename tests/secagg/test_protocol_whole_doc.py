@@ -7,6 +7,7 @@ import pytest
 
 from secagg import labels
 from secagg.agreement import canonical
+from secagg.agreement.noise import NOISE
 from secagg.codec import Codec, Struct
 from secagg.whole import messages
 from tests.secagg.test_protocol_doc import tables
@@ -43,3 +44,7 @@ def test_the_layout_of_terms_is_documented() -> None:
 def test_labels_have_the_documented_names() -> None:
     for name, text, _ in table("Labels of whole groups"):
         assert getattr(labels, name) == f"secagg/v{labels.VERSION}/{text}\n".encode()
+
+
+def test_the_layout_of_the_section_of_noise_is_documented() -> None:
+    assert [row[:3] for row in table("Section noise")] == layout_of(NOISE.layout)

@@ -21,19 +21,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secagg import Identity, Member, Policy, Schedule
-from secagg.agreement import Agreement, Terms, successor_terms
-from secagg.crypto import Segment
+from secagg.agreement import Agreement, Noise, Terms, successor_terms
+from secagg.crypto import Segment, SegmentNoise
 from secagg.errors import PeerError, SecAggError, UsageError
 from secagg.exposure.audit import REPORT_EVEN_IF_EXPOSED
 from secagg.simulation.agree import agree_on
 from secagg.whole import Client, MemoryStore, Resend, Server, Task, WholeResult, encode, respond
-from tests.secagg import second_whole
+from tests.secagg import second_noise, second_whole
 from tests.secagg.agreement import common
 from tests.secagg.drbg import Drbg
 
 FLOATS = Segment(name="floats", shape=(2, 2), clip=0.75)
 COUNTS = Segment(name="counts", shape=(3,), bound=1000)
 ONE = Segment(shape=(5,), clip=2.0)
+NOISY = {
+    FLOATS: SegmentNoise(clip=0.5, sigma=2**22),
+    COUNTS: SegmentNoise(clip=700.5, sigma=30),
+    ONE: SegmentNoise(clip=3.0, sigma=1000),
+}
 
 
 @st.composite
@@ -52,6 +57,8 @@ def terms(draw: st.DrawFn) -> Terms:
     ids = sorted(draw(st.sets(st.integers(0, 2**32 - 1), min_size=n, max_size=n)))
     weights = draw(st.lists(st.integers(1, 9), min_size=n, max_size=n))
     first = draw(st.sampled_from([0, 5, 2**40]))
+    segments = draw(st.sampled_from([(ONE,), (FLOATS, COUNTS), (COUNTS,)]))
+    noisy = groupings == 1 and draw(st.booleans())
     return Terms(
         name="two implementations",
         members=tuple(
@@ -60,7 +67,8 @@ def terms(draw: st.DrawFn) -> Terms:
         ),
         first_round=first,
         last_round=first + draw(st.integers(0, 5)),
-        segments=draw(st.sampled_from([(ONE,), (FLOATS, COUNTS), (COUNTS,)])),
+        segments=segments,
+        noise=Noise(segments=tuple(NOISY[one] for one in segments), colluders=1) if noisy else None,
         schedule=Schedule(name="fixed" if name == "flat" else name, size=size, groupings=groupings, atom=atom),
         sample=sample,
         policy=Policy(
@@ -118,9 +126,17 @@ def second_terms(made: Terms) -> bytes:
         mode=int(policy.mode == REPORT_EVEN_IF_EXPOSED),
         memory=["training", "round"].index(policy.memory),
         roll_call=int(made.roll_call),
+        noise=second_noise_of(made),
         predecessors=made.predecessors,
         keep=[(made.keep.seed, made.keep.dropped)] if made.keep else [],
     )
+
+
+def second_noise_of(made: Terms) -> second_whole.Noise | None:
+    if made.noise is None:
+        return None
+    parts = [second_whole.SegmentNoise(one.clip, one.sigma) for one in made.noise.segments]
+    return second_whole.Noise(made.noise.colluders, parts)
 
 
 class TwoClients:
@@ -167,6 +183,7 @@ class TwoClients:
                 assert self.second.answer(message, context, parts) is None
             return None
         assert made == self.second.answer(message, context, parts)
+        assert (self.store.spent().rho, self.store.spent().eta) == second_noise.spent(self.second.slots)
         return bytes(made)
 
 
@@ -250,14 +267,14 @@ def play(made: Terms, rng: random.Random) -> None:
             if rng.random() < 0.1:
                 servers.receive(v, damaged(answer, rng))
             if servers.receive(v, answer):
-                sums[v] = agreements[1].encode(v, [np.ravel(part).tolist() for part in update.values()])
+                sums[v] = agreements[1].encode(v, [np.ravel(part).tolist() for part in update.values()], Drbg(b"none"))
             if rng.random() < 0.2:
                 assert clients[v].answer(message, b"", update_of(made, rng)) == answer
                 servers.receive(v, answer)
         result = servers.close()
         for opened in result.groups.values():
             total = np.sum([sums[v] for v in opened.members], axis=0, dtype=np.uint64).astype(np.uint32)
-            assert np.array_equal(opened.total, total)
+            assert made.noise or np.array_equal(opened.total, total)
 
 
 def without_one(message: bytes, member: int, rng: random.Random) -> bytes:

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from tests.secagg import make_vectors, second_whole
+from tests.secagg import make_vectors, second_noise, second_whole
 from tests.secagg.second_whole import H, blob, sha256
 from tests.vectors.check import spliced
 
 FOLDER = make_vectors.FOLDER
-NAMES = sorted(path.name for path in FOLDER.glob("*.json") if "whole" in path.name or path.name == "agreements.json")
+ALSO = ("agreements.json", "discrete_gaussian.json")
+NAMES = sorted(path.name for path in FOLDER.glob("*.json") if "whole" in path.name or path.name in ALSO)
 Values = dict[str, Any]
 NOT_SECOND = {"message", "AgreementRefused"}  # the product's field names; the audit of docs/exposure.md
 
@@ -66,6 +67,10 @@ class Rerun:
 
     def private(self, member: int) -> bytes:
         return bytes.fromhex(self.given["identities"][str(member)])
+
+    def discrete_gaussian(self, v: Values) -> Values:
+        stop = v["first"] + v["count"]
+        return {"samples": second_noise.gaussian(bytes.fromhex(v["key"]), stop, v["sigma"])[v["first"] :]}
 
     # --- agreements
 
@@ -120,7 +125,9 @@ class Rerun:
         name, member = v.get("actor", str(v["client"])), v["client"]
         slots, spool = self.storage.setdefault(member, ({}, {}))
         agreed = self.agreed(v)
-        self.clients[name] = second_whole.Client(member, self.private(member), agreed, self.draws(name), slots, spool)
+        made = second_whole.Client(member, self.private(member), agreed, self.draws(name), slots, spool)
+        made.budget = tuple(v["budget"]) if "budget" in v else None
+        self.clients[name] = made
         return {}
 
     def whole_client_copy(self, v: Values) -> Values:

@@ -63,12 +63,13 @@ def given_for(terms: Terms) -> dict[str, Any]:
 class Run:
     """Runs rounds as operations of a case."""
 
-    def __init__(self, case: Case, terms: Terms) -> None:
+    def __init__(self, case: Case, terms: Terms, budgets: Mapping[int, list[float]] | None = None) -> None:
         self.case, self.terms = case, terms
+        given = {v: {"budget": budget} for v, budget in (budgets or {}).items()}
         case.do("agreement.make", {"terms": case.give("terms", terms.to_bytes()), "as": "agreement"})
         case.do("agreement", {"agreement": "agreement"})
         for v in terms.ids:
-            case.do("whole.client.new", {"client": v, "agreement": "agreement"})
+            case.do("whole.client.new", {"client": v, "agreement": "agreement", **given.get(v, {})})
         case.do("whole.server.new", {"agreement": "agreement"})
         case.mark("started")
 

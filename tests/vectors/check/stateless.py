@@ -11,6 +11,7 @@ from secagg.agreement.plan import Plan
 from secagg.crypto import box, hashtree, prg, shamir
 from secagg.crypto.fixedpoint import Encoding, FixedPoint, Integers
 from secagg.crypto.keys import AgreementKey, Identity, digest, hkdf, verify
+from secagg.crypto.noise import discrete_gaussian
 from secagg.crypto.prg import pairwise_keys, pairwise_sign, self_key
 from secagg.exposure.schedules import Schedule, shuffled
 from secagg.exposure.seed import Beacon, SeedCeremony
@@ -50,6 +51,13 @@ def _hkdf(_: Session, v: Values) -> Values:
 
 def _digest(_: Session, v: Values) -> Values:
     return {"hash": digest(getattr(labels, v["label"]), *hexes(v["parts"])).hex()}
+
+
+def _discrete_gaussian(_: Session, v: Values) -> Values:
+    """Integers from `first` on of those that a key gives."""
+    key, stop = bytes.fromhex(v["key"]), v["first"] + v["count"]
+    found = discrete_gaussian(stop, v["sigma"], entropy=lambda _: key)
+    return {"samples": found[v["first"] :].tolist()}
 
 
 def _x25519_public(_: Session, v: Values) -> Values:
@@ -298,6 +306,7 @@ def _unmasking_signed(s: Session, v: Values) -> Values:
 
 
 OPERATIONS: Final[Mapping[str, Operation]] = {
+    "discrete-gaussian": _discrete_gaussian,
     "label": _label,
     "hash": _digest,
     "hkdf": _hkdf,

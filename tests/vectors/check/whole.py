@@ -10,6 +10,7 @@ from secagg.agreement.origin import Ceremony, commit, commitments_hash, sign_rev
 from secagg.crypto.keys import AgreementKey, Identity
 from secagg.crypto.prg import pairwise_sign
 from secagg.exposure.seed import CONTRIBUTION_BYTES
+from secagg.privacy import Budget
 from secagg.types import ClientId
 from secagg.whole import Advert, Answer, Client, MemoryStore, Resend, Server, Task, ToClient, client_state, transcript
 from secagg.whole.masking import mask_keys
@@ -100,11 +101,15 @@ def _answer_hash(s: Session, v: Values) -> Values:
 
 
 def _client_new(s: Session, v: Values) -> Values:
-    """`client` is the id, `actor` its name in this file. Actors of one client share its journal and stored answers."""
+    """`client` is the id, `actor` its name in this file. Actors of one client share its journal and stored answers.
+
+    `budget` is epsilon and delta, for an agreement with noise.
+    """
     name = v.get("actor", str(v["client"]))
     agreement, identity = Agreement.from_bytes(s.get(v["agreement"])), _identity(s, v["client"])
     signatures, entropy = _signatures(s, v, agreement), s.entropy(name)
-    machine = Client(agreement, signatures, v["client"], identity, entropy=entropy)
+    budget = Budget(*v["budget"]) if "budget" in v else None
+    machine = Client(agreement, signatures, v["client"], identity, budget=budget, entropy=entropy)
     if v["client"] not in s.stores:
         s.stores[v["client"]] = MemoryStore(s.journal(str(v["client"])))
     s.whole_actors[name] = WholeActor(machine, identity, signatures, s.stores[v["client"]])
