@@ -62,6 +62,7 @@ class AppGrid:
     nodes: int
     before: Hook = lambda client, message: message
     after: Hook = lambda client, message: message
+    config: dict[str, Any] = field(default_factory=dict)
     contexts: dict[int, Context] = field(default_factory=dict)
     log: list[tuple[int, str]] = field(default_factory=list)
     replies: list[Message] = field(default_factory=list)
@@ -77,7 +78,7 @@ class AppGrid:
         config: dict[str, Any] = {"partition-id": client, "num-partitions": self.nodes}
         if self.folders:
             config[FOLDER] = str(self.folders[client])
-        self.contexts[1000 + client] = Context(RUN_ID, 1000 + client, config, RecordDict(), {})
+        self.contexts[1000 + client] = Context(RUN_ID, 1000 + client, config, RecordDict(), dict(self.config))
 
     def get_node_ids(self) -> list[int]:
         return sorted(self.contexts)

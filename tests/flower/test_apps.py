@@ -1,12 +1,14 @@
 """Apps with Flower's own functions and strategies, plain and through secure sums."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.clientapp.typing import Mod
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Result, Strategy
 
 from fl.errors import ConfigError, FlowerError
@@ -16,13 +18,19 @@ from tests.flower.app_grid import AppGrid, action_of, agree, members_of
 from tests.flower.numpy_app import PARAMETERS, app_with, points, start_arrays
 
 NODES = 6
+CONFIG: dict[str, Any] = {"local-epochs": 2, "momentum": 0.5, "verbose": True}
 SIZES = [len(points(i)[1]) for i in range(NODES)]
 
 
 def secured(place: Path, **more: Any) -> AppGrid:
     identities = members_of(place, NODES)
     agree(place, identities, PARAMETERS, **more)
-    return AppGrid(app_with([secure_mod]), [place / f"node-{i}" for i in identities], NODES)
+    return grid_of(place, NODES)
+
+
+def grid_of(place: Path, nodes: int, mods: Sequence[Mod] = (secure_mod,)) -> AppGrid:
+    config = CONFIG | {"agreement": str(place / "agreement.toml")}
+    return AppGrid(app_with(list(mods)), [place / f"node-{i}" for i in range(nodes)], nodes, config=config)
 
 
 def run(strategy: Strategy, grid: AppGrid, rounds: int = 2) -> Result:
@@ -35,7 +43,9 @@ def run(strategy: Strategy, grid: AppGrid, rounds: int = 2) -> Result:
 
 
 def over(place: Path, inner: Strategy | None = None, **more: Any) -> SecureStrategy:
-    return SecureStrategy(inner or FedAvg(), agreement=place / "agreement.toml", join_seconds=0.0, **more)
+    return SecureStrategy(
+        inner or FedAvg(), CONFIG | {"agreement": str(place / "agreement.toml")}, join_seconds=0.0, **more
+    )
 
 
 def values(arrays: ArrayRecord) -> np.ndarray:
@@ -91,7 +101,7 @@ def test_a_rule_leaves_out_a_poisoned_group(tmp_path: Path) -> None:
 
     identities = members_of(tmp_path, 12)
     agree(tmp_path, identities, PARAMETERS, evaluate={})
-    grid = AppGrid(app_with([secure_mod, poison]), [tmp_path / f"node-{i}" for i in identities], 12)
+    grid = grid_of(tmp_path, 12, [secure_mod, poison])
     robust, mean = (values(run(over(tmp_path, rule=rule), grid, rounds=1).arrays) for rule in ("median", None))
     honest = np.stack([update for node, update in sent.items() if node != 3])
     assert (honest.min(axis=0) - 1e-5 <= robust).all()
@@ -137,6 +147,20 @@ def test_another_model_for_one_node_opens_nothing_of_its_group(tmp_path: Path) -
     line = json.loads((tmp_path / "agreement.record" / "rounds.jsonl").read_text().splitlines()[0])
     assert (line["opened"], line["groups"]) == (1, 2)
     assert "another context" in line["dropouts"][0]["why"]
+
+
+def test_another_run_configuration_for_its_mates_opens_nothing_of_a_node(tmp_path: Path) -> None:
+    """With no local epochs for the others, the sum would be the update of the one."""
+    grid = secured(tmp_path)
+    for client in range(1, NODES):
+        grid.contexts[1000 + client].run_config["local-epochs"] = 0
+    with pytest.raises(FlowerError, match="another context"):
+        run(over(tmp_path, skips=1), grid, rounds=1)
+
+
+def test_a_configuration_without_an_agreement_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r'expected agreement = "FILE" in the run configuration'):
+        SecureStrategy(FedAvg(), {})
 
 
 def test_a_lost_node_loses_its_group_and_comes_back(tmp_path: Path) -> None:
@@ -258,7 +282,7 @@ def test_simulations_are_refused_at_once(tmp_path: Path) -> None:
 def test_a_model_of_another_size_is_refused(tmp_path: Path) -> None:
     identities = members_of(tmp_path, NODES)
     agree(tmp_path, identities, 5)
-    grid = AppGrid(app_with([secure_mod]), [tmp_path / f"node-{i}" for i in identities], NODES)
+    grid = grid_of(tmp_path, NODES)
     with pytest.raises(ConfigError, match="the model has 4 values, but the agreement has 5"):
         run(over(tmp_path), grid)
 

@@ -1,37 +1,41 @@
 """The hash of what a server sends to an app: all members of a group must have got the same, bit for bit.
 
-The hash covers the type of the message and every record in it, so that a server that sends one node another model,
-another learning rate or another task than its mates gets no sum of their group.
+The hash covers the type of the message, every record in it and the run configuration, so that a server that gives one
+node another model, learning rate or number of epochs than its mates gets no sum of their group. (With no epochs, the
+mates' updates would be zero, and the sum would be the update of the one.)
 """
 
 import hashlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 _LABEL = b"fl/flower/apps/content/v1\n"
 
 
-def content_hash(message_type: str, content: RecordDict) -> bytes:
-    """SHA-256 over the type of a message and its records. The order of names does not count.
+def content_hash(message_type: str, content: RecordDict, run_config: Mapping[str, object]) -> bytes:
+    """SHA-256 over the type of a message, its records and the run configuration. The order of names does not count.
 
     >>> from flwr.app import ConfigRecord, RecordDict
     >>> from fl.flower.apps.digest import content_hash
     >>> content = RecordDict({"config": ConfigRecord({"lr": 0.1})})
-    >>> content_hash("train", content) == content_hash("evaluate", content)
+    >>> content_hash("train", content, {}) == content_hash("evaluate", content, {})
     False
     """
     found = hashlib.sha256(_LABEL)
-    for piece in _pieces(message_type, content):
+    for piece in _pieces(message_type, content, run_config):
         found.update(struct.pack("<Q", len(piece)))
         found.update(piece)
     return found.digest()
 
 
-def _pieces(message_type: str, content: RecordDict) -> Iterator[bytes]:
+def _pieces(message_type: str, content: RecordDict, run_config: Mapping[str, object]) -> Iterator[bytes]:
     """Every value with its name and its kind. Each piece is hashed with its length, and each list has a count."""
-    yield message_type.encode()
+    yield from (message_type.encode(), str(len(run_config)).encode())
+    for key in sorted(run_config):
+        yield key.encode()
+        yield from _value(run_config[key])
     for name in sorted(content):
         record = content[name]
         yield from (name.encode(), type(record).__name__.encode(), str(len(record)).encode())

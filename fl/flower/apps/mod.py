@@ -106,7 +106,8 @@ def _answer(
     if isinstance(task, Resend):
         return {MESSAGE: bytes(node.store.load(task.name))}
     message.content = without_envelope(message.content)
-    bound = content_hash(message.metadata.message_type, message.content)  # audit: app-context-from-what-came
+    # audit: app-context-from-what-came
+    bound = content_hash(message.metadata.message_type, message.content, context.run_config)
     given = _arrays(message)
     reply = call_next(message, context)
     if reply.has_error():

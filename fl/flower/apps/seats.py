@@ -1,7 +1,7 @@
 """Which member is at which Flower node, and the messages of one round of secure aggregation."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from logging import INFO, WARNING
 from typing import Any, Final
 
@@ -132,10 +132,12 @@ class Seats:
         self._again.discard(client)
         self.strangers.pop(node, None)
 
-    def begin(self, round: int, message_type: str, content: RecordDict, weighted_by: str) -> list[Message]:
+    def begin(
+        self, round: int, message_type: str, content: RecordDict, run_config: Mapping[str, object], weighted_by: str
+    ) -> list[Message]:
         """The messages of a round, for the members whose groups are complete."""
         self._reasons, self.mistakes = {}, {}
-        rounds = self._server.begin(round, context=content_hash(message_type, content))
+        rounds = self._server.begin(round, context=content_hash(message_type, content, run_config))
         messages = []
         for client, message in rounds.items():
             node = self._node_of.get(client)

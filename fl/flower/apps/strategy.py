@@ -28,10 +28,14 @@ from secagg.protocol import GroupId
 from secagg.whole import Server, WholeResult
 
 WEIGHTED_BY: Final = "num-examples"
+AGREED: Final = "agreement"  # the key of the run configuration
 
 
 class SecureStrategy(Strategy):
-    """Secure, and with `rule` robust, aggregation for a Flower app: `SecureStrategy(FedAvg(), agreement=FILE)`.
+    """Secure, and with `rule` robust, aggregation for an app: `SecureStrategy(FedAvg(), context.run_config)`.
+
+    The run configuration names the signed agreement (`agreement`). It is the same for nodes and server, and part of
+    what a sum is bound to.
 
     `inner` is any strategy of Flower that sends all nodes the same. Who takes part in a round, and with what weight, is
     what the agreement says: `fraction_train` and the numbers of examples of `inner` have no effect. With `rule`, a
@@ -47,8 +51,8 @@ class SecureStrategy(Strategy):
     def __init__(
         self,
         inner: Strategy,
+        run_config: Mapping[str, Any],
         *,
-        agreement: Path | str,
         rule: str | None = None,
         record: Path | str | None = None,
         skips: int = 3,
@@ -60,8 +64,13 @@ class SecureStrategy(Strategy):
             _ = robust.AGGREGATORS[rule]  # UnknownNameError says which names there are
         if skips < 1 or min(join_seconds, hello_seconds) < 0:
             raise ConfigError(f"expected skips of at least 1 and seconds of at least 0, got {skips}, {join_seconds}")
-        file = Path(agreement)
+        if not isinstance(run_config.get(AGREED), str):
+            raise ConfigError(
+                f'expected {AGREED} = "FILE" in the run configuration: below [tool.flwr.app.config] of the app'
+            )
+        file = Path(run_config[AGREED])
         self.inner, self.rule, self.options, self.skips = inner, rule, options, skips
+        self._run_config = dict(run_config)
         self.agreement, signatures = signed_agreement(file)
         self._ledger = Ledger(Path(record) if record else file.with_suffix(".record"), self.agreement)
         self._evidence = EvidenceLog(self._ledger.folder / "evidence", self.agreement, signatures)
@@ -129,7 +138,7 @@ class SecureStrategy(Strategy):
         round = self._ledger.claim()
         self._evidence.append([interrupted(self.agreement, round, "the server stopped before the round was over")])
         weighted_by = str(getattr(self.inner, "weighted_by_key", WEIGHTED_BY))
-        return self._seats.begin(round, message_type, content, weighted_by)
+        return self._seats.begin(round, message_type, content, self._run_config, weighted_by)
 
     def _close(self, kind: str, server_round: int, replies: Iterable[Message]) -> list[Message]:
         """One message for each group that opened, or for the robust result; none if the round was skipped."""

@@ -14,7 +14,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     torch.manual_seed(0)
-    strategy = SecureStrategy(FedAvg(), agreement=context.run_config["agreement"])
+    strategy = SecureStrategy(FedAvg(), context.run_config)
     result = strategy.start(
         grid=grid,
         initial_arrays=ArrayRecord(Net().state_dict()),
