@@ -14,6 +14,8 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Result, Strategy
 from fl.errors import ConfigError, FlowerError
 from fl.flower import SecureStrategy, secure_mod
 from fl.flower.apps.member import signed_agreement
+from secagg.agreement import MemberFolder, Proposal, Signature, successor_terms, write_agreement
+from secagg.simulation import agree_on
 from tests.flower.app_grid import AppGrid, action_of, agree, members_of
 from tests.flower.numpy_app import PARAMETERS, app_with, points, start_arrays
 
@@ -270,6 +272,13 @@ def test_a_repeated_request_gets_the_same_bytes(tmp_path: Path) -> None:
     assert answers[0] == answers[1]
 
 
+def test_an_inner_strategy_that_wants_more_nodes_does_not_wait(tmp_path: Path) -> None:
+    """The agreement says who takes part."""
+    grid = secured(tmp_path, evaluate={})
+    found = run(over(tmp_path, FedAvg(min_available_nodes=50, min_train_nodes=20)), grid, rounds=1)
+    assert values(found.arrays).any()
+
+
 def test_simulations_are_refused_at_once(tmp_path: Path) -> None:
     class InMemoryGrid(AppGrid):
         pass
@@ -293,3 +302,25 @@ def test_an_agreement_that_one_member_did_not_sign_is_refused(tmp_path: Path) ->
     path.write_text(path.read_text().replace(signatures[2].hex(), signatures[1].hex()))
     with pytest.raises(ConfigError, match=r"--check"):
         signed_agreement(path)
+
+
+def test_a_successor_without_a_member_goes_on(tmp_path: Path) -> None:
+    """A leaver takes its group along. The others go on under the successor, which their journals accept."""
+    identities = members_of(tmp_path, 9)
+    agree(tmp_path, identities, PARAMETERS, evaluate={})
+    grid = grid_of(tmp_path, 9)
+    run(over(tmp_path), grid, rounds=1)
+    before, _ = signed_agreement(tmp_path / "agreement.toml")
+    terms = successor_terms(before, [4], name="without 4")
+    after = agree_on(terms, {i: identities[i] for i in terms.ids})
+    signed = Proposal.of(after).add(Signature(i, after.sign(i, identities[i])) for i in terms.ids)
+    for folder in (tmp_path, *(tmp_path / f"node-{i}" for i in terms.ids)):
+        (folder / "agreement.toml").write_text(write_agreement(signed))
+    grid.contexts = {node: context for node, context in grid.contexts.items() if node - 1000 in terms.ids}
+    with pytest.raises(FlowerError, match="predecessors"):  # nobody has kept the earlier agreement yet
+        run(over(tmp_path, record=tmp_path / "second"), grid, rounds=1)
+    for i in terms.ids:
+        MemberFolder(tmp_path / f"node-{i}").keep_agreements([before])
+    run(over(tmp_path, record=tmp_path / "second"), grid, rounds=1)
+    line = json.loads((tmp_path / "second" / "rounds.jsonl").read_text().splitlines()[-1])
+    assert (line["opened"], line["answered"]) == (2, list(terms.ids))

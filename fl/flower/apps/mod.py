@@ -33,7 +33,7 @@ from fl.flower.client import NOT_READY
 from fl.flower.envelope import Envelope, MalformedError
 from fl.flower.node import RefusedError
 from fl.flower.supernode import FOLDER
-from secagg import LossWarning, SecAggError
+from secagg import AgreementRefused, LossWarning, SecAggError
 from secagg.whole import Client, Hello, Resend, encode, respond
 
 STATE: Final = "share-app"
@@ -61,7 +61,7 @@ def secure_mod(message: Message, context: Context, call_next: ClientAppCallable)
             f"this node answers only inside secure sums, and the request {message.metadata.message_type!r} is not for "
             "one: use SecureStrategy on the server"
         )
-    except vectors.MistakeError as error:
+    except (vectors.MistakeError, AgreementRefused) as error:
         refused, parts = str(error), {MISTAKE: b""}
     except (RefusedError, SecAggError) as error:
         refused = str(error)

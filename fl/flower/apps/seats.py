@@ -1,9 +1,9 @@
 """Which member is at which Flower node, and the messages of one round of secure aggregation."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from logging import INFO, WARNING
-from typing import Any, Final
+from typing import Final
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -71,10 +71,6 @@ class Seats:
         if len(self._node_of) >= len(self._server.agreement.terms.members):
             return ""
         return "; ".join(f"node {node}: {why}" for node, why in self.strangers.items() if node in self._strange)
-
-    def view(self, grid: Grid) -> Any:
-        """The grid as the inner strategy sees it: the nodes of members, as many as it asks for."""
-        return _View(grid, self._node_of.values() or [0])
 
     def gather(self, round: int, grid: Grid) -> None:
         """Ask nodes who they are and for their keys of a round, where the server does not have them.
@@ -197,19 +193,3 @@ def _opened(reply: Message) -> Envelope:
     if found.refused:
         raise (_MistakeError if MISTAKE in found.parts else PeerError)(f"it refused: {found.refused}")
     return found
-
-
-class _View:
-    """Flower's grid, with the nodes of members only and as often as a strategy may want to sample."""
-
-    def __init__(self, grid: Grid, nodes: Collection[int]) -> None:
-        self._grid, self._nodes = grid, list(nodes)
-
-    def get_node_ids(self) -> list[int]:
-        return self._nodes
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._grid, name)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._nodes)

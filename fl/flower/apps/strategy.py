@@ -23,6 +23,7 @@ from fl.flower.apps.ledger import Ledger
 from fl.flower.apps.member import signed_agreement
 from fl.flower.apps.messages import OURS
 from fl.flower.apps.seats import Seats, refuse_simulation
+from secagg import Agreement
 from secagg.evidence import EvidenceLog, interrupted
 from secagg.protocol import GroupId
 from secagg.whole import Server, WholeResult
@@ -130,7 +131,7 @@ class SecureStrategy(Strategy):
         if self._seats.strange_mistakes and not self._opened:
             raise FlowerError(f"the training stops, because waiting does not mend this: {self._seats.strange_mistakes}")
         configure = self.inner.configure_train if kind == vectors.TRAIN else self.inner.configure_evaluate
-        asked = list(configure(server_round, arrays, config, self._seats.view(grid)))
+        asked = list(configure(server_round, arrays, config, _Everybody(self.agreement, self.inner)))  # type: ignore
         if not asked:
             return []  # the inner strategy wants no such round
         content, message_type = _same_for_all(asked), asked[0].metadata.message_type
@@ -204,6 +205,17 @@ class SecureStrategy(Strategy):
         if "f" in self.options or "f" not in robust.AGGREGATORS[self.rule].parameters:
             return self.options
         return {**self.options, "f": robust.tolerance.withstands(self.rule, groups)}
+
+
+class _Everybody:
+    """A grid with as many nodes as the inner strategy waits for. It is only asked what it would send."""
+
+    def __init__(self, agreement: Agreement, inner: Strategy) -> None:
+        wanted = ("min_available_nodes", "min_train_nodes", "min_evaluate_nodes")
+        self._count = max(len(agreement.terms.members), *(int(getattr(inner, name, 0)) for name in wanted))
+
+    def get_node_ids(self) -> list[int]:
+        return list(range(1, self._count + 1))
 
 
 def _row(result: WholeResult, group: GroupId) -> vectors.Flat:
