@@ -198,32 +198,6 @@ def _add_flower(commands: Commands) -> None:
     option("--stage-seconds", type=float, default=60.0, help="time limit for one answer of a client (60)")
     option("--training-seconds", type=float, default=600.0, help="time limit for local training (600)")
 
-    option = _command(actions, "new", _flower_new, "write a complete example app to start from")
-    option("folder", type=Path, metavar="DIR", help="folder for the app")
-
-    option = _command(actions, "node", _flower_node, "start a node: a SuperNode and a warm executor")
-    option("--simulate", action="store_true", help="allow keys and faults of simulations")
-    option("--poll", type=float, default=0.4, metavar="SECONDS", help="between two questions to the SuperLink (0.4)")
-    option("--executor", type=Path, metavar="DIR", help="use a warm executor that runs already")
-    option("folder", type=Path, metavar="NODE", help="folder of the node")
-    option("options", nargs=argparse.REMAINDER, metavar="...", help="all options of flower-supernode")
-
-    option = _command(actions, "identity", _flower_identity, "create the keys of a node and print its public key")
-    option("folder", type=Path, metavar="NODE", help="folder of the node")
-
-    option = _command(
-        actions, "enrol", _flower_enrol, "write an agreement for all members to sign, and what they learn"
-    )
-    option("file", help="the experiment: a TOML file, or the name of a packaged one")
-    option("members", type=Path, help="file with one line per member: NAME PUBLIC-KEY EXAMPLES")
-    option("--set", **SET)
-    option("--test", metavar="MODULE:FUNCTION", help="as server_app has it; without, the data set of the experiment")
-    option("--classes", type=int, help="as server_app has it")
-    option("--out", type=Path, default=Path(), metavar="DIR", help="folder for agreement.toml and training.toml (.)")
-
-    option = _command(actions, "show", _flower_show, "print a training and the fingerprint of its agreement")
-    option("file", type=Path, help="training.toml, with the signed agreement.toml beside it")
-
     from fl.flower.commands import add_commands
 
     add_commands(partial(_command, actions))
@@ -379,70 +353,6 @@ def _flower_local(options: argparse.Namespace) -> None:
     run_here(experiment, out, settings=seconds, show=display())
     print(describe_summary(experiment, recorded(out).summary))
     print(f"record: {out}\nreport: share report {out}")
-
-
-def _flower_new(options: argparse.Namespace) -> None:
-    from fl.flower.example import write_example
-
-    for file in write_example(options.folder):
-        print(file)
-    print(f"next, read {options.folder / 'README.md'}")
-
-
-def _flower_node(options: argparse.Namespace) -> None:
-    _need("flwr")
-    from fl.flower.supernode import start_node
-
-    if not 0.05 <= options.poll <= 60:
-        raise ConfigError(f"--poll: expected 0.05 to 60 seconds, got {options.poll}")
-    start_node(options.folder, options.options, simulate=options.simulate, poll=options.poll, executor=options.executor)
-
-
-def _flower_identity(options: argparse.Namespace) -> None:
-    from fl.flower.node import make_node
-
-    print(make_node(options.folder).public.hex())
-
-
-def _flower_enrol(options: argparse.Namespace) -> None:
-    from fl.config.checks import load
-    from fl.flower.training import AGREEMENT, TRAINING, enrolled, proposed_terms, read_members, training_text
-    from secagg.agreement import Proposal, write_agreement
-
-    members = read_members(options.members)
-    experiment = load(options.file, [*options.set, f"clients={len(members)}"])
-    _need("flwr")
-    from fl.flower.task import model_length
-
-    length = model_length(experiment, options.test, options.classes)
-    experiment = enrolled(experiment, members)
-    terms = proposed_terms(experiment, members, length)
-    agreed, training = options.out / AGREEMENT, options.out / TRAINING
-    for file in (agreed, training):
-        if file.exists():
-            raise ConfigError(f"{file} already exists; choose another --out for another training")
-    options.out.mkdir(parents=True, exist_ok=True)
-    agreed.write_text(write_agreement(Proposal(terms=terms)), "utf-8")
-    training.write_text(training_text(experiment, [member.examples for member in members]), "utf-8")
-    print(
-        f"{agreed}, {training}: {len(members)} members, {length:,} parameters\n"
-        f"next, every member commits, reveals and signs: secagg agree {agreed} --commit NODE (docs/flower.md)"
-    )
-
-
-def _flower_show(options: argparse.Namespace) -> None:
-    from fl.flower.training import read_training
-    from secagg.agreement import summarise
-
-    found = read_training(options.file)
-    for member, examples in zip(found.agreement.terms.members, found.examples, strict=True):
-        print(f"client {member.id:<4} {member.name:<20} {member.identity.hex()}  {examples} examples")
-    experiment = found.experiment
-    print(f"model       {experiment.model}, {found.parameters:,} parameters, {experiment.rounds} rounds")
-    print("\n".join(summarise(found.agreement).lines()))
-    print(f"fingerprint {found.fingerprint.hex()}")
-    if experiment.privacy.audit != "enforce":
-        print("WARNING: NO CLIENT IS PROTECTED: the exposure audit of this training only reports")
 
 
 def _config(options: argparse.Namespace) -> None:

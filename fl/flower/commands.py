@@ -1,4 +1,4 @@
-"""The `share flower` commands for operators and for apps that exist. Each imports what it needs when it runs."""
+"""The `share flower` commands, except `local`. Each imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ Add = Callable[[str, Callable[[argparse.Namespace], int | None], str], Callable[
 
 def add_commands(command: Add) -> None:
     """Add the commands of this module."""
+    _add_nodes(command)
     option = command("propose", _propose, "write an agreement for a Flower app that exists, for all members to sign")
     option("members", type=Path, help="file with one line per member: NAME PUBLIC-KEY EXAMPLES")
     option("--name", required=True, help="name of the training; members sign one agreement per name")
@@ -47,6 +48,33 @@ def add_commands(command: Add) -> None:
     option("--key", type=Path, required=True, metavar="FILE", help="its key (PEM)")
     about = "the certificate that the SuperLink must have; without it, the SuperLink has no TLS"
     option("--root-certificates", type=Path, metavar="FILE", help=about)
+
+
+def _add_nodes(command: Add) -> None:
+    option = command("new", _new, "write a complete example app to start from")
+    option("folder", type=Path, metavar="DIR", help="folder for the app")
+
+    option = command("node", _node, "start a node: a SuperNode and a warm executor")
+    option("--simulate", action="store_true", help="allow keys and faults of simulations")
+    option("--poll", type=float, default=0.4, metavar="SECONDS", help="between two questions to the SuperLink (0.4)")
+    option("--executor", type=Path, metavar="DIR", help="use a warm executor that runs already")
+    option("--app", default="", metavar="MODULE:APP", help="run only this app of this machine, not what is sent")
+    option("folder", type=Path, metavar="NODE", help="folder of the node")
+    option("options", nargs=argparse.REMAINDER, metavar="...", help="all options of flower-supernode")
+
+    option = command("identity", _identity, "create the keys of a node and print its public key")
+    option("folder", type=Path, metavar="NODE", help="folder of the node")
+
+    option = command("enrol", _enrol, "write an agreement for all members to sign, and what they learn")
+    option("file", help="the experiment: a TOML file, or the name of a packaged one")
+    option("members", type=Path, help="file with one line per member: NAME PUBLIC-KEY EXAMPLES")
+    option("--set", action="append", default=[], metavar="KEY=VALUE", help="change one key")
+    option("--test", metavar="MODULE:FUNCTION", help="as server_app has it; without, the data set of the experiment")
+    option("--classes", type=int, help="as server_app has it")
+    option("--out", type=Path, default=Path(), metavar="DIR", help="folder for agreement.toml and training.toml (.)")
+
+    option = command("show", _show, "print a training and the fingerprint of its agreement")
+    option("file", type=Path, help="training.toml, with the signed agreement.toml beside it")
 
 
 def _add_terms(option: Callable[..., Any]) -> None:
@@ -79,6 +107,69 @@ def _terms(options: argparse.Namespace, members: Any, name: str) -> Any:
         train=parse_metrics(options.train),
         evaluate=parse_metrics(options.evaluate),
     )
+
+
+def _new(options: argparse.Namespace) -> None:
+    from fl.flower.example import write_example
+
+    for file in write_example(options.folder):
+        print(file)
+    print(f"next, read {options.folder / 'README.md'}")
+
+
+def _node(options: argparse.Namespace) -> None:
+    from fl.flower.supernode import start_node
+
+    if not 0.05 <= options.poll <= 60:
+        raise ConfigError(f"--poll: expected 0.05 to 60 seconds, got {options.poll}")
+    chosen = {name: getattr(options, name) for name in ("simulate", "poll", "executor", "app")}
+    start_node(options.folder, options.options, **chosen)
+
+
+def _identity(options: argparse.Namespace) -> None:
+    from fl.flower.node import make_node
+
+    print(make_node(options.folder).public.hex())
+
+
+def _enrol(options: argparse.Namespace) -> None:
+    from fl.config.checks import load
+    from fl.flower.training import AGREEMENT, TRAINING, enrolled, proposed_terms, read_members, training_text
+    from secagg.agreement import Proposal, write_agreement
+
+    members = read_members(options.members)
+    experiment = load(options.file, [*options.set, f"clients={len(members)}"])
+    from fl.flower.task import model_length
+
+    length = model_length(experiment, options.test, options.classes)
+    experiment = enrolled(experiment, members)
+    terms = proposed_terms(experiment, members, length)
+    agreed, training = options.out / AGREEMENT, options.out / TRAINING
+    for file in (agreed, training):
+        if file.exists():
+            raise ConfigError(f"{file} already exists; choose another --out for another training")
+    options.out.mkdir(parents=True, exist_ok=True)
+    agreed.write_text(write_agreement(Proposal(terms=terms)), "utf-8")
+    training.write_text(training_text(experiment, [member.examples for member in members]), "utf-8")
+    print(
+        f"{agreed}, {training}: {len(members)} members, {length:,} parameters\n"
+        f"next, every member commits, reveals and signs: secagg agree {agreed} --commit NODE (docs/flower.md)"
+    )
+
+
+def _show(options: argparse.Namespace) -> None:
+    from fl.flower.training import read_training
+    from secagg.agreement import summarise
+
+    found = read_training(options.file)
+    for member, examples in zip(found.agreement.terms.members, found.examples, strict=True):
+        print(f"client {member.id:<4} {member.name:<20} {member.identity.hex()}  {examples} examples")
+    experiment = found.experiment
+    print(f"model       {experiment.model}, {found.parameters:,} parameters, {experiment.rounds} rounds")
+    print("\n".join(summarise(found.agreement).lines()))
+    print(f"fingerprint {found.fingerprint.hex()}")
+    if experiment.privacy.audit != "enforce":
+        print("WARNING: NO CLIENT IS PROTECTED: the exposure audit of this training only reports")
 
 
 def _propose(options: argparse.Namespace) -> None:

@@ -16,6 +16,7 @@ from fl.config.schema import Experiment
 from fl.errors import ConfigError
 from fl.flower.deadlines import Deadlines
 from fl.flower.network import Grid, Keys, Network
+from fl.flower.simulated import refuse_simulation
 from fl.flower.survivors import SurvivorKeys, SurvivorRounds
 from fl.flower.training import TRAINING, Training, read_training, write_training
 from fl.flower.whole_server import WholeKeys, WholeRounds
@@ -53,6 +54,7 @@ def server_app(test: str | None = None, *, validation: str | None = None, classe
 
     @app.main()
     def main(grid: Any, context: Context) -> None:
+        refuse_simulation(grid)
         settings = context.run_config
         training = read_training(str(settings.get("training", TRAINING)))
         out = Path(str(settings.get("out", f"runs/{training.experiment.name}")))

@@ -34,10 +34,17 @@ FOLDER, SIMULATE = "share-node", "share-simulate"
 
 
 def start_node(
-    folder: Path, options: Sequence[str], *, simulate: bool = False, poll: float = POLL, executor: Path | None = None
+    folder: Path,
+    options: Sequence[str],
+    *,
+    simulate: bool = False,
+    poll: float = POLL,
+    executor: Path | None = None,
+    app: str = "",
 ) -> None:
     """Start the node of this folder; this process becomes its SuperNode.
 
+    With `app` (`module:app`) it runs only this app of this machine, whatever the SuperLink sends (fl.flower.own_code).
     `options` are those of `flower-supernode`. `executor` is the folder of a warm executor that runs already, for
     several nodes on one machine.
     """
@@ -45,7 +52,9 @@ def start_node(
         raise ConfigError(f"there is no folder {folder}; `share flower identity {folder}` makes it")
     for name, value in {**QUIET, TASK_POLL: str(poll / TASK_SHARE)}.items():
         os.environ.setdefault(name, value)
-    executor = executor or Executor.start(folder.resolve() / WARM).wait()
+    if app and executor is not None:
+        raise ConfigError("--app: a warm executor that runs already may run other code; leave out --executor")
+    executor = executor or Executor.start(folder.resolve() / WARM, app=app).wait()
     os.environ["PATH"] = f"{executor}{os.pathsep}{os.environ.get('PATH', '')}"
     command = [sys.executable, "-m", "fl.flower.supernode", str(poll), *with_config(folder, options, simulate)]
     os.execv(sys.executable, command)
@@ -70,15 +79,22 @@ class Executor:
     process: subprocess.Popen[bytes]
 
     @classmethod
-    def start(cls, folders: Path, *, environment: Mapping[str, str] | None = None, clean: Path | None = None) -> Self:
+    def start(
+        cls,
+        folders: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        clean: Path | None = None,
+        app: str = "",
+    ) -> Self:
         """Start one in a folder of its own below `folders`. At the end it removes that folder, and `clean`."""
         folders.mkdir(mode=0o700, parents=True, exist_ok=True)
         warm.remove_stale(folders)
-        folder = warm.prepare(folders / str(os.getpid()))
+        folder = warm.prepare(folders / str(os.getpid()), app)
         end, owner = os.pipe()
         os.set_inheritable(owner, True)  # the SuperNode inherits it when it takes the place of this process
         process = subprocess.Popen(
-            [sys.executable, "-m", "fl.flower.warm", str(folder), str(end), *([str(clean)] if clean else [])],
+            [sys.executable, "-m", "fl.flower.warm", str(folder), str(end), app, *([str(clean)] if clean else [])],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             pass_fds=[end],

@@ -34,6 +34,8 @@ from typing import Final
 
 import numpy as np
 
+from fl.flower import own_code
+
 COMMAND: Final = "flwr-clientapp"
 SOCKET: Final = "socket"
 LOCK: Final = "lock"
@@ -63,11 +65,14 @@ if not taken:
 '''
 
 
-def prepare(folder: Path) -> Path:
-    """Write the command into a new folder of this process; the folder."""
+def prepare(folder: Path, app: str = "") -> Path:
+    """Write the command into a new folder of this process; the folder. With an `app`, no other code runs from it."""
     folder.mkdir(mode=0o700, parents=True)
     own = shutil.which(COMMAND) or str(Path(sys.executable).with_name(COMMAND))
     script = folder / COMMAND
+    if app:
+        own_code.write_commands(folder, app)
+        own = str(script.rename(folder / "own-code"))  # also if the warm process does not answer
     script.write_text(SCRIPT.format(python=sys.executable, socket=SOCKET, own=own), "utf-8")
     script.chmod(stat.S_IRWXU)
     return folder
@@ -84,11 +89,11 @@ def remove_stale(folders: Path) -> None:
             continue
 
 
-def serve(folder: Path, ready: Callable[[], None], owner: int) -> None:
+def serve(folder: Path, ready: Callable[[], None], owner: int, app: str = "") -> None:
     """Listen in a prepared folder until `owner`, the read end of a pipe, is closed at the other end."""
     lock = (folder / LOCK).open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
-    run = preload()
+    run = preload(app)
     os.chdir(folder)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(SOCKET)
@@ -109,12 +114,15 @@ def serve(folder: Path, ready: Callable[[], None], owner: int) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def preload() -> Callable[[], object]:
-    """Import everything that a message needs, and load the numeric loops; Flower's own command as a function."""
+def preload(app: str = "") -> Callable[[], object]:
+    """Import everything that a message needs, and load the numeric loops; Flower's own command as a function.
+
+    With an `app`, the command runs this one and not what the SuperLink sends.
+    """
     import secagg
 
     (command,) = entry_points(group="console_scripts", name=COMMAND)
-    run: Callable[[], object] = command.load()
+    run: Callable[[], object] = own_code.own_command(app) if app else command.load()
     for module in IMPORTED:
         import_module(module)
     secagg.warm_up()
@@ -157,12 +165,12 @@ def _receive(connection: socket.socket) -> tuple[str, list[str]]:
 
 
 def main() -> None:
-    """`python -m fl.flower.warm FOLDER OWNER [CLEAN]`: serve until the pipe OWNER is closed, then remove CLEAN.
+    """`python -m fl.flower.warm FOLDER OWNER APP [CLEAN]`: serve until the pipe OWNER is closed, then remove CLEAN.
 
-    A line on stdout says "ready".
+    A line on stdout says "ready". APP may be empty.
     """
-    folder, owner, clean = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
-    serve(folder, lambda: print("ready", flush=True), owner)
+    folder, owner, app, clean = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+    serve(folder, lambda: print("ready", flush=True), owner, app)
     for place in clean:  # whoever started this was killed, or has removed it already
         end = time.monotonic() + CLEANING
         while Path(place).exists() and time.monotonic() < end:

@@ -9,7 +9,6 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore import log
 
-from fl.errors import ConfigError
 from fl.flower import envelope
 from fl.flower.apps.digest import content_hash
 from fl.flower.apps.messages import (
@@ -30,17 +29,6 @@ from secagg.crypto import verify
 from secagg.whole import Server, Stage, WholeResult, encode
 
 LOOK: Final = 1.0  # seconds between two looks for nodes
-SIMULATED_GRIDS: Final = ("InMemoryGrid",)
-
-
-def refuse_simulation(grid: Grid) -> None:
-    """Flower's simulation has no nodes with keys of their own."""
-    if type(grid).__name__ in SIMULATED_GRIDS:
-        raise ConfigError(
-            "this is Flower's simulation, where nodes have no keys of their own, so nothing can be hidden: run the app "
-            "with a SuperLink and SuperNodes (`share flower try APP --nodes N` starts them on this machine), or "
-            "simulate with `share train`"
-        )
 
 
 class Seats:

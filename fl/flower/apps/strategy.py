@@ -22,7 +22,8 @@ from fl.flower.apps import vectors
 from fl.flower.apps.ledger import Ledger
 from fl.flower.apps.member import signed_agreement
 from fl.flower.apps.messages import OURS
-from fl.flower.apps.seats import Seats, refuse_simulation
+from fl.flower.apps.seats import Seats
+from fl.flower.simulated import refuse_simulation
 from secagg import Agreement
 from secagg.evidence import EvidenceLog, interrupted
 from secagg.protocol import GroupId
