@@ -8,6 +8,7 @@ python -m tests.benchmarks whole [--only ...]        a round of whole groups bes
 python -m tests.benchmarks net [--only ...]          rounds between processes over HTTPS
 python -m tests.benchmarks noise                     the discrete Gaussian beside opendp's
 python -m tests.benchmarks privacy [digits|mnist]    what a promise costs: accuracy, counts, means
+python -m tests.benchmarks evidence [--keep ...]     size of the evidence of a training, and time to verify it
 """
 
 import importlib
@@ -26,6 +27,7 @@ PARTS = {
     "net": "tests.benchmarks.net",
     "noise": "tests.benchmarks.noise",
     "privacy": "tests.benchmarks.privacy",
+    "evidence": "tests.benchmarks.evidence",
 }
 
 

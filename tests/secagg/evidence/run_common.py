@@ -18,6 +18,13 @@ POLICY = Policy(min_survivors=2, anonymity=2, max_leverage=1.0, memory="round")
 KINDS: dict[str, dict[str, Any]] = {
     "flat": {"n": 5, "colluders": 1, "threshold": 4},
     "groups": {"n": 6, "schedule": Schedule(name="random", size=3), "colluders": 1, "threshold": 4},
+    "strict": {
+        "n": 6,
+        "schedule": Schedule(name="random", size=3),
+        "colluders": 1,
+        "threshold": 4,
+        "policy": replace(POLICY, min_survivors=3, anonymity=3),
+    },
     "two groupings": {"n": 6, "schedule": Schedule(name="fixed", size=3, groupings=2), "policy": POLICY},
     "atoms": {
         "n": 8,
