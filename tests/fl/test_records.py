@@ -178,6 +178,13 @@ def test_a_pickle_in_place_of_a_checkpoint_is_refused_and_never_run(tmp_path: Pa
     assert not mark.exists()
 
 
+def test_a_lock_that_is_released_a_moment_later_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Folder.create(tmp_path / "run", tiny())
+    monkeypatch.setattr(records, "PATIENCE", 1e9)
+    monkeypatch.setattr(records.time, "sleep", lambda seconds: first.close())
+    Folder.resume(tmp_path / "run").close()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

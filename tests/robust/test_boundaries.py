@@ -10,7 +10,7 @@ import pytest
 
 import robust
 from robust import subsets
-from robust.kernels import network
+from robust.kernels import distances, network
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,3 +59,15 @@ def test_comparators_are_joined_where_the_order_allows_it(n: int, sort: int, sel
     """Each step reads and writes its rows once: fewer steps are less traffic."""
     assert len(network.steps_to_sort(n)) == sort
     assert len(network.steps_to_select(n, (n - 1) // 2, n // 2 + 1)) == select
+
+
+def test_many_rows_leave_room_for_one_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From 2049 rows on, partial sums of distances take more than the room for them, and there is one of them."""
+    monkeypatch.setattr(distances, "PARTIAL_BYTES", 8)
+    x = np.array([[0], [3], [4]], np.float32)
+    assert distances.squared_distances(x, np.arange(3)).tolist() == [[0, 9, 16], [9, 0, 1], [16, 1, 0]]
+
+
+def test_caf_ends_when_exactly_n_less_2f_rows_are_left() -> None:
+    """The first direction removes two rows, which leaves three of five: their mean is not considered."""
+    assert robust.caf([[0, 0], [0, 0], [0, 0], [10, 0], [0, 10]], f=1).tolist() == [2, 2]

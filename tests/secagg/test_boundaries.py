@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from cryptography import x509
 
+import secagg.whole
 from secagg import Schedule, UsageError
 from secagg.crypto.certificates import CertificatePair
 from secagg.crypto.clipping import SegmentNoise
 from secagg.crypto.fixedpoint import FixedPoint, Integers
 from secagg.crypto.segments import Segment, Segments
-from secagg.exposure import anonymity
+from secagg.exposure import anonymity, seed
 from secagg.exposure.rowspace import _WITNESSES, Field, RowSpace
+from secagg.protocol import ledger
 from secagg.whole import messages
 from tests.secagg.test_anonymity import span
 
@@ -101,3 +103,22 @@ def test_a_certificate_says_critically_that_it_signs_no_others() -> None:
     constraints = found.extensions.get_extension_for_class(x509.BasicConstraints)
     assert constraints.critical
     assert not constraints.value.ca
+
+
+def test_every_version_draws_the_same_prime_from_a_key() -> None:
+    assert Field.drawn_from(b"a test").prime == 1520603999221870261
+
+
+def test_a_later_version_finds_what_was_paid() -> None:
+    """The name of the record in a journal; under another name an answer would be paid for twice."""
+    name = ledger._paid_key(bytes(range(32)), ledger.Charge(1, 2))
+    assert name.hex() == "12a4850f51b5881b716fcd496deb246330ca8ff9e97d180f8bcaebb44a374f86"
+
+
+def test_one_client_and_several_are_named() -> None:
+    assert seed._list((3,)) == "client 3"
+    assert seed._list((2, 1)) == "clients 1, 2"
+
+
+def test_the_stores_of_whole_groups_are_public() -> None:
+    assert {"FileStore", "MemoryStore", "SlotStore", "Store", "enrol", "respond"} <= set(secagg.whole.__all__)
