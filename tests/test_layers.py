@@ -60,7 +60,7 @@ LAYERS = {
         ("fl",),  # the public names
         ("fl.planner", "fl.flower"),
         ("fl.plan_text",),
-        ("fl.quickstart", "fl.reproduction"),
+        ("fl.quickstart", "fl.reproduction", "fl.exports"),
         ("fl.cli",),
         ("fl.__main__",),
     ),
@@ -94,6 +94,7 @@ THIRD_PARTY = {  # a module may import the packages of every line that its name 
     "fl.config": {"msgspec", "tomli_w"},
     "fl.reporting": {"jinja2", "markupsafe", "matplotlib", "rich", "safetensors"},
     "fl.reproduction": {"jinja2", "matplotlib"},
+    "fl.exports": {"mlflow"},
     "fl.flower": {"aiohttp", "cryptography", "flwr", "httpx"},
 }
 

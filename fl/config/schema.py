@@ -95,6 +95,10 @@ class Objective(Section, frozen=True):
     metrics: Annotated[
         tuple[str, ...], _one_of(METRICS, or_path=True), "what is measured on the test examples, beside the loss"
     ] = ("accuracy",)
+    per_class: Annotated[bool, "also record the accuracy on the test examples of each class"] = False
+    per_client: Annotated[
+        bool, "also record the accuracy on each client's own examples; only a simulation has them all"
+    ] = False
 
 
 class Local(Section, frozen=True):

@@ -162,6 +162,29 @@ class Learner(TrainerBase):
                 scores.append((loss.item(), self._objective.right(logits, labels), len(index)))
         return scores
 
+    def class_accuracies(self, vector: Vector) -> list[float | None]:
+        """The accuracy on the test examples of each class; None for a class that has none."""
+        examples, count = self._part("test"), self.task.data.classes
+        right, every = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+        with self._measuring(vector), torch.no_grad():
+            for index in self._batches(None, len(examples)):
+                outputs, labels = self._forward(examples, index)
+                hits = (outputs.argmax(dim=1) == labels).cpu().numpy()
+                wanted = labels.cpu().numpy()
+                every += np.bincount(wanted, minlength=count)
+                right += np.bincount(wanted[hits], minlength=count)
+        return [float(hit / total) if total else None for hit, total in zip(right, every, strict=True)]
+
+    def client_accuracies(self, vector: Vector, clients: Sequence[int]) -> list[float]:
+        """The accuracy on the own examples of each of these clients, which only a simulation has."""
+        found = []
+        with self._measuring(vector), torch.no_grad():
+            for client in clients:
+                rows = self.task.data.clients[client]
+                parts = [self._forward(self._train, index) for index in self._batches(rows, len(rows))]
+                found.append(sum(self._objective.right(*part) for part in parts) / len(rows))
+        return found
+
     def losses(self, vectors: Matrix, rows: Index | None = None, *, at: Vector | None = None) -> NDArray[np.float64]:
         """f_s of each vector (one per row of the matrix): the mean loss on the validation examples `rows`.
 

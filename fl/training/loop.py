@@ -157,7 +157,7 @@ def run(
         loss or experiment.task.loss,
         metrics_of(experiment) if metrics is None else metrics,
     )
-    _check_targets(task)
+    _check_targets(task, experiment.task.per_class)
     try:
         trainer = open_trainer(task, device=machine.device, workers=machine.workers)
     except ConfigError:
@@ -180,13 +180,15 @@ def metrics_of(experiment: Experiment) -> dict[str, str]:
     return {name.rpartition(":")[2]: name for name in experiment.task.metrics}
 
 
-def _check_targets(task: Task) -> None:
+def _check_targets(task: Task, per_class: bool) -> None:
     floats = task.data.train.labels.is_floating_point()
     if floats and task.loss == "cross-entropy":
         raise ConfigError(
             "task.loss: the labels are floats, and cross-entropy needs class numbers; give integers as labels, or set "
             'the loss to "squared-error" (regression), "binary-cross-entropy" (several labels) or your own'
         )
+    if floats and per_class:
+        raise ConfigError("task.per_class: the labels are floats, and not class numbers; set it to false")
     labels = task.data.train.labels
     if floats and "accuracy" in task.metrics.values() and not bool(((labels == 0) | (labels == 1)).all()):
         raise ConfigError(

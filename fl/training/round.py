@@ -237,7 +237,20 @@ def evaluate(setting: Setting, t: int, x: Vector) -> dict[str, Any]:
     if setting.trainer.task.data.backdoor is not None:
         success = setting.trainer.evaluate(x, "backdoor").accuracy
         metrics |= {} if success is None else {"backdoor success": success}
-    return {"accuracy": score.accuracy, "loss": loss, "metrics": metrics}
+    return {"accuracy": score.accuracy, "loss": loss, "metrics": metrics} | _in_detail(setting, x, metrics)
+
+
+def _in_detail(setting: Setting, x: Vector, metrics: dict[str, Any]) -> dict[str, Any]:
+    """Accuracies per class and per client, if they are asked for. The worst of each, of honest clients, is a metric."""
+    wanted, found = setting.experiment.task, dict[str, Any]()
+    if wanted.per_class:
+        found["per_class"] = setting.trainer.class_accuracies(x)
+        metrics["worst class"] = min(value for value in found["per_class"] if value is not None)
+    if wanted.per_client:
+        found["per_client"] = setting.trainer.client_accuracies(x, range(setting.experiment.clients))
+        honest = [value for client, value in enumerate(found["per_client"]) if client not in setting.byzantine]
+        metrics["worst client"] = min(honest, default=0.0)
+    return found
 
 
 class Clock:

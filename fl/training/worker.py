@@ -187,6 +187,10 @@ def _answer(learner: Learner, message: Message, shared: list[Shared]) -> Message
             return {"scores": learner.batch_scores(start[0], message["part"], message["first"], message["last"])}
         case "metrics":
             return {"metrics": learner.metrics(start[0], message["part"])}
+        case "classes":
+            return {"accuracies": learner.class_accuracies(start[0])}
+        case "clients":
+            return {"accuracies": learner.client_accuracies(start[0], message["clients"])}
         case "losses":
             at = shared[1].matrix[0] if len(shared) > 1 else None
             row = message["row"]

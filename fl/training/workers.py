@@ -145,6 +145,19 @@ class Pool(TrainerBase):
         batches = [scores for reply in replies for scores in reply.get("scores", ())]
         return total_score(self.task, batches, replies[0].get("metrics", {}))
 
+    def class_accuracies(self, vector: Vector) -> list[float | None]:
+        """As `Learner.class_accuracies`, by one worker."""
+        (reply,) = self._run([_Request({"do": "classes"}, (self._share(vector[None]),), what="evaluating")])
+        found: list[float | None] = reply["accuracies"]
+        return found
+
+    def client_accuracies(self, vector: Vector, clients: Sequence[int]) -> list[float]:
+        """As `Learner.client_accuracies`, with the clients spread over the workers."""
+        x = self._share(vector[None])
+        parts = [list(clients[first : first + 4]) for first in range(0, len(clients), 4)]
+        requests = [_Request({"do": "clients", "clients": part}, (x,), what="evaluating") for part in parts]
+        return [accuracy for reply in self._run(requests) for accuracy in reply["accuracies"]]
+
     def losses(self, vectors: Matrix, rows: Index | None = None, *, at: Vector | None = None) -> NDArray[np.float64]:
         """As `Learner.losses`; each vector is a request of its own."""
         shared = self._share(vectors)

@@ -15,6 +15,7 @@ from fl.errors import ConfigError, TrainingError
 from fl.reporting.progress import describe_round
 from fl.training.learner import Learner
 from fl.training.objective import LOSSES, f1, mean_absolute_error, r2
+from fl.training.randomness import attackers
 from fl.training.task import LocalTraining, Task
 from tests.fl.runs import tiny
 
@@ -175,3 +176,33 @@ def test_the_keys_are_read_from_a_configuration(tmp_path: Path) -> None:
     assert 0 < record["metrics"]["f1"] <= 1
     with pytest.raises(ConfigError, match=r"task\.loss"):
         tiny(task={"loss": "cross-entropi"})
+
+
+def test_accuracies_per_class_and_per_client_add_up_to_what_is_measured() -> None:
+    """By a worker process, and again by a learner here."""
+    detail = {"per_class": True, "per_client": True}
+    flip = {"byzantine": 2, "attack": {"name": "label-flip"}}
+    trained = fl.run(tiny(rounds=1, task=detail, machine={"workers": 1}, **flip))
+    (record,) = trained.history
+    test = trained.task.data.test.labels.numpy()
+    counts = np.bincount(test, minlength=10)
+    assert sum(a * n for a, n in zip(record["per_class"], counts, strict=True)) / len(test) == pytest.approx(
+        record["accuracy"]
+    )
+    assert record["metrics"]["worst class"] == min(record["per_class"])
+    train = trained.task.data.train
+    for client in (0, 5):
+        rows = trained.task.data.clients[client]
+        outputs = trained.model(train.batch(torch.from_numpy(rows))[0])
+        right = (outputs.argmax(1) == train.labels[rows]).float().mean().item()
+        assert record["per_client"][client] == pytest.approx(right)
+    assert Learner(trained.task).client_accuracies(trained.x, range(12)) == record["per_client"]
+    honest = [a for c, a in enumerate(record["per_client"]) if c not in attackers(trained.experiment)]
+    assert record["metrics"]["worst client"] == min(honest)
+
+
+def test_accuracy_per_class_needs_class_numbers() -> None:
+    clients = [(torch.randn(8, 2), torch.randn(8)) for _ in range(6)]
+    task = {"loss": "squared-error", "metrics": ["r2"], "per_class": True}
+    with pytest.raises(ConfigError, match=r"task\.per_class"):
+        fl.train("linear", clients, test=clients[0], rounds=1, task=task)
