@@ -414,10 +414,9 @@ class Client:
             siblings = [proofs.take(32) for _ in range(proofs.number("B"))]
             if not self._open(dealer, sealed, place, siblings):
                 disputes.append(dealer)
-        vectors = []
+        vectors, encoded = [], self.encoded(update)
         for r, g in plan.places[self.id]:
-            vector = plan.encode(self.id, update)
-            vector = add(vector, stream(own_key(plan, self.seeds[r], self.id, r), plan.length))
+            vector = add(encoded, stream(own_key(plan, self.seeds[r], self.id, r), plan.length))
             for w in [w for w in plan.groupings[r][g] if w != self.id and w in self.dealers]:
                 key = mask_key(plan, agree(self.mask, self.keys[w][32:]), self.id, w, r)
                 vector = add(vector, stream(key, plan.length), 1 if self.id < w else -1)
@@ -426,6 +425,10 @@ class Client:
         signed = label("sign-view") + plan.hash + u32(self.id) + view + H("disputes", ids(disputes))
         shape = u32(len(vectors)) + u32(plan.length if vectors else 0)
         return b"\x02\x05" + u32(self.id) + ids(disputes) + self.sign(signed) + shape + b"".join(vectors)
+
+    def encoded(self, update: Sequence[Sequence[float]]) -> list[int]:
+        """The update in the ring, before it is masked; `second_noise` adds noise to it."""
+        return self.plan.encode(self.id, update)
 
     def _open(self, dealer: int, sealed: bytes, place: int, siblings: Sequence[bytes]) -> bool:
         plan = self.plan

@@ -11,7 +11,7 @@ from itertools import count
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from tests.secagg.second import H, u64
+from tests.secagg.second import Client, H, add, u64
 
 PIECE, APART = 2**14, 2**40
 RHO, ETA, MOST = Fraction(1, 2**40), Fraction(1, 2**60), 2**63 - 1
@@ -26,7 +26,7 @@ class SegmentNoise:
 @dataclass(frozen=True)
 class Noise:
     colluders: int
-    segments: list[SegmentNoise]
+    segments: Sequence[SegmentNoise]
 
 
 # --- the noise -------------------------------------------------------------------------------------------
@@ -118,6 +118,24 @@ def room(noise: SegmentNoise, clients: int, largest: int, most: int, sums: int) 
 def spread(sigma: int, members: int) -> int:
     """What noise adds to what honest members reach."""
     return math.ceil(sigma * math.sqrt(members) * math.sqrt(2 * math.log(2) * 73))
+
+
+@dataclass
+class Survivor(Client):
+    """A client of a run with survivors, under an agreement with noise."""
+
+    noise: Noise = Noise(0, ())
+
+    def encoded(self, update: Sequence[Sequence[float]]) -> list[int]:
+        plan, weight, made = self.plan, self.plan.weight(self.id), list[int]()
+        parts = list(zip(plan.segments, self.noise.segments, strict=True))
+        for (segment, one), values in zip(parts, update, strict=True):
+            bits = segment.frac_bits(plan.size) if segment.floats else None
+            scale = 1.0 if bits is None else 2.0**bits
+            factor, limit = (weight * scale, segment.clip * scale) if segment.floats else (1.0, float(segment.bound))
+            made += clipped(values, factor, Fraction(norm(one.clip, weight, bits)), limit)
+        drawn = [gaussian(self.draw(16), segment.length, one.sigma) for segment, one in parts]
+        return add(made, [x for part in drawn for x in part])
 
 
 # --- charges ---------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """A server that repeats rounds, withholds, restarts and forks, and clients that die: never beyond the budget."""
 
+import hashlib
 import os
 import signal
 import time
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 import secagg
 from secagg import Agreement, Budget, BudgetExceeded, Identity, MemoryJournal, Policy, SecAggError
 from secagg.agreement import Noise
-from secagg.agreement.cost import round_charge, survivors_reserve, survivors_settled
+from secagg.agreement.cost import flat_charge, round_charge, survivors_reserve, survivors_settled
 from secagg.crypto import SegmentNoise
 from secagg.privacy import Charge
 from secagg.protocol import spent
@@ -210,4 +211,57 @@ def test_a_client_that_is_killed_again_and_again_stays_within_its_budget(tmp_pat
     paid = FileStore(tmp_path / "store").spent()
     assert left
     assert total.rho <= paid.rho
+    assert BUDGET.allows(paid)
+
+
+CALLED = ((0, 1, 2, 3), (0, 1, 2), (0, 2, 3))  # what a server that forks runs calls in the same round
+
+
+@cache
+def called_training() -> tuple[Agreement, dict[int, Identity]]:
+    return make_agreement(
+        members=4, size=4, length=2, bound=1000, rounds=6, policy=Policy(anonymity=2, memory="round"), noise=NOISE,
+        roll_call=True, entropy=Drbg(b"called"),
+    )  # fmt: skip
+
+
+def _answer_call(folder: Path, log: int, present: tuple[int, ...]) -> None:
+    """In a process of its own, with a memory of its own: answer six rounds for these members."""
+    agreement, identities = called_training()
+    signatures = {v: agreement.sign(v, one) for v, one in identities.items()}
+    store = FileStore(folder)
+    for round in range(6):
+        client, *mates = [Client(agreement, signatures, v, identities[v], budget=BUDGET) for v in present]
+        adverts = tuple(one.receive(Hello(agreement.fingerprint, round)) for one in (client, *mates))
+        message = Round(
+            fingerprint=agreement.fingerprint, round=round, data=b"", adverts=adverts, groups=((0, 0),), releases=()
+        )  # type: ignore[arg-type]
+        with suppress(SecAggError):
+            task = client.receive(message)
+            assert not isinstance(task, Resend)
+            data = b"".join(respond(client, store, task, np.array([1, round])))  # type: ignore[arg-type]
+            os.write(log, b"%d %d %s\n" % (round, len(present), hashlib.sha256(data).hexdigest().encode()))
+
+
+def test_forked_runs_of_one_round_get_one_answer_and_share_one_budget(tmp_path: Path) -> None:
+    called_training()
+    log = os.open(tmp_path / "sent", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    children = []
+    for present in CALLED:
+        if (child := os.fork()) == 0:
+            try:
+                _answer_call(tmp_path / "store", log, present)
+            finally:
+                os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
+    os.close(log)
+    sent = [line.split() for line in (tmp_path / "sent").read_text().splitlines()]
+    answers = {round: {answer for when, _, answer in sent if when == round} for round, _, _ in sent}
+    assert all(len(found) == 1 for found in answers.values())  # whoever asks in the same round gets the same bytes
+    least = flat_charge(called_training()[0].terms, 0, 4, NOISE.colluders)  # what an answer costs at least
+    paid = FileStore(tmp_path / "store").spent()
+    assert sent
+    assert least.times(len(answers)).rho <= paid.rho
     assert BUDGET.allows(paid)
