@@ -13,7 +13,6 @@ from fl.flower.envelope import Envelope, pack
 
 FINGERPRINT, MEMBER, SEAT, MESSAGE, SKIP = "fingerprint", "member", "seat", "message", "skip"
 HELLO: Final = "hello"  # in a request: say who you are. Its type is "train", because mods see no unknown types
-MISTAKE: Final = "mistake"  # in a refusal: waiting does not help, somebody has to change something
 OURS: Final = frozenset(pack(Envelope(0)))  # the records of an envelope
 
 

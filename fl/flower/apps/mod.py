@@ -23,7 +23,6 @@ from fl.flower.apps.messages import (
     HELLO,
     MEMBER,
     MESSAGE,
-    MISTAKE,
     SEAT,
     SKIP,
     seat_statement,
@@ -31,7 +30,7 @@ from fl.flower.apps.messages import (
 )
 from fl.flower.client import NOT_READY
 from fl.flower.envelope import Envelope, MalformedError
-from fl.flower.node import RefusedError
+from fl.flower.node import MistakeError, RefusedError
 from fl.flower.supernode import FOLDER
 from secagg import AgreementRefused, LossWarning, SecAggError
 from secagg.whole import Client, Hello, Resend, encode, respond
@@ -50,7 +49,7 @@ def secure_mod(message: Message, context: Context, call_next: ClientAppCallable)
     >>> from fl.flower import secure_mod
     >>> app = ClientApp(mods=[secure_mod])
     """
-    round, refused = 0, ""
+    round, refused, permanent = 0, "", False
     parts: dict[str, bytes] = {}
     try:
         request = envelope.unpack(message.content)
@@ -61,19 +60,19 @@ def secure_mod(message: Message, context: Context, call_next: ClientAppCallable)
             f"this node answers only inside secure sums, and the request {message.metadata.message_type!r} is not for "
             "one: use SecureStrategy on the server"
         )
-    except (vectors.MistakeError, AgreementRefused) as error:
-        refused, parts = str(error), {MISTAKE: b""}
+    except (MistakeError, AgreementRefused) as error:
+        refused, permanent = str(error), True
     except (RefusedError, SecAggError) as error:
         refused = str(error)
     except ConfigError as error:
         print(f"share: {error}", file=sys.stderr)  # for the operator alone: it may name files of the node
-        refused, parts = NOT_READY, {MISTAKE: b""}
+        refused, permanent = NOT_READY, True
     except Exception as error:  # of the app too: the server gets the type and never the text
         traceback.print_exc(file=sys.stderr)
         refused = f"{type(error).__name__} on the node; its log has the details"
     if refused:
         print(f"share: {message.metadata.message_type}: {refused}", file=sys.stderr, flush=True)
-    return Message(envelope.pack(Envelope(round, parts, refused=refused)), reply_to=message)
+    return Message(envelope.pack(Envelope(round, parts, refused=refused, permanent=permanent)), reply_to=message)
 
 
 def _node(context: Context) -> AppNode:
@@ -88,7 +87,7 @@ def _answer(
 ) -> dict[str, bytes]:
     mine, theirs = node.agreement.fingerprint, request.parts.get(FINGERPRINT, b"")
     if theirs != mine:
-        raise vectors.MistakeError(
+        raise MistakeError(
             f"another agreement: this node signed {mine.hex()[:MOST_SHOWN]}..., the server has "
             f"{theirs.hex()[:MOST_SHOWN]}..."
         )

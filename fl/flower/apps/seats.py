@@ -16,7 +16,6 @@ from fl.flower.apps.messages import (
     HELLO,
     MEMBER,
     MESSAGE,
-    MISTAKE,
     SEAT,
     SKIP,
     seat_statement,
@@ -179,5 +178,5 @@ def _opened(reply: Message) -> Envelope:
     except MalformedError as error:
         raise PeerError(f"{error}; has the app `mods=[secure_mod]`?") from None
     if found.refused:
-        raise (_MistakeError if MISTAKE in found.parts else PeerError)(f"it refused: {found.refused}")
+        raise (_MistakeError if found.permanent else PeerError)(f"it refused: {found.refused}")
     return found

@@ -13,17 +13,13 @@ from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fl.errors import ConfigError
-from fl.flower.node import RefusedError
+from fl.flower.node import MistakeError, RefusedError
 from secagg import Terms
 from secagg.crypto import FixedPoint, Segment
 
 UPDATE: Final = "update"
 TRAIN, EVALUATE = KINDS = ("train", "evaluate")
 Flat = NDArray[np.floating[Any]]
-
-
-class MistakeError(RefusedError):
-    """App and agreement do not fit. Waiting does not help: somebody has to change one of them."""
 
 
 def segments_of(
