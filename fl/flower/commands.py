@@ -86,7 +86,7 @@ def _add_terms(option: Callable[..., Any]) -> None:
     option("--groupings", type=int, default=1, help="ways to divide the clients into groups (1)")
     option("--clip", type=float, default=1.0, help="largest change of a parameter in a round (1)")
     for kind in ("train", "evaluate"):
-        about = f"a metric that the app returns for {kind}, with its largest absolute value; may be repeated"
+        about = f"a metric that the app returns for {kind}, with its largest absolute value (NAME[3] for a list of 3)"
         option(f"--{kind}", action="append", default=[], metavar="NAME=MOST", help=about)
 
 

@@ -203,6 +203,7 @@ def test_a_second_run_goes_on_with_the_next_round(tmp_path: Path) -> None:
     [
         ({"train": {}}, r"train/train_loss: the agreement has no such metric"),
         ({"train": {"train_loss": 20.0, "other": 1.0}}, r"train/other: the app did not return it"),
+        ({"train": {"train_loss[2]": 20.0}}, r"returned a number, the agreement has a list of 2 numbers"),
     ],
 )
 def test_a_mistake_stops_the_training_with_the_reason(tmp_path: Path, terms: dict[str, Any], why: str) -> None:
@@ -270,6 +271,19 @@ def test_a_repeated_request_gets_the_same_bytes(tmp_path: Path) -> None:
     run(over(tmp_path), grid, rounds=1)
     assert len(answers) == 2
     assert answers[0] == answers[1]
+
+
+def test_a_metric_may_be_a_list(tmp_path: Path) -> None:
+    def listed(message: Message, context: Any, call_next: Any) -> Message:
+        reply = call_next(message, context)
+        (metrics,) = reply.content.metric_records.values()
+        metrics["sizes"] = [1.0, float(context.node_config["partition-id"])]
+        return reply
+
+    identities = members_of(tmp_path, NODES)
+    agree(tmp_path, identities, PARAMETERS, train={"train_loss": 20.0, "sizes[2]": 100.0}, evaluate={})
+    found = run(over(tmp_path), grid_of(tmp_path, NODES, [secure_mod, listed]), rounds=1)
+    assert found.train_metrics_clientapp[1]["sizes"] == pytest.approx([1.0, 2.5], abs=1e-3)
 
 
 def test_an_inner_strategy_that_wants_more_nodes_does_not_wait(tmp_path: Path) -> None:

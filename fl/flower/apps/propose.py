@@ -62,11 +62,11 @@ def app_terms(
 
 
 def parse_metrics(texts: Sequence[str]) -> dict[str, float]:
-    """Metrics that are written as NAME=MOST: the largest absolute value that a node may give.
+    """Metrics that are written as NAME=MOST: the largest absolute value that a node may give; NAME[3]=MOST for lists.
 
     >>> from fl.flower.apps.propose import parse_metrics
-    >>> parse_metrics(["train_loss=20", "accuracy=1"])
-    {'train_loss': 20.0, 'accuracy': 1.0}
+    >>> parse_metrics(["train_loss=20", "per-class[3]=1"])
+    {'train_loss': 20.0, 'per-class[3]': 1.0}
     """
     found = {}
     for text in texts:

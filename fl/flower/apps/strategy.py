@@ -100,6 +100,8 @@ class SecureStrategy(Strategy):
     ) -> Iterable[Message]:
         """As for training. If the agreement has no metrics of evaluation, nothing is asked."""
         if not vectors.metric_names(self.agreement.terms, vectors.EVALUATE):
+            if server_round == 1:
+                log(INFO, "share: the agreement has no metrics of evaluation, so nodes are not asked to evaluate")
             return []
         return self._begin(vectors.EVALUATE, server_round, arrays, config, grid)
 
@@ -175,9 +177,7 @@ class SecureStrategy(Strategy):
         """A group's mean as a message of one node, with the metrics of this kind of request."""
         terms, weighted_by = self.agreement.terms, getattr(self.inner, "weighted_by_key", WEIGHTED_BY)
         length = terms.segments[0].length
-        names = (segment.name for segment in terms.segments[1:])
-        values = dict(zip(names, row[length:].tolist(), strict=True))
-        metrics = {name: values[f"{kind}/{name}"] for name in vectors.metric_names(terms, kind)}
+        metrics = vectors.metrics_of(terms, kind, row)
         assert self._arrays is not None
         arrays = vectors.moved(self._arrays, row[:length]) if kind == vectors.TRAIN else None
         return Message(vectors.reply_of(arrays, metrics, weight, weighted_by), 0, kind)

@@ -37,6 +37,7 @@ def try_app(app: Path, terms: Terms, settings: Sequence[str] = ()) -> None:
     """Run an app with one node per member. What the app prints is shown when the run has ended."""
     if not (app / "pyproject.toml").exists():
         raise ConfigError(f"{app} is not a Flower app: it has no pyproject.toml")
+    app = app.resolve()  # Flower's command runs in another folder
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="share-flower-")))
         folders = agree_in(place, terms)

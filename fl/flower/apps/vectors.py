@@ -5,6 +5,7 @@ metric of training (`train/NAME`) and one for each metric of evaluation (`evalua
 has zeros for the metrics of evaluation; a reply to a request to evaluate has zeros for everything else.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from secagg.crypto import FixedPoint, Segment
 
 UPDATE: Final = "update"
 TRAIN, EVALUATE = KINDS = ("train", "evaluate")
+LISTED: Final = re.compile(r"(.+)\[([1-9][0-9]{0,5})\]")  # a metric that is a list of so many numbers
 Flat = NDArray[np.floating[Any]]
 
 
@@ -27,20 +29,26 @@ def segments_of(
 ) -> tuple[Segment, ...]:
     """The segments of an agreement for a model with so many values. Metrics come with their largest absolute value.
 
+    A metric that is a list of three numbers is named `NAME[3]`.
+
     >>> from fl.flower.apps.vectors import segments_of
-    >>> [s.name for s in segments_of(10, clip=1.0, train={"loss": 20.0}, evaluate={"accuracy": 1.0})]
-    ['update', 'train/loss', 'evaluate/accuracy']
+    >>> [(s.name, s.shape) for s in segments_of(10, clip=1.0, train={"loss": 20.0}, evaluate={"per-class[3]": 1.0})]
+    [('update', (10,)), ('train/loss', ()), ('evaluate/per-class', (3,))]
     """
-    metrics = [(f"{TRAIN}/{name}", most) for name, most in train.items()]
-    metrics += [(f"{EVALUATE}/{name}", most) for name, most in evaluate.items()]
-    scalars = (Segment(name=name, shape=(), clip=most) for name, most in metrics)
-    return (Segment(name=UPDATE, shape=(parameters,), clip=clip), *scalars)
+    metrics = [(TRAIN, name, most) for name, most in train.items()]
+    metrics += [(EVALUATE, name, most) for name, most in evaluate.items()]
+    found = [Segment(name=UPDATE, shape=(parameters,), clip=clip)]
+    for kind, name, most in metrics:
+        listed = LISTED.fullmatch(name)
+        shape = (int(listed[2]),) if listed else ()
+        found.append(Segment(name=f"{kind}/{listed[1] if listed else name}", shape=shape, clip=most))
+    return tuple(found)
 
 
 def check_terms(terms: Terms) -> None:
     """ConfigError unless these are terms for an app, as `share flower propose` writes them."""
     first, *rest = terms.segments
-    known = all(segment.name.partition("/")[0] in KINDS and segment.shape == () for segment in rest)
+    known = all(segment.name.partition("/")[0] in KINDS and len(segment.shape) < 2 for segment in rest)
     if first.name != UPDATE or len(first.shape) != 1 or not known:
         raise ConfigError(
             f"the agreement {terms.name!r} is not for an app: expected a segment {UPDATE!r} and metrics named "
@@ -92,7 +100,7 @@ def entry_of(
     entry: dict[str, Any] = {}
     for segment, encoding in zip(terms.segments, terms.encoding.encodings, strict=True):
         assert isinstance(encoding, FixedPoint)
-        value = update if segment.name == UPDATE else np.float64(metrics.get(segment.name, 0.0))
+        value = update if segment.name == UPDATE else metrics.get(segment.name, np.zeros(segment.shape))
         if not np.isfinite(value).all():
             raise RefusedError(f"its {segment.name} has a value that is not finite")
         largest = float(np.max(np.abs(value), initial=0.0)) * weight
@@ -114,23 +122,42 @@ def _difference(given: ArrayRecord, reply: RecordDict, length: int) -> Flat:
     return np.asarray(now - before)
 
 
-def _metrics(terms: Terms, kind: str, reply: RecordDict, skip: str) -> dict[str, float]:
-    found: dict[str, float] = {}
+def _metrics(terms: Terms, kind: str, reply: RecordDict, skip: str) -> dict[str, Flat]:
+    found: dict[str, Flat] = {}
     for record in reply.metric_records.values():
-        for name, value in record.items():
-            if name == skip:
-                continue
-            if isinstance(value, list):
-                raise MistakeError(f"the metric {name} is a list; return its values under names of their own")
-            found[f"{kind}/{name}"] = float(value)
-    agreed = {f"{kind}/{name}" for name in metric_names(terms, kind)}
-    for name in sorted(agreed ^ found.keys()):
-        what = "the agreement has no such metric" if name in found else "the app did not return it"
-        raise MistakeError(f"{name}: {what}; the app's metrics and the agreement's must have the same names")
+        found |= {f"{kind}/{name}": np.asarray(value, np.float64) for name, value in record.items() if name != skip}
+    shapes = {one.name: one.shape for one in terms.segments if one.name.startswith(f"{kind}/")}
+    for name in sorted(shapes.keys() | found.keys()):
+        if name not in shapes:
+            what = "the agreement has no such metric"
+        elif name not in found:
+            what = "the app did not return it"
+        elif found[name].shape != shapes[name]:
+            what = f"the app returned {_numbers(found[name].shape)}, the agreement has {_numbers(shapes[name])}"
+        else:
+            continue
+        raise MistakeError(f"{name}: {what}; the app's metrics and the agreement's must be the same")
     return found
 
 
-def reply_of(arrays: ArrayRecord | None, metrics: Mapping[str, float], weight: float, weighted_by: str) -> RecordDict:
+def _numbers(shape: tuple[int, ...]) -> str:
+    return f"a list of {shape[0]} numbers" if shape else "a number"
+
+
+def metrics_of(terms: Terms, kind: str, row: Flat) -> dict[str, float | list[float]]:
+    """The metrics of this kind of request in a decoded vector."""
+    start, found = 0, {}
+    for segment in terms.segments:
+        if segment.name.startswith(f"{kind}/"):
+            values = row[start : start + segment.length].tolist()
+            found[segment.name.partition("/")[2]] = values if segment.shape else values[0]
+        start += segment.length
+    return found
+
+
+def reply_of(
+    arrays: ArrayRecord | None, metrics: Mapping[str, float | list[float]], weight: float, weighted_by: str
+) -> RecordDict:
     """The sum of a group as a strategy expects the reply of one node."""
     record = MetricRecord({**metrics, weighted_by: weight})
     return RecordDict({"metrics": record} if arrays is None else {"arrays": arrays, "metrics": record})
