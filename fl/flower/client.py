@@ -287,7 +287,7 @@ def answer(message: Message, context: Context, *, action: str, handler: Handler)
             session.wipe()  # a refusal ends the round: the server gets no second try
     seconds, passed = time.process_time() - start, time.perf_counter() - clock
     reply = Envelope(round, parts, seconds=seconds, clock=passed, refused=refused, permanent=permanent)
-    return Message(envelope.pack(reply), reply_to=message)
+    return Message(envelope.pack(reply, inside=True), reply_to=message)
 
 
 def _refusal(error: Exception) -> tuple[str, bool]:

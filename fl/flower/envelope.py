@@ -1,7 +1,8 @@
 """How the bytes of SHARE travel in Flower's messages: a round, a few values, and named byte strings.
 
-Byte strings travel as Flower arrays of raw bytes. Flower splits these on the wire, so a masked vector may
-have any size. Nothing is unpickled and no array file is parsed: `secagg` decodes its own bytes.
+Byte strings travel as Flower arrays of raw bytes. Flower splits these on the wire, so a masked vector may have any
+size. Each record and each array costs Flower a request at every hop, so short strings may travel inside the record of
+the values. Nothing is unpickled and no array file is parsed: `secagg` decodes its own bytes.
 """
 
 from collections.abc import Mapping
@@ -19,6 +20,8 @@ STAGE_OF: Final = dict(zip(ACTIONS, STAGES, strict=True))
 ROUND: Final = "round"  # with whole groups, a round is this one action
 
 _STYPE: Final = "share.bytes"
+_INSIDE: Final = "part:"  # before the name of a byte string inside the record of the values
+MOST_INSIDE: Final = 2**20  # bytes, of all strings of a message
 MOST_TEXT: Final = 300
 MOST_SECONDS: Final = 1e6  # so that sums stay finite
 
@@ -46,11 +49,15 @@ class Envelope:
         return sum(map(len, self.parts.values()))
 
 
-def pack(envelope: Envelope) -> RecordDict:
-    """An envelope as Flower carries it."""
+def pack(envelope: Envelope, *, inside: bool = False) -> RecordDict:
+    """An envelope as Flower carries it; with `inside`, short byte strings need no records of their own."""
     refused, seconds, clock = envelope.refused[:MOST_TEXT], envelope.seconds, envelope.clock
     values = ConfigRecord({"round": envelope.round, "seconds": seconds, "clock": clock, "refused": refused})
     values["permanent"] = envelope.permanent
+    if inside and envelope.size <= MOST_INSIDE:
+        for name, part in envelope.parts.items():
+            values[_INSIDE + name] = bytes(part)
+        return RecordDict({"share": values})
     arrays = {name: Array("uint8", (len(part),), _STYPE, part) for name, part in envelope.parts.items()}
     return RecordDict({"share": values, "parts": ArrayRecord(arrays)})
 
@@ -58,8 +65,8 @@ def pack(envelope: Envelope) -> RecordDict:
 def unpack(content: RecordDict) -> Envelope:
     """The envelope in a message. MalformedError if there is none, whatever the peer sent."""
     try:
-        values, arrays = content["share"], content["parts"]
-        if not isinstance(values, ConfigRecord) or not isinstance(arrays, ArrayRecord):
+        values, arrays = content["share"], content.get("parts")
+        if not isinstance(values, ConfigRecord) or not isinstance(arrays, ArrayRecord | None):
             raise TypeError("wrong kinds of records")
         names = ("round", "seconds", "clock", "refused", "permanent")
         found: list[Any] = [values[name] for name in names]
@@ -68,7 +75,12 @@ def unpack(content: RecordDict) -> Envelope:
             raise TypeError("wrong types of values")
         if not 0 <= round < 2**63:
             raise ValueError("impossible round")
-        parts = {str(name): bytes(array.data) for name, array in arrays.items()}
+        parts = {str(name): bytes(array.data) for name, array in (arrays or {}).items()}
+        for name, value in values.items():
+            if name.startswith(_INSIDE):
+                if not isinstance(value, bytes):
+                    raise TypeError("a part is not bytes")
+                parts[name.removeprefix(_INSIDE)] = value
         if not 0 <= seconds < MOST_SECONDS or not 0 <= clock < MOST_SECONDS:
             raise ValueError("impossible duration")
         return Envelope(round, parts, seconds, _printable(refused), clock, permanent)

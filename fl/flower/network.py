@@ -217,7 +217,7 @@ class Network:
         return asked
 
     def push(self, node: int, action: str, round: int, parts: Mapping[str, bytes], ttl: float) -> str | None:
-        content = envelope.pack(Envelope(round, parts))
+        content = envelope.pack(Envelope(round, parts), inside=True)
         message = Message(content, node, f"query.{action}", ttl=ttl, group_id=str(round + 1))
         (sent,) = self.grid.push_messages([message]) or (None,)
         return sent

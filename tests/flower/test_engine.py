@@ -332,6 +332,14 @@ GOOD = Envelope(3, {"message": b"x"}, 0.5, "no", 0.75)
 
 def test_an_envelope_arrives_as_it_was_packed() -> None:
     assert envelope.unpack(envelope.pack(GOOD)) == GOOD
+    inside = envelope.pack(GOOD, inside=True)
+    assert envelope.unpack(inside) == GOOD
+    assert "parts" not in inside
+    large = Envelope(3, {"message": bytes(envelope.MOST_INSIDE + 1)})
+    assert envelope.unpack(envelope.pack(large, inside=True)) == large
+    inside["share"]["part:message"] = "text"  # type: ignore[index, call-overload]
+    with pytest.raises(envelope.MalformedError):
+        envelope.unpack(inside)
 
 
 @pytest.mark.parametrize(
@@ -356,12 +364,13 @@ def test_an_envelope_with_a_wrong_value_is_refused(name: str, value: Any) -> Non
         envelope.unpack(content)
 
 
-@pytest.mark.parametrize("missing", ["share", "parts"])
-def test_an_envelope_needs_all_its_records(missing: str) -> None:
+def test_an_envelope_needs_its_values() -> None:
     content = envelope.pack(GOOD)
-    del content[missing]
+    del content["share"]
     with pytest.raises(envelope.MalformedError):
         envelope.unpack(content)
+    with pytest.raises(envelope.MalformedError):
+        envelope.unpack(RecordDict({"share": ConfigRecord({"round": 3}), "parts": ConfigRecord({"round": 3})}))
     with pytest.raises(envelope.MalformedError):
         envelope.unpack(RecordDict({"parts": ConfigRecord({"round": 3})}))
 

@@ -66,13 +66,15 @@ class Running:
 
 
 @contextmanager
-def federation_of(e: Experiment, tmp_path: Path, certificates: Path | None = None) -> Iterator[Running]:
+def federation_of(
+    e: Experiment, tmp_path: Path, certificates: Path | None = None, link: Sequence[str] = ()
+) -> Iterator[Running]:
     place = tmp_path / "nodes"
     sizes = [int(size) for size in prepare(e).sizes]
     _, folders = agree_here(e, sizes, place, length=model_length(e), simulate=True)
     write_app(place / "app")
-    with Federation(place, certificates=certificates) as federation:
-        federation.start_link(*(["--enable-supernode-auth"] if certificates else []))
+    with Federation(place, certificates=certificates, expected=len(folders)) as federation:
+        federation.start_link(*(["--enable-supernode-auth"] if certificates else []), *link)
         yield Running(federation, folders, place, tmp_path / "run")
     assert processes_of(place) == []
 
