@@ -54,14 +54,16 @@ def test_flower_gives_the_model_of_a_simulation_in_four_exchanges_per_round(tmp_
     assert records[0]["cryptography"]["client_seconds"].keys() >= {"shares", "inputs", "unmasking"}
 
 
-@pytest.mark.parametrize("stage", ["keys", "shares", "inputs", "consistency", "unmasking"])
-def test_flower_gives_the_model_of_a_simulation_with_dropouts(tmp_path: Path, stage: str) -> None:
-    e = small(dropout={"schedule": [{"round": 1, "clients": [1, 6], "stage": stage}]})
+def test_flower_gives_the_model_of_a_simulation_with_dropouts(tmp_path: Path) -> None:
+    """In each round, two clients stop at another stage; they are back in the next."""
+    stages = ["keys", "shares", "inputs", "consistency", "unmasking"]
+    pairs = [[1, 6], [2, 7], [1, 5], [0, 6], [3, 4]]
+    schedule = [{"round": t + 1, "clients": pairs[t], "stage": stage} for t, stage in enumerate(stages)]
+    e = small(rounds=5, dropout={"schedule": schedule})
     _, out = train_over_flower(e, tmp_path)
     assert_same_model(out, e)
-    dropouts = {entry["client"] for entry in rounds_in(out)[0]["dropouts"]}
-    assert dropouts == {1, 6}
-    assert rounds_in(out)[1]["dropouts"] == []
+    dropouts = [sorted(entry["client"] for entry in record["dropouts"]) for record in rounds_in(out)]
+    assert dropouts == pairs
 
 
 def test_flower_gives_the_model_of_a_simulation_with_weights_and_a_label_flip(tmp_path: Path) -> None:
@@ -126,36 +128,29 @@ def test_suspects_sit_out_a_while_and_the_record_of_the_rounds_says_who_they_are
 
 
 def test_a_killed_node_is_a_dropout_and_takes_part_in_the_next_round(tmp_path: Path) -> None:
-    for stage in ("deal", "mask", "sign", "unmask"):
-        place = tmp_path / stage
-        e = small(rounds=2)
-        training, folders = agreed(e, place / "nodes")
-        grid = InProcessGrid(folders)
-        killed: list[int] = []
+    """In each round, two nodes are killed in another stage and return at once, without their state."""
+    stages = ("deal", "mask", "sign", "unmask")
+    training, folders = agreed(small(rounds=5), tmp_path / "nodes")
+    grid = InProcessGrid(folders)
+    killed: list[tuple[int, int]] = []
 
-        def before(
-            client: int,
-            action: str,
-            message: Message,
-            grid: InProcessGrid = grid,
-            stage: str = stage,
-            killed: list[int] = killed,
-        ) -> Message | None:
-            if action == stage and client in (2, 5) and client not in killed:
-                killed.append(client)
-                grid.kill(client)
-                grid.start(client)  # returns at once, without its state
-                return None
-            return message
+    def before(client: int, action: str, message: Message) -> Message | None:
+        t = int(message.metadata.group_id) - 1
+        if client in (2, 5) and (t, client) not in killed and stages[t : t + 1] == (action,):
+            killed.append((t, client))
+            grid.kill(client)
+            grid.start(client)
+            return None
+        return message
 
-        grid.before = before
-        trained(grid, training, place / "run")
-        first, second = rounds_in(place / "run")
-        assert sorted(killed) == [2, 5]
-        assert {entry["client"] for entry in first["dropouts"]} == {2, 5}, stage
-        assert not first["skipped"], stage
-        assert second["dropouts"] == [], stage
-        assert all(actions(grid, client)[-4:] == ["deal", "mask", "sign", "unmask"] for client in (2, 5))
+    grid.before = before
+    trained(grid, training, tmp_path / "run")
+    *hit, last = rounds_in(tmp_path / "run")
+    assert len(killed) == 8
+    assert [{entry["client"] for entry in record["dropouts"]} for record in hit] == [{2, 5}] * 4
+    assert not any(record["skipped"] for record in hit)
+    assert last["dropouts"] == []
+    assert all(actions(grid, client)[-4:] == list(stages) for client in (2, 5))
 
 
 def test_a_malformed_reply_makes_a_dropout_with_a_reason(tmp_path: Path) -> None:
