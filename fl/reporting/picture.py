@@ -35,7 +35,7 @@ def draw(runs: Sequence[Recorded], path: Path, references: Sequence[Line] = ()) 
     by_round = [outcomes([record]) for record in run.rounds]
     kinds = [([counts[name] for counts in by_round], meaning, name) for name, meaning in OUTCOMES.items()]
     _draw_stacks(clusters, [record["round"] for record in run.rounds], kinds)
-    clusters.set(title=f"Clusters of the run: {_short(run.name)}", xlabel="round")
+    clusters.set(title=f"Clusters of the run: {_short(run.name, 28)}", xlabel="round")
     clusters.yaxis.get_major_locator().set_params(integer=True)
     for axis in (accuracy, clusters, leverage):
         axis.xaxis.get_major_locator().set_params(integer=True)

@@ -9,6 +9,7 @@ python -m tests.benchmarks net [--only ...]          rounds between processes ov
 python -m tests.benchmarks noise                     the discrete Gaussian beside opendp's
 python -m tests.benchmarks privacy [digits|mnist]    what a promise costs: accuracy, counts, means
 python -m tests.benchmarks evidence [--keep ...]     size of the evidence of a training, and time to verify it
+python -m tests.benchmarks training                  local training beside a plain torch loop
 """
 
 import importlib
@@ -28,6 +29,7 @@ PARTS = {
     "noise": "tests.benchmarks.noise",
     "privacy": "tests.benchmarks.privacy",
     "evidence": "tests.benchmarks.evidence",
+    "training": "tests.benchmarks.training",
 }
 
 

@@ -15,13 +15,11 @@ from fl.training.loop import run
 def test_quickstart_trains_three_ways_and_says_what_each_exposes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Two rounds with real cryptography; the test below has what twelve rounds learn, from the same bits."""
     out = tmp_path / "quick"
-    assert main(["quickstart", "--out", str(out)]) == 0
+    assert main(["quickstart", "--out", str(out), "--rounds", "2"]) == 0
     said = capsys.readouterr().out
     fixed, share, fedavg = (recorded(out / folder) for folder in NAMES)
-    assert fixed.summary["accuracy"] >= 0.9
-    assert share.summary["accuracy"] >= 0.9
-    assert fedavg.summary["accuracy"] < 0.6
     assert [len(found.summary["exposed"]) for found in (fixed, share, fedavg)] == [0, 55, 0]
     assert [found.summary["exposed_over_training"] for found in (fixed, share, fedavg)] == [0, 55, 0]
     assert fixed.summary["alone"] < 0.1 < share.summary["alone"]
@@ -39,10 +37,9 @@ def test_quickstart_trains_three_ways_and_says_what_each_exposes(
     assert main(["quickstart", "--out", str(out)]) == 2
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_quickstart_does_not_depend_on_luck(seed: int) -> None:
-    """In the clear, which gives the same models."""
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3))])
+def test_quickstart_learns_under_attack_but_for_fedavg(seed: int) -> None:
+    """In the clear, which gives the same models. Other seeds show that it is not luck."""
     fixed, share, fedavg = (experiment({**to_tables(e), "secure": False}) for e in experiments(seed))
     assert run(fixed).accuracy >= 0.9
     assert run(share).accuracy >= 0.9

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -82,22 +83,46 @@ def test_a_run_that_fails_is_told_by_name_and_loses_nothing_else(swept: fl.Swept
     assert sorted(row["status"] for row in rows) == ["failed"] * 4 + ["finished"] * 4
 
 
-def test_tables_after_kill_9_are_those_of_an_uninterrupted_sweep(file: Path, swept: fl.Swept) -> None:
-    """Killed when its first run is finished, with one begun; continued from the copy of the file in the folder."""
-    out = file.parent / "killed"
-    command = [sys.executable, "-m", "fl", "sweep", str(file), "--out", str(out), "--jobs", "1"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+def kill_after(runs: int, of: int, *arguments: str) -> None:
+    """Run `share sweep` and kill it, with signal 9, when it tells of so many finished runs."""
+    command = [sys.executable, "-m", "fl", "sweep", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if line.startswith("[1/8]"):
+            if line.startswith(f"[{runs}/{of}]"):
                 os.kill(process.pid, signal.SIGKILL)
                 break
     assert process.wait() == -signal.SIGKILL
+
+
+def test_tables_after_kill_9_are_those_of_an_uninterrupted_sweep(file: Path, swept: fl.Swept) -> None:
+    """Killed when its first run is finished, with one begun; continued from the copy of the file in the folder."""
+    out = file.parent / "killed"
+    kill_after(1, 8, str(file), "--out", str(out), "--jobs", "1")
     assert not (out / "table.csv").exists()
     again = fl.sweep(out / "sweep.toml", out=out, jobs=1, show=_Quiet())
     assert len(again.failed) == 4
     for name in TABLES:
         assert (out / name).read_bytes() == (swept.folder / name).read_bytes(), name
+
+
+@pytest.mark.long
+def test_48_runs_on_digits_killed_three_times_give_identical_tables(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three seeds, four rules, four attacks: the packaged sweep. The first command should take at most 15 minutes on
+    two quiet cores; what it took is printed, because a test must not depend on how busy a machine is."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    start = time.monotonic()
+    command = [sys.executable, "-m", "fl", "sweep", "digits-attacks", "--out"]
+    subprocess.run([*command, str(whole)], check=True, capture_output=True)
+    with capsys.disabled():
+        print(f"\n48 runs on digits: {(time.monotonic() - start) / 60:.1f} minutes")
+    for count in (6, 18, 30):
+        kill_after(count, 48, "digits-attacks", "--out", str(killed))
+    subprocess.run([*command, str(killed)], check=True, capture_output=True)
+    for name in TABLES:
+        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
 
 
 class _Quiet(SweepProgress):
