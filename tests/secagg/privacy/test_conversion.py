@@ -97,6 +97,11 @@ def test_what_a_budget_allows_is_within_it(limit: float, delta: float, parts: li
     assert total.epsilon(delta) <= limit * (1 + 1e-9)
 
 
+def test_a_charge_is_rounded_up_to_whole_units() -> None:
+    assert Charge.of(Fraction(RHO_UNIT) / 3, ETA_UNIT / 3) == Charge(1, 1)
+    assert Charge.of(5 * Fraction(RHO_UNIT), 7 * ETA_UNIT) == Charge(5, 7)
+
+
 def test_neither_total_of_a_budget_is_exceeded_by_a_unit() -> None:
     budget = Budget(2.0, 1e-6)
     assert budget.allows(budget.limit)
