@@ -30,17 +30,19 @@ def with_noise(experiment: Experiment, terms: Terms) -> Terms:
     if privacy.norm_clip is None or experiment.method == "no-share":
         return terms
     if privacy.noise is not None:
-        return _noisy(terms, privacy, math.ceil(privacy.noise * privacy.norm_clip * _scale(terms)))
+        return _noisy(terms, privacy, max(1, math.ceil(privacy.noise * privacy.norm_clip * _scale(terms))))
     return _least(terms, privacy, experiment.rounds)
 
 
 def _noisy(terms: Terms, privacy: Privacy, sigma: int) -> Terms:
-    if not 1 <= sigma <= MOST_SIGMA:
-        raise UsageError(
-            f"noise of {sigma} steps of the grid, expected 1 to {MOST_SIGMA}; a larger privacy.clip makes the grid "
-            "coarser"
-        )
     assert privacy.norm_clip is not None
+    if sigma > MOST_SIGMA:
+        own = sigma / _scale(terms) / privacy.norm_clip
+        wider = privacy.clip * 2 ** math.ceil(math.log2(sigma / MOST_SIGMA))
+        raise UsageError(
+            f"noise of {own:.3g} norm clips from each client has {sigma} steps of the grid, expected at most "
+            f"{MOST_SIGMA}; a larger privacy.clip makes the grid coarser: try {wider:g}"
+        )
     update, nothing = SegmentNoise(clip=privacy.norm_clip, sigma=sigma), SegmentNoise(clip=1.0, sigma=NO_COUNT)
     return replace(terms, noise=Noise(segments=(update, nothing), colluders=privacy.noise_colluders))
 

@@ -202,6 +202,14 @@ def test_the_report_shows_three_figures_over_the_rounds(tmp_path: Path) -> None:
         assert f"{curve}, round 2: " in page
 
 
+def test_noise_too_large_for_the_grid_is_refused_with_a_clip_that_fits() -> None:
+    wanted = {"norm_clip": 1.0, "epsilon": 0.5, "clip": 8.0}
+    with pytest.raises(ConfigError, match=r"noise of [\d.]+ norm clips from each client .* try ([\d.]+)$") as refused:
+        experiment(tables(rounds=20, privacy=wanted))
+    fitting = float(str(refused.value).rpartition(" ")[2])
+    assert experiment(tables(rounds=20, privacy={**wanted, "clip": fitting})).privacy.clip == fitting
+
+
 def test_a_report_without_noise_has_no_panel_and_an_infinite_figure_is_said(tmp_path: Path) -> None:
     quiet = Recorded(tmp_path, experiment(tables(privacy={})), {}, [{"round": 1}], {})
     assert panel(quiet) is None
