@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from fl.config.schema import RUN_ONLY, Experiment, to_tables
 from fl.reporting.measures import accuracies
 from fl.reporting.records import Recorded, recorded
 from fl.reproduction.explained import EXPLAINED
@@ -16,7 +17,7 @@ from fl.reproduction.published import published
 
 CLOSE: Final = 0.02  # a difference up to here is what two runs of the same experiment can have
 UNEXPLAINED: Final = "unexplained"
-CHANGED: Final = "other settings than the paper's: not comparable"
+LEARNED: Final = ("clients", "data", "local", "model", "seed", "task")  # with others, accuracies mean something else
 
 
 class Row(NamedTuple):
@@ -45,14 +46,15 @@ def trained(curves: Iterable[Curve], out: Path) -> dict[str, Recorded]:
 def compare(panel: str, curve: Curve, run: Recorded) -> Row:
     """Ours and theirs, round by round."""
     ours = {int(number): value for number, value in accuracies(run)}
-    changed = run.experiment.fingerprint != curve.experiment().fingerprint
-    theirs = {} if changed else dict(published().get(curve.published, ()))
+    changed = _changed(run.experiment, curve.experiment())
+    comparable = not set(LEARNED).intersection(changed)
+    theirs = dict(published().get(curve.published, ())) if comparable else {}
     both = sorted(ours.keys() & theirs.keys())
     rounds = len(run.rounds)
     if not both:
         last = ours[max(ours)] if ours else None
         why = "fixed whole clusters: not in the paper" if curve.safe else "no published numbers"
-        why = CHANGED if changed else curve.note or why
+        why = _other(changed) if changed else curve.note or why
         return Row(panel, curve.name, "", rounds, None, last, None, None, None, None, None, why)
     differences = {number: ours[number] - theirs[number] for number in both}
     worst = max(both, key=lambda number: abs(differences[number]))
@@ -69,8 +71,19 @@ def compare(panel: str, curve: Curve, run: Recorded) -> Row:
         differences[worst],
         worst,
         sum(differences.values()) / len(both),
-        explanation(curve, differences[worst]),
+        _other(changed) if changed else explanation(curve, differences[worst]),
     )
+
+
+def _changed(ours: Experiment, theirs: Experiment) -> list[str]:
+    """The tables and keys in which a run differs from its curve, without those that change no result."""
+    one, other = to_tables(ours), to_tables(theirs)
+    return [name for name in one if name not in RUN_ONLY and one[name] != other.get(name)]
+
+
+def _other(changed: Sequence[str]) -> str:
+    end = ": not comparable" if set(LEARNED).intersection(changed) else ""
+    return f"other settings than the paper's ({', '.join(changed)}){end}"
 
 
 def explanation(curve: Curve, largest: float) -> str:

@@ -114,5 +114,8 @@ def test_a_row_compares_the_last_common_round_and_names_the_largest_difference(t
     assert row.difference == pytest.approx(0.0)
     assert row.largest == pytest.approx(-0.03)
     assert row.mean == pytest.approx(-0.02 / 3)
+    other = curve.experiment(["secure=false", "privacy.clip=8.0"])
+    row = compare("p", curve, type(run)(run.folder, other, run.info, rounds, {}))
+    assert (row.compared, row.explanation) == (3, "other settings than the paper's (privacy)")
     assert explanation(Curve("unknown", "digits"), -0.03) == UNEXPLAINED
     assert explanation(Curve("unknown", "digits"), 0.02) == "within 2 points in every round"
