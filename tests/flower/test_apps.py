@@ -286,6 +286,16 @@ def test_a_metric_may_be_a_list(tmp_path: Path) -> None:
     assert found.train_metrics_clientapp[1]["sizes"] == pytest.approx([1.0, 2.5], abs=1e-3)
 
 
+def test_members_that_are_not_drawn_wait(tmp_path: Path) -> None:
+    """The agreement may draw one of the two groups for each round."""
+    grid = secured(tmp_path, evaluate={}, sample=3)
+    strategy = over(tmp_path)
+    run(strategy, grid, rounds=3)
+    lines = [json.loads(line) for line in (tmp_path / "agreement.record" / "rounds.jsonl").read_text().splitlines()]
+    assert [(len(line["answered"]), line["opened"], line["dropouts"]) for line in lines] == [(3, 1, [])] * 3
+    assert len(strategy._seats.connected) == NODES
+
+
 def test_an_inner_strategy_that_wants_more_nodes_does_not_wait(tmp_path: Path) -> None:
     """The agreement says who takes part."""
     grid = secured(tmp_path, evaluate={})

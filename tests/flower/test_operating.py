@@ -1,6 +1,9 @@
 """What operators see: status, check, and the agreement of an app."""
 
+import difflib
 import json
+import re
+import shlex
 import socket
 import ssl
 import threading
@@ -10,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fl.cli import main
+from fl.cli import main, parser
 from fl.config.checks import load
 from fl.errors import ConfigError, RecordError
 from fl.flower.apps.propose import app_terms, count_parameters, parse_metrics
@@ -23,6 +26,7 @@ from fl.training.loop import run
 from secagg.agreement import read_agreement
 from tests.flower.certificates import make_certificates
 
+DOCS = Path(__file__).parents[2] / "docs"
 APP_ROUNDS = [
     {
         "time": 0.0,
@@ -181,6 +185,8 @@ def test_wrong_options_of_propose_are_named(tmp_path: Path) -> None:
             parse_metrics([text])
     with pytest.raises(ConfigError, match="expected at least 3"):
         app_terms(members(6), 4, name="x", rounds=1, size=2)
+    with pytest.raises(ConfigError, match="would leave 2 out in every round; use groups of 4 or 8"):
+        app_terms(members(8), 4, name="x", rounds=1)
     with pytest.raises(ConfigError, match="expected a torch module"):
         count_parameters("math:tau.hex", tmp_path)
 
@@ -189,3 +195,34 @@ def test_the_demonstration_learns() -> None:
     """`share flower local --nodes 8 flower-digits` trains the model of this simulation, bit for bit."""
     found = run(load("flower-digits", ["rounds=2", "machine.workers=0"]))
     assert found.summary["accuracy"] > 0.85
+
+
+def commands_in(page: str) -> list[list[str]]:
+    """The `share flower` commands in the shell blocks of a page."""
+    found = []
+    for block in re.findall(r"```sh\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.rstrip("& "), comments=True)
+            for start in [i for i in range(len(words) - 1) if words[i : i + 2] == ["share", "flower"]]:
+                found.append(words[start + 1 :])
+    return found
+
+
+@pytest.mark.parametrize(("page", "least"), [("flower.md", 8), ("flower-apps.md", 3), ("flower-operating.md", 2)])
+def test_the_commands_of_the_pages_exist(page: str, least: int) -> None:
+    commands = commands_in(page)
+    assert len(commands) >= least
+    for words in commands:
+        parser().parse_args(words)  # SystemExit for an unknown command or option
+
+
+def test_the_page_for_apps_shows_what_the_example_changes() -> None:
+    page = (DOCS / "flower-apps.md").read_text()
+    for file in ("client_app.py", "server_app.py"):
+        before, after = (
+            (DOCS / "examples/flower-pytorch" / which / "pytorch_app" / file).read_text().splitlines()
+            for which in ("before", "after")
+        )
+        changed = [line for line in difflib.ndiff(before, after) if line.startswith(("+ ", "- "))]
+        assert changed
+        assert all(f"{line[0]}{line[2:]}" in page for line in changed)

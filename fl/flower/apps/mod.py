@@ -93,8 +93,10 @@ def _answer(
         )
     client = node.member(_sealed(context))
     if HELLO in request.parts:
-        advert = encode(client.receive(Hello(mine, request.round)))  # type: ignore[arg-type]
-        _keep(context, node, client)
+        advert = b""
+        if any(node.client in group for group in node.agreement.groups(request.round).values()):
+            advert = encode(client.receive(Hello(mine, request.round)))  # type: ignore[arg-type]
+            _keep(context, node, client)
         statement = seat_statement(mine, context.run_id, context.node_id, node.client, advert)
         seat = node.identity.sign(statement)
         return {MEMBER: node.client.to_bytes(4, "little"), SEAT: seat, MESSAGE: advert}

@@ -44,6 +44,12 @@ def app_terms(
     """
     if size < 3:
         raise ConfigError(f"--size: expected at least 3, so that nobody is alone with one colluder, got {size}")
+    if len(members) % size:
+        fitting = [count for count in range(3, len(members) + 1) if len(members) % count == 0]
+        raise ConfigError(
+            f"--size: {len(members)} members in groups of {size} would leave {len(members) % size} out in every round; "
+            f"use groups of {' or '.join(map(str, fitting)) or 'at least 3, with more members'}"
+        )
     ratio = math.floor(100 * math.sqrt(size - 1)) / 100
     weights = capped_weights([member.examples for member in members], ratio)
     roster = (Member(i, one.identity, one.name, weights[i]) for i, one in enumerate(members))

@@ -67,6 +67,7 @@ class Seats:
         members = len(self._server.agreement.terms.members)
         end = time.monotonic() + (0.0 if self._waited else self._join)
         asked: set[int] = set()
+        said = -1
         while True:
             nodes = set(grid.get_node_ids())
             self._node_of = {client: node for client, node in self._node_of.items() if node in nodes}
@@ -74,7 +75,9 @@ class Seats:
             asked |= nodes
             if len(self._node_of) >= members or time.monotonic() >= end:
                 break
-            log(INFO, "share: %d of %d members are connected; waiting for the others", len(self._node_of), members)
+            if len(self._node_of) != said:
+                said = len(self._node_of)
+                log(INFO, "share: %d of %d members are connected; waiting for the others", said, members)
             time.sleep(LOOK)
         self._waited = True
         for node, why in self.strangers.items():
@@ -103,7 +106,7 @@ class Seats:
             advert, seat = found.parts.get(MESSAGE, b""), found.parts.get(SEAT, b"")
             statement = seat_statement(agreement.fingerprint, reply.metadata.run_id, node, client, advert)
             verify(agreement.terms.identities[client], seat, statement, signer=client)  # audit: app-seat-signed
-            if refused := self._server.receive(client, advert):
+            if advert and (refused := self._server.receive(client, advert)):  # none if it is not drawn for the round
                 raise PeerError(refused)
         except PeerError as error:
             if node not in self._node_of.values():
