@@ -88,7 +88,8 @@ class Channel:
             try:
                 status, headers, content = await self._once(method, path, seconds, params, body, tag)
                 trouble = f"status {status}"
-            except (aiohttp.ClientError, OSError, TimeoutError) as failed:
+            except (aiohttp.ClientError, OSError, TimeoutError, RuntimeError) as failed:
+                # RuntimeError: a socket that was closed while its handshake was cancelled is still being watched
                 status, trouble = 0, in_words(failed)
             if status not in _AGAIN and status:
                 if status in (403, 409):

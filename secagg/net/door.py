@@ -127,18 +127,58 @@ class Door:
 
     async def _greet(self, connection: socket.socket, peer: Any, context: ssl.SSLContext) -> None:
         """The handshake, and what the connection must say until it has a name. Then this is over, either way."""
-        loop, transport, named = asyncio.get_running_loop(), None, self._named[peer]
+        loop, raw, named = asyncio.get_running_loop(), None, self._named[peer]
         try:
             async with asyncio.timeout(self._patience):  # audit: strangers-have-little-time
-                transport, _ = await loop.connect_accepted_socket(
-                    self._factory, connection, ssl=context, ssl_handshake_timeout=PATIENCE, ssl_shutdown_timeout=2.0
+                raw, _ = await loop.connect_accepted_socket(_Unread, connection)
+                waiting = _Waiting()
+                transport = await loop.start_tls(
+                    raw, waiting, context, server_side=True, ssl_handshake_timeout=PATIENCE, ssl_shutdown_timeout=2.0
                 )
+                assert transport is not None
+                waiting.hand_over(transport, self._factory())
                 if self._until_named:
                     await named.wait()
         except (OSError, TimeoutError, asyncio.CancelledError):  # a failed handshake is an OSError too
-            if transport is not None:
-                transport.abort()
-            connection.close()
+            # The event loop closes what it watches. A descriptor that is closed under it would be watched for the next
+            # connection that gets its number.
+            raw.abort() if raw is not None else connection.close()  # audit: closed-by-who-watches
         finally:
             if self._named.get(peer) is named:
                 del self._named[peer], self._strangers[peer]
+
+
+class _Unread(asyncio.Protocol):
+    """A connection before its handshake: nothing is read yet."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
+
+
+class _Waiting(asyncio.Protocol):
+    """A connection whose handshake is done: what arrives in the moment before it is handed over is kept for it."""
+
+    def __init__(self) -> None:
+        self._kept: list[bytes] = []
+        self._ended = self._lost = False
+
+    def data_received(self, data: bytes) -> None:
+        self._kept.append(data)
+
+    def eof_received(self) -> None:
+        self._ended = True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._lost = True
+
+    def hand_over(self, transport: asyncio.Transport, protocol: asyncio.Protocol) -> None:
+        """Give the connection to the protocol that it is for, with what was kept."""
+        transport.set_protocol(protocol)
+        protocol.connection_made(transport)
+        for data in self._kept:
+            protocol.data_received(data)
+        if self._ended:
+            protocol.eof_received()
+        if self._lost:
+            protocol.connection_lost(None)

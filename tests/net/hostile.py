@@ -68,7 +68,7 @@ class Attacker:
     async def attack(self) -> None:
         """One attack, chosen at random."""
         kind = self.random.choice(self.kinds)
-        with suppress(OSError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError):
+        with suppress(OSError, ssl.SSLError, asyncio.IncompleteReadError, TimeoutError, RuntimeError):
             async with asyncio.timeout(10):
                 await kind()  # type: ignore[misc]
 

@@ -25,7 +25,7 @@ LIMITS = Limits(requests=200, connections=8, patience=1.0)
 async def play(place: Path, attacks: int, at_once: int) -> dict[str, Any]:
     """Groups of two: the attacker's group may be lost, the other one must open in every round."""
     proposal = make_world(place, 4, size=2, rounds=100_000, clip=2.0**14)
-    settings = replace(QUICK, limits=LIMITS, deadlines=replace(QUICK.deadlines, gather=0.3, answers=20))
+    settings = replace(QUICK, limits=LIMITS, deadlines=replace(QUICK.deadlines, gather=0.3, answers=120))
     honest = next(members for members in proposal.agreement.groups(0).values() if HOSTILE not in members)
     mate = next(v for v in range(3) if v not in honest)
     async with running(place, proposal, [*honest, mate], settings) as (hub, _):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import socket
 import ssl
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -17,10 +18,12 @@ import pytest
 
 from secagg import JournalError
 from secagg.agreement import file
+from secagg.agreement.credentials import Credentials
 from secagg.net import files
 from secagg.net.collect import _CONNECTIONS, Collection
 from secagg.net.door import Door
 from secagg.net.limits import Bucket
+from secagg.net.tls import open_context
 from tests.net.common import RunningSite, expected, make_world, running
 from tests.net.hostile import context
 from tests.net.processes import DRAFT, finish, free_port
@@ -168,3 +171,87 @@ def test_a_member_holds_few_connections_while_an_agreement_is_made(tmp_path: Pat
                 await session.close()
 
     collecting(tmp_path, play)
+
+
+@pytest.mark.parametrize("steps", range(1, 6))
+def test_a_connection_that_is_sent_away_leaves_nothing_behind(tmp_path: Path, steps: int) -> None:
+    """However far its handshake is: a file descriptor that is still watched would be the next connection's."""
+
+    async def play() -> None:
+        loop: Any = asyncio.get_running_loop()
+        door = Door(asyncio.Protocol, lambda reason, who: None)
+        mine, other = socket.socketpair()
+        mine.setblocking(False)
+        number = mine.fileno()
+        door._named["peer"] = asyncio.Event()
+        task = door._strangers["peer"] = asyncio.create_task(
+            door._greet(mine, "peer", open_context(Credentials.create(tmp_path).path))
+        )
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        held = loop._transports.get(number)
+        assert held is None or held.is_closing()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert mine.fileno() == -1, "it is closed"
+        assert number not in loop._selector.get_map()
+        other.close()
+
+    asyncio.run(play())
+
+
+def test_a_connection_that_is_sent_away_right_after_its_handshake_is_not_closed_under_the_event_loop(
+    tmp_path: Path,
+) -> None:
+    async def play() -> None:
+        loop: Any = asyncio.get_running_loop()
+
+        class Protocol(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                task.cancel()
+
+        door = Door(Protocol, lambda reason, who: None, until_named=True)
+        mine, other = socket.socketpair()
+        mine.setblocking(False)
+        number = mine.fileno()
+        door._named["peer"] = asyncio.Event()
+        tls = open_context(Credentials.create(tmp_path).path)
+        task = door._strangers["peer"] = asyncio.create_task(door._greet(mine, "peer", tls))
+        _, writer = await asyncio.open_connection(sock=other, ssl=context(None), server_hostname="hub")
+        await asyncio.gather(task, return_exceptions=True)
+        held = loop._transports.get(number)
+        assert held is None or held.is_closing()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert mine.fileno() == -1
+        writer.transport.abort()
+
+    asyncio.run(play())
+
+
+def test_an_error_of_the_event_loop_is_trouble_and_not_the_end_of_a_site(tmp_path: Path) -> None:
+    """A connection that is cancelled at a bad moment can leave a descriptor behind that is watched for a while."""
+    proposal = make_world(tmp_path, 3)
+
+    async def play() -> None:
+        async with running(tmp_path, proposal, [1, 2]) as (hub, _):
+            site = RunningSite(proposal, tmp_path, 0, hub.port)
+            async with site:
+                once, left = site.site._channel._once, 2
+
+                async def fails(*words: Any) -> Any:
+                    nonlocal left
+                    left -= 1
+                    if left >= 0:
+                        raise RuntimeError("File descriptor 28 is used by transport")
+                    return await once(*words)
+
+                site.site._channel._once = fails  # type: ignore[method-assign]
+                for _ in range(2):  # the question that is held now is answered first
+                    assert (await hub.round()).opened
+            told = [values["reason"] for name, values in site.events if name == "hub not reached"]
+            assert len(told) == 2
+
+    asyncio.run(play())
