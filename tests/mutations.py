@@ -267,7 +267,7 @@ def apply(source: str, edits: Sequence[Edit]) -> str:
 
 def copy_tree(folder: Path) -> None:
     """The packages and the tests, with the numba caches, which depend on the files' times."""
-    ignored = shutil.ignore_patterns("vectors", "fl", "flower")
+    ignored = shutil.ignore_patterns("vectors", "fl")
     for name in ("secagg", "robust", "fl", "tests"):  # fl: pytest's filters name a warning of it
         shutil.copytree(ROOT / name, folder / name, ignore=ignored if name == "tests" else None)
     shutil.copy2(ROOT / "pyproject.toml", folder)
