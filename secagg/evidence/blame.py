@@ -1,6 +1,8 @@
-"""Proofs against clients of a run with survivors: disputes, a wrong stage-4 message, shares that do not fit together.
+"""Proofs against clients of a run with survivors: a wrong stage-4 message, and shares that do not fit together.
 
-A proof needs nobody's word: what convicts a client is what it signed itself, held against what dealers signed.
+A proof needs nobody's word: what convicts a client is what it signed itself, held against what dealers signed. It must
+hold against a hub that chooses what to show: no signature covers U1 or the order of a dealer's leaves, so neither is
+used.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from secagg.agreement.plan import Plan
 from secagg.crypto.keys import HASH_BYTES, AgreementKey
 from secagg.crypto.shamir import PRIME, SECRET_BYTES, SHARE_BYTES
 from secagg.evidence import run_statements as statements
-from secagg.evidence.runs import Leaf, RunRecord, SignedDealing, SignedKeys, WrongDealing, WrongUnmasking, most_proofs
+from secagg.evidence.runs import RunRecord, SignedDealing, SignedKeys, WrongDealing, WrongUnmasking, most_proofs
 from secagg.types import ClientId
 
 ENTRY: Final = SHARE_BYTES + HASH_BYTES
@@ -46,24 +48,21 @@ class Court:
         chosen = frozenset(self.record.groups)
         return tuple(r for r, g in self.plan.groups_of[client] if (r, g) in chosen)
 
-    def holders(self, dealer: ClientId) -> list[ClientId]:
-        """Who holds shares of a dealer, in the order of its leaves."""
-        return [v for v in self.plan.peers(dealer) if v in self.adverts]
-
-    def is_leaf(self, dealer: ClientId, holder: ClientId, hashes: bytes, path: tuple[bytes, ...]) -> bool:
-        """Whether the dealer signed these hashes for this holder."""
-        holders = self.holders(dealer)
-        if dealer not in self.dealings or holder not in holders:
-            return False
-        if len(hashes) != (len(self.plan.groupings) + 1) * HASH_BYTES or len(path) != (len(holders) - 1).bit_length():
-            return False
-        # audit: evidence-leaf-under-root
-        return statements.root(hashes, holders.index(holder), path) == self.dealings[dealer].root
+    def dealt(self, dealer: ClientId, hashes: bytes) -> frozenset[tuple[int, bytes]] | None:
+        """The hashes that a dealer signed, each with its secret; None if these are not the hashes under its root."""
+        secrets = len(self.plan.groupings) + 1
+        if dealer not in self.dealings or not hashes or len(hashes) % (secrets * HASH_BYTES):
+            return None
+        # audit: evidence-hashes-under-root
+        if statements.root(hashes, secrets * HASH_BYTES) != self.dealings[dealer].root:
+            return None
+        parts = (hashes[i : i + HASH_BYTES] for i in range(0, len(hashes), HASH_BYTES))
+        return frozenset((number % secrets, part) for number, part in enumerate(parts))
 
 
 def convicted(court: Court) -> tuple[dict[ClientId, str], list[str]]:
     """Whom the record convicts and why, and what it says against others without a proof."""
-    blamed, problems = _disputed(court), list(_limits(court))
+    blamed, problems = dict[ClientId, str](), list(_limits(court))
     for given in court.record.wrong:
         why = _wrong_unmasking(court, given)
         if not why:  # audit: evidence-unmasking-blame-proved
@@ -88,15 +87,19 @@ def _limits(court: Court) -> Iterator[str]:
         yield "its proofs are not in order, or one is there twice"
 
 
-def _disputed(court: Court) -> dict[ClientId, str]:
-    """Dealers that more peers dispute than may cheat: at least one of these peers is honest."""
+def doubted(court: Court) -> dict[ClientId, int]:
+    """Dealers that more peers dispute than may cheat, and how many do.
+
+    At least one of these peers is honest, and got no good share. But nobody signs the boxes that the hub relays, so the
+    hub may have spoiled them: a dispute is no proof against the dealer.
+    """
     plan = court.plan
     counts = Counter(dealer for one in court.record.inputs for dealer in set(one.disputes))
     may_cheat = max(plan.assumed_colluders, plan.holders - plan.t)
     return {
-        dealer: f"{count} peers signed that they hold no good share from it"
+        dealer: count
         for dealer, count in sorted(counts.items())
-        if count > may_cheat  # audit: evidence-blame-needs-accusers
+        if count > may_cheat  # audit: evidence-doubt-needs-accusers
     }
 
 
@@ -126,24 +129,27 @@ def _wrong_unmasking(court: Court, given: WrongUnmasking) -> str:
 
 
 def _wrong_share(court: Court, given: WrongUnmasking, secrets: list[Secret]) -> str:
-    """Whether a share is not what its dealer signed for this holder."""
+    """Whether a share is none that its dealer signed. A dealer's hash binds the holder, so any of its leaves counts."""
     sender, entries = given.sender, given.seeds + given.keys
-    strangers = [owner for owner, _ in secrets if sender not in court.holders(owner)]
+    strangers = [owner for owner, _ in secrets if sender not in court.plan.peers(owner)]
     if strangers:
         return f"it signed a share of client {strangers[0]}, who dealt it none"
-    for leaf in given.leaf:
-        if not court.is_leaf(leaf.dealer, sender, leaf.hashes, leaf.path):
-            return ""
+    for shown in given.dealt:
+        hashes = court.dealt(shown.dealer, shown.hashes)
         for number, (owner, secret) in enumerate(secrets):
             entry = entries[number * ENTRY : (number + 1) * ENTRY]
-            if owner == leaf.dealer and not _matches(court.plan, leaf, sender, secret, entry):
+            if hashes is None or owner != shown.dealer:
+                continue
+            if not _is_dealt(court.plan, owner, sender, secret, entry, hashes):
                 return f"it signed a wrong share of client {owner}"
     return ""
 
 
-def _matches(plan: Plan, leaf: Leaf, holder: ClientId, secret: int, entry: bytes) -> bool:
-    expected = leaf.hashes[secret * HASH_BYTES : (secret + 1) * HASH_BYTES]
-    return statements.share_hash(plan, leaf.dealer, holder, secret, entry) == expected and _in_field(entry)
+def _is_dealt(
+    plan: Plan, dealer: ClientId, holder: ClientId, secret: int, entry: bytes, hashes: frozenset[tuple[int, bytes]]
+) -> bool:
+    found = statements.share_hash(plan, dealer, holder, secret, entry)
+    return (secret, found) in hashes and _in_field(entry)
 
 
 def _in_field(entry: bytes) -> bool:
@@ -153,15 +159,15 @@ def _in_field(entry: bytes) -> bool:
 def _wrong_dealing(court: Court, dealt: WrongDealing) -> str:
     """Whether t shares that a dealer signed do not give the secret that it committed to."""
     plan, dealer, secret = court.plan, dealt.dealer, dealt.secret
-    holders = [shown.holder for shown in dealt.shares]
+    holders, hashes = [shown.holder for shown in dealt.shares], court.dealt(dealer, dealt.hashes)
     # audit: evidence-dealing-t-shares
     if len(holders) != plan.t or holders != sorted(set(holders)) or not 0 <= secret <= len(plan.groupings):
         return ""
+    if hashes is None or not set(holders) <= set(plan.peers(dealer)):
+        return ""
     for shown in dealt.shares:
-        leaf, entry = Leaf(dealer, shown.hashes, shown.path), shown.share + shown.nonce
-        if not court.is_leaf(dealer, shown.holder, shown.hashes, shown.path):
-            return ""
-        if not _matches(plan, leaf, shown.holder, secret, entry):  # audit: evidence-dealing-own-shares
+        # audit: evidence-dealing-own-shares
+        if not _is_dealt(plan, dealer, shown.holder, secret, shown.share + shown.nonce, hashes):
             return ""
     value = _combined({plan.index[shown.holder]: shown.share for shown in dealt.shares})
     if value < 2**256 and _is_secret(court, dealer, secret, value.to_bytes(SECRET_BYTES, "little")):

@@ -18,7 +18,7 @@ from secagg.codec import U32, Blob, Buffer, Fixed, Many, Reader, Struct
 from secagg.crypto.keys import HASH_BYTES, SIGNATURE_BYTES
 from secagg.errors import SecAggError, UsageError, WireError
 from secagg.evidence.charges import charged
-from secagg.evidence.record import Absence, LostGroup, RoundRecord, SignedKey
+from secagg.evidence.record import Absence, LostGroup, RoundRecord, SignedKey, text
 from secagg.evidence.runs import RunRecord
 from secagg.types import ClientId
 
@@ -174,7 +174,7 @@ def interrupted(agreement: Agreement, round: int, why: str) -> bytes:
     >>> RoundRecord.from_bytes(interrupted(agreement, 0, "the server was stopped")).skipped
     b'the server was stopped'
     """
-    groups, reason = instance("agreement", agreement, Agreement).groups(round), instance("why", why, str).encode()
+    groups, reason = instance("agreement", agreement, Agreement).groups(round), text(instance("why", why, str))
     drawn = sorted({client for members in groups.values() for client in members})
     return RoundRecord(
         round=round,

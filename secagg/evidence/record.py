@@ -6,6 +6,7 @@ that a client keeps secret: keys are public, masked vectors and sums are hashed.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -24,6 +25,29 @@ Hash = Annotated[bytes, Fixed(HASH_BYTES)]
 Key = Annotated[bytes, Fixed(KEY_BYTES)]
 Signature = Annotated[bytes, Fixed(SIGNATURE_BYTES)]
 Text = Annotated[bytes, Blob(MOST_TEXT)]
+
+
+def text(reason: str) -> bytes:
+    """A reason as it is written: printable, so that it cannot look like a verdict on somebody's screen, and not long.
+
+    >>> text("gone" + chr(10) + "The evidence holds.")
+    b'gone?The evidence holds.'
+    """
+    shown = "".join(letter if letter.isprintable() else "?" for letter in reason)
+    return shown.encode(errors="replace")[:MOST_TEXT].decode(errors="ignore").encode()
+
+
+def shown(reason: bytes) -> str:
+    """A reason of a file, as it may be printed."""
+    return text(reason.decode(errors="replace")).decode()  # audit: evidence-reasons-shown-printable
+
+
+def printable(reasons: Iterable[bytes]) -> bool:
+    """Whether these are texts that `text` could have written."""
+    try:
+        return all(reason.decode().isprintable() for reason in reasons)  # audit: evidence-texts-printable
+    except UnicodeDecodeError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from secagg.agreement.terms import Terms
 from secagg.crypto.keys import check_public_key
 from secagg.errors import PeerError
 from secagg.evidence import charges, statements
-from secagg.evidence.record import AnswerRecord, RoundRecord, SignedKey
+from secagg.evidence.record import AnswerRecord, RoundRecord, SignedKey, printable, shown
 from secagg.types import ClientId, Group, GroupId
 
 SLACK: Final = 1e-9  # a computed 1/3 can be slightly above a written 1/3
@@ -93,7 +93,7 @@ def check_round(agreement: Agreement, record: RoundRecord) -> CheckedRound:
         return checked
     layout = _Layout(agreement, record)
     checked.asked = frozenset(layout.seats)
-    checked.absent = {one.client: one.reason.decode(errors="replace") for one in record.absent}
+    checked.absent = {one.client: shown(one.reason) for one in record.absent}
     found = [*_lists(record), *_adverts(layout, checked), *_releases(layout, checked), *_answers(layout, checked)]
     found += [*_opened(layout, checked), *_texts(record), *_charge(layout)]
     checked.problems += [f"round {record.round}: {text}" for text in found]
@@ -244,8 +244,8 @@ def _texts(record: RoundRecord) -> Iterator[str]:
     reasons = [lost.reason for lost in record.lost] + [one.reason for one in record.absent]
     if not all(reasons):
         yield "a lost group or an absent client has no reason"
-    try:
-        for text in (*reasons, record.skipped):
-            text.decode()
-    except UnicodeDecodeError:
-        yield "a reason is not text in UTF-8"
+    if not printable((*reasons, record.skipped)):
+        yield "a reason is not printable text in UTF-8"
+    opened, doubtful = {one.group for one in record.opened}, {group for part in record.inconsistent for group in part}
+    if not doubtful <= opened:  # audit: evidence-inconsistent
+        yield "it calls a group inconsistent that was not opened"

@@ -14,6 +14,7 @@ from secagg.crypto.keys import check_public_key
 from secagg.errors import PeerError, SecAggError
 from secagg.evidence import blame, charges
 from secagg.evidence import run_statements as statements
+from secagg.evidence.record import printable
 from secagg.evidence.rounds import Claim
 from secagg.evidence.runs import RunRecord
 from secagg.exposure.audit import Verdict
@@ -34,6 +35,7 @@ class CheckedRun:
     plan: Plan | None = None
     verdict: Verdict | None = None
     blamed: dict[ClientId, str] = field(default_factory=dict)
+    doubted: dict[ClientId, int] = field(default_factory=dict)
 
     @property
     def round(self) -> int:
@@ -88,6 +90,7 @@ def check_run(agreement: Agreement, record: RunRecord) -> CheckedRun:
     if not found:  # what follows looks messages up by their senders
         checked.plan = plan
         found += [*_signed(run, checked), *_opened(run, checked, agreement), *_ends(run), *_charge(agreement, run)]
+        checked.doubted = blame.doubted(run)
         checked.blamed, unproved = blame.convicted(run)
         found += unproved
     checked.problems += [f"{checked.where}: {text}" for text in found]
@@ -221,11 +224,11 @@ def _ends(run: _Run) -> Iterator[str]:
     reasons = [one.reason for one in record.lost] + [one.reason for one in (*record.absent, *record.unproved)]
     if not all(reasons):
         yield "a lost group, an absent client or a blamed one has no reason"
-    try:
-        for text in (*reasons, record.failed):
-            text.decode()
-    except UnicodeDecodeError:
-        yield "a reason is not text in UTF-8"
+    if not printable((*reasons, record.failed)):
+        yield "a reason is not printable text in UTF-8"
+    opened, doubtful = {one.group for one in record.opened}, {group for part in record.inconsistent for group in part}
+    if not doubtful <= opened:  # audit: evidence-run-inconsistent
+        yield "it calls a group inconsistent that was not opened"
 
 
 def _charge(agreement: Agreement, run: _Run) -> Iterator[str]:

@@ -73,13 +73,14 @@ def commitment(plan: Plan, owner: ClientId, grouping: int, seed: bytes) -> bytes
     return digest(labels.SEED_COMMITMENT, plan.hash, u32(owner), u32(grouping), seed)
 
 
-def root(hashes: bytes, place: int, path: Sequence[bytes]) -> bytes:
-    """The root that a leaf with these hashes, at this place, leads to."""
-    found = sha256(labels.TREE_LEAF + hashes).digest()
-    for sibling in path:
-        pair = sibling + found if place % 2 else found + sibling
-        found, place = sha256(labels.TREE_NODE + pair).digest(), place // 2
-    return found
+def root(hashes: bytes, width: int) -> bytes:
+    """The root of the tree whose leaves have these hashes, so many bytes each."""
+    level = [sha256(labels.TREE_LEAF + hashes[i : i + width]).digest() for i in range(0, len(hashes), width)]
+    while len(level) > 1:
+        level += [sha256(labels.TREE_EMPTY).digest()] * (len(level) % 2)
+        pairs = zip(level[::2], level[1::2], strict=True)
+        level = [sha256(labels.TREE_NODE + left + right).digest() for left, right in pairs]
+    return level[0] if level else b""
 
 
 def record_name(label: bytes, identity: bytes, fingerprint: bytes, round: int) -> str:

@@ -29,11 +29,10 @@ from secagg.evidence.record import (
 from secagg.privacy.budget import Charge
 from secagg.types import ClientId, GroupId
 
-MOST_PATH: Final = 16  # the height of a hash tree with 65535 leaves
 _HASH: Final = Fixed(HASH_BYTES)
 _CHARGES: Final = Many(CHARGE, 1)
 Ids = Annotated[tuple[ClientId, ...], Ascending(MOST_CLIENTS)]
-Secret = Annotated[bytes, Blob()]
+Data = Annotated[bytes, Blob()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +102,17 @@ class SignedUnmasking:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
-    """The hashes of all shares from one dealer to one holder, and the way up to the root that the dealer signed.
+class DealtHashes:
+    """The hashes of all shares that one dealer made, leaf after leaf: the root that it signed follows from them.
 
-    >>> Leaf(5, bytes(64), (bytes(32),)).dealer
+    All of them are shown, because no signature says which holder a leaf is for.
+
+    >>> DealtHashes(5, bytes(64)).dealer
     5
     """
 
     dealer: Id
-    hashes: Secret
-    path: Annotated[tuple[bytes, ...], Many(_HASH, MOST_PATH)]
+    hashes: Data
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,39 +124,38 @@ class WrongUnmasking:
     """
 
     sender: Id
-    own: Secret = field(repr=False)
+    own: Data = field(repr=False)
     seed_owners: Ids
-    seeds: Secret = field(repr=False)
+    seeds: Data = field(repr=False)
     key_owners: Ids
-    keys: Secret = field(repr=False)
-    leaf: Annotated[tuple[Leaf, ...], Many(Struct.of(Leaf), 1)]
+    keys: Data = field(repr=False)
+    dealt: Annotated[tuple[DealtHashes, ...], Many(Struct.of(DealtHashes), 1)]
 
 
 @dataclass(frozen=True, slots=True)
 class ShownShare:
-    """One share of a dealer's secret with its nonce, and the dealer's hashes of it.
+    """One share of a dealer's secret with its nonce.
 
-    >>> ShownShare(3, bytes(33), bytes(32), bytes(64), ()).holder
+    >>> ShownShare(3, bytes(33), bytes(32)).holder
     3
     """
 
     holder: Id
     share: Annotated[bytes, Fixed(SHARE_BYTES)] = field(repr=False)
     nonce: Hash = field(repr=False)
-    hashes: Secret
-    path: Annotated[tuple[bytes, ...], Many(_HASH, MOST_PATH)]
 
 
 @dataclass(frozen=True, slots=True)
 class WrongDealing:
     """The proof against a dealer: t of its own shares that do not give its secret (0 its mask key, r + 1 its seed r).
 
-    >>> WrongDealing(3, 0, ()).secret
+    >>> WrongDealing(3, 0, bytes(64), ()).secret
     0
     """
 
     dealer: Id
     secret: Annotated[int, U32]
+    hashes: Data
     shares: Annotated[tuple[ShownShare, ...], Many(Struct.of(ShownShare), MOST_CLIENTS)]
 
 

@@ -71,8 +71,13 @@ def check_envelope(text: str, data: Buffer, hub: bytes) -> list[str]:
         problems.append("the statement has no valid signature of this hub")
     if digests != [hashlib.sha256(data).hexdigest()]:  # audit: envelope-of-this-evidence
         problems.append("the statement is about other evidence: its digest differs")
-    if fingerprint != verify_evidence(data).fingerprint:
+    report = verify_evidence(data)
+    if fingerprint != report.fingerprint:
         problems.append("the statement names another agreement")
+    said = statement["predicate"]
+    wrong = [name for name, value in _statement(data, report, "")["predicate"].items() if said.get(name) != value]
+    if wrong:  # audit: envelope-predicate
+        problems.append(f"the statement says something else than the evidence about: {', '.join(wrong)}")
     return problems
 
 

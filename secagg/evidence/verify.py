@@ -20,6 +20,7 @@ from secagg.crypto.keys import verify as verify_signature
 from secagg.errors import PeerError, SecAggError, WireError
 from secagg.evidence import journals, run_journals
 from secagg.evidence.file import Evidence
+from secagg.evidence.record import shown
 from secagg.evidence.rounds import CheckedRound, check_round
 from secagg.evidence.run_check import CheckedRun, check_run
 from secagg.kernels.threads import spread, thread_count
@@ -121,7 +122,7 @@ def verify(
     else:
         checked = runs = [check_run(evidence.agreement, record) for record in evidence.runs]
         problems += _run_order(evidence, notes)
-        notes += _unproved(runs)
+        notes += [*_unproved(runs), *_doubted(runs)]
     for one in checked:
         problems += one.problems
     problems += _wrong_signatures(evidence, checked, thread_count(threads))
@@ -252,8 +253,18 @@ def _unproved(checked: Sequence[CheckedRun]) -> Iterator[str]:
     """The hub's word against clients is no proof, and is told as such."""
     for one in checked:
         for blamed in one.record.unproved:
-            why = blamed.reason.decode(errors="replace")
+            why = shown(blamed.reason)
             yield f"{one.where}: the hub blames client {blamed.client}, without a proof here: {why}"
+
+
+def _doubted(checked: Sequence[CheckedRun]) -> Iterator[str]:
+    """Dealers that too many peers dispute: nobody signs the boxes, so the hub may have spoiled them on the way."""
+    for one in checked:
+        for dealer, count in one.doubted.items():
+            yield (
+                f"{one.where}: {count} clients signed that they hold no good share of client {dealer}: client {dealer} "
+                "cheated, or the hub that relayed its shares"
+            )
 
 
 def _wrong_signatures(

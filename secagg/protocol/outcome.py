@@ -61,7 +61,7 @@ def finish(
         inconsistent=inconsistent,  # audit: contradictions-reported
         verdict=verdict,
     )
-    return replace(result, record=run_record(memory, views, result, Found(shares, rebuilt, wrong)).to_bytes())
+    return replace(result, record=run_record(memory, result, Found(shares, rebuilt, wrong)).to_bytes())
 
 
 def _dispute_counts(memory: ServerMemory) -> Counter[ClientId]:

@@ -7,18 +7,17 @@ that readers and colluders together hold fewer than t shares of anybody else's s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from secagg.crypto import hashtree
 from secagg.crypto.keys import HASH_BYTES
 from secagg.crypto.shamir import SHARE_BYTES
-from secagg.evidence.record import MOST_TEXT, Absence, LostGroup, OpenedSum
+from secagg.evidence.record import Absence, LostGroup, OpenedSum, text
 from secagg.evidence.runs import (
-    Leaf,
+    DealtHashes,
     RunRecord,
     ShownShare,
     SignedDealing,
@@ -35,7 +34,6 @@ from secagg.protocol.messages import Unmasking
 from secagg.protocol.result import Result
 from secagg.protocol.server_state import ServerMemory
 from secagg.protocol.unmask import ENTRY, Rebuilt, Shares
-from secagg.protocol.views import Views
 from secagg.types import ClientId, Ring32
 
 _STATEMENT_HASH: Final = HASH_BYTES  # what stage 4 signs ends with the hash of its content
@@ -79,7 +77,7 @@ def failed_record(memory: ServerMemory, why: str) -> RunRecord:
     return replace(messages_of(memory), lost=lost, failed=text(why))
 
 
-def run_record(memory: ServerMemory, views: Views, result: Result, found: Found) -> RunRecord:
+def run_record(memory: ServerMemory, result: Result, found: Found) -> RunRecord:
     """The record of a run that is over; `memory` still has what clients gave in the last stage."""
     plan = memory.plan
     most = most_proofs(plan.t, plan.assumed_colluders)
@@ -90,8 +88,8 @@ def run_record(memory: ServerMemory, views: Views, result: Result, found: Found)
         lost=tuple(LostGroup(*group, text(why)) for group, why in sorted({**result.closed, **result.lost}.items())),
         absent=tuple(Absence(v, text(one.reason)) for v, one in sorted(result.dropouts.items())),
         inconsistent=tuple(tuple(sorted(groups)) for groups in result.inconsistent),
-        wrong=tuple(_wrong(memory, views, found.shares, v) for v in wrong[:most]),  # audit: record-few-shares
-        dealt=tuple(_dealt(memory, views, found, v) for v in sorted(found.rebuilt.unfit)),
+        wrong=tuple(_wrong(memory, found.shares, v) for v in wrong[:most]),  # audit: record-few-shares
+        dealt=tuple(_dealt(memory, found, v) for v in sorted(found.rebuilt.unfit)),
         unproved=tuple(Absence(v, text(found.wrong[v])) for v in wrong[most:]),
     )
 
@@ -100,45 +98,28 @@ def _content(plan_hash: bytes, message: Unmasking) -> bytes:
     return transcript.unmasking_statement(plan_hash, message)[-_STATEMENT_HASH:]
 
 
-def _wrong(memory: ServerMemory, views: Views, shares: Shares, sender: ClientId) -> WrongUnmasking:
-    """All that a client gave, and its dealer's hashes if one share is not what the dealer signed."""
+def _wrong(memory: ServerMemory, shares: Shares, sender: ClientId) -> WrongUnmasking:
+    """All that a client gave, and the dealer's hashes if one share is not what the dealer signed."""
     given, received = memory.unmaskings[sender], shares.by_holder.get(sender)
-    leaf: tuple[Leaf, ...] = ()
+    dealt: tuple[DealtHashes, ...] = ()
     if received is not None and not received.good.all():
         dealer, _ = received.wanted.secrets[int(np.argmin(received.good))]
-        if sender in views.places(dealer):
-            leaf = (Leaf(dealer, *_leaf(memory, views, dealer, sender)),)
-    return WrongUnmasking(sender, given.own, given.seed_owners, given.seeds, given.key_owners, given.keys, leaf)
+        dealt = (DealtHashes(dealer, memory.dealings[dealer].hashes),)
+    return WrongUnmasking(sender, given.own, given.seed_owners, given.seeds, given.key_owners, given.keys, dealt)
 
 
-def _dealt(memory: ServerMemory, views: Views, found: Found, dealer: ClientId) -> WrongDealing:
-    """The shares of a dealer that do not give its secret, each with the dealer's own hashes."""
+def _dealt(memory: ServerMemory, found: Found, dealer: ClientId) -> WrongDealing:
+    """The shares of a dealer that do not give its secret, with all its hashes."""
     secret, holders = found.rebuilt.unfit[dealer]
-    return WrongDealing(dealer, secret, tuple(_shown(memory, views, found.shares, dealer, secret, holders)))
-
-
-def _shown(
-    memory: ServerMemory, views: Views, shares: Shares, dealer: ClientId, secret: int, holders: Iterable[ClientId]
-) -> Iterator[ShownShare]:
+    shares = []
     for holder in sorted(holders):
         given = memory.unmaskings[holder]
-        place = shares.by_holder[holder].wanted.secrets.index((dealer, secret))
+        place = found.shares.by_holder[holder].wanted.secrets.index((dealer, secret))
         entry = (given.seeds + given.keys)[place * ENTRY : (place + 1) * ENTRY]
-        hashes, path = _leaf(memory, views, dealer, holder)
-        yield ShownShare(holder, entry[:SHARE_BYTES], entry[SHARE_BYTES:], hashes, path)
-
-
-def _leaf(memory: ServerMemory, views: Views, dealer: ClientId, holder: ClientId) -> tuple[bytes, tuple[bytes, ...]]:
-    place, width = views.places(dealer)[holder], (len(memory.plan.groupings) + 1) * HASH_BYTES
-    hashes = memory.dealings[dealer].hashes[place * width : (place + 1) * width]
-    return hashes, hashtree.proof(views.trees[dealer], place)
+        shares.append(ShownShare(holder, entry[:SHARE_BYTES], entry[SHARE_BYTES:]))
+    return WrongDealing(dealer, secret, memory.dealings[dealer].hashes, tuple(shares))
 
 
 def _hash(total: Ring32) -> bytes:
     """SHA-256 of a sum's values as u32, little-endian."""
     return hashlib.sha256(np.ascontiguousarray(total, dtype="<u4").data).digest()
-
-
-def text(reason: str) -> bytes:
-    """A reason as UTF-8 that fits."""
-    return reason.encode()[:MOST_TEXT].decode(errors="ignore").encode()

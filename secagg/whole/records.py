@@ -11,7 +11,6 @@ import numpy as np
 from secagg.crypto.keys import HASH_BYTES
 from secagg.evidence import charges
 from secagg.evidence.record import (
-    MOST_TEXT,
     Absence,
     AnswerRecord,
     LostGroup,
@@ -19,6 +18,7 @@ from secagg.evidence.record import (
     RoundRecord,
     SignedKey,
     SignedRelease,
+    text,
 )
 from secagg.types import Group, GroupId
 from secagg.whole.messages import Advert, Answer, Release
@@ -55,10 +55,10 @@ def round_record(memory: ServerMemory, result: WholeResult, complete: Mapping[Gr
         second=tuple(memory.second[v] for v in sorted(memory.second)),
         after=tuple(memory.after[v] for v in sorted(memory.after)),
         opened=tuple(OpenedSum(*group, _hash(one.total)) for group, one in sorted(result.groups.items())),
-        lost=tuple(LostGroup(*group, _text(why)) for group, why in sorted(result.lost.items())),
-        absent=tuple(Absence(client, _text(why)) for client, why in sorted(result.dropouts.items())),
+        lost=tuple(LostGroup(*group, text(why)) for group, why in sorted(result.lost.items())),
+        absent=tuple(Absence(client, text(why)) for client, why in sorted(result.dropouts.items())),
         inconsistent=tuple(tuple(sorted(groups)) for groups in result.inconsistent),
-        skipped=_text(result.skipped),
+        skipped=text(result.skipped),
         charge=charges.highest(result.agreement, round, complete),
     )
 
@@ -70,7 +70,3 @@ def _key(advert: Advert) -> SignedKey:
 def _hash(total: np.ndarray[tuple[int], np.dtype[np.uint32]]) -> bytes:
     """SHA-256 of a sum's values as u32, little-endian."""
     return hashlib.sha256(np.ascontiguousarray(total, dtype="<u4").data).digest()
-
-
-def _text(reason: str) -> bytes:
-    return reason.encode()[:MOST_TEXT].decode(errors="ignore").encode()

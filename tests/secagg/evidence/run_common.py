@@ -41,7 +41,7 @@ BLAMED = {  # a cheat, and what convicts
     "a share too few": "wrong number of shares",
     "shares of a stranger": "dealt none",
     "the other kind of share": "wrong kind",
-    "corrupts every box": "peers signed",
+    "corrupts every box": "",
 }
 
 

@@ -206,9 +206,10 @@ class Round:
         need(all(reasons), "reasons are not empty")
         for text in (*reasons, r.skipped):
             try:
-                text.decode()
+                need(text.decode().isprintable(), "reasons are printable")
             except UnicodeDecodeError:
                 raise Refused("reasons are text") from None
+        need(opened.issuperset(g for part in r.inconsistent for g in part), "inconsistent groups were opened")
 
 
 def check(data: bytes) -> str:

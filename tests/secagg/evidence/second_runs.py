@@ -13,7 +13,7 @@ from hashlib import sha256
 from typing import Any
 
 from tests.secagg.evidence.second import File
-from tests.secagg.second import H, P, Plan, audit, blob, climb, combine, ids, label, many, public_of, rows, u32, u64
+from tests.secagg.second import H, P, Plan, audit, blob, combine, ids, label, many, public_of, rows, tree, u32, u64
 from tests.secagg.second import whole_atoms as summed_of
 from tests.secagg.second_whole import Agreement, Group, Refused, ascending, good_key, need, verified
 
@@ -44,7 +44,7 @@ class Masked:
 
 @dataclass
 class Wrong:
-    """A stage-4 message with at most one leaf: dealer, hashes, siblings."""
+    """A stage-4 message, with all hashes of at most one dealer."""
 
     sender: int
     own: bytes
@@ -52,7 +52,7 @@ class Wrong:
     seeds: bytes
     key_owners: list[int]
     keys: bytes
-    leaf: list[tuple[int, bytes, list[bytes]]]
+    dealt: list[tuple[int, bytes]]
 
     def hash(self) -> bytes:
         parts = blob(self.own), ids(self.seed_owners), blob(self.seeds), ids(self.key_owners), blob(self.keys)
@@ -76,7 +76,7 @@ class Record:
     inconsistent: list[list[Group]]
     failed: bytes
     wrong: list[Wrong]
-    dealt: list[tuple[int, int, list[tuple[int, bytes, bytes, bytes, list[bytes]]]]]
+    dealt: list[tuple[int, int, bytes, list[tuple[int, bytes, bytes]]]]
     unproved: list[Named]
     reserved: list[tuple[int, int]]
     settled: list[tuple[int, int]]
@@ -111,17 +111,14 @@ class RunFile(File):
         need(len(found.signature) <= 1, "at most one signature")
         return found
 
-    def leaf(self) -> tuple[int, bytes, list[bytes]]:
-        return self.number("I"), self.blob(), self.hashes()
-
     def wrong(self) -> Wrong:
         head = self.number("I"), self.blob(), self.sorted_ids(), self.blob(), self.sorted_ids(), self.blob()
-        found = Wrong(*head, self.many(self.leaf))
-        need(len(found.leaf) <= 1, "at most one leaf")
+        found = Wrong(*head, self.many(lambda: (self.number("I"), self.blob())))
+        need(len(found.dealt) <= 1, "at most one dealer's hashes")
         return found
 
-    def share(self) -> tuple[int, bytes, bytes, bytes, list[bytes]]:
-        return self.number("I"), self.take(33), self.take(32), self.blob(), self.hashes()
+    def share(self) -> tuple[int, bytes, bytes]:
+        return self.number("I"), self.take(33), self.take(32)
 
     def run(self) -> Record:
         return Record(
@@ -140,7 +137,7 @@ class RunFile(File):
             self.many(self.groups),
             self.text(),
             self.many(self.wrong),
-            self.many(lambda: (self.number("I"), self.number("I"), self.many(self.share))),
+            self.many(lambda: (self.number("I"), self.number("I"), self.blob(), self.many(self.share))),
             self.many(self.named),
             self.charge(),
             self.charge(),
@@ -275,9 +272,10 @@ class Run:
         need(all(reasons), "reasons are not empty")
         for text in (*reasons, r.failed):
             try:
-                text.decode()
+                need(text.decode().isprintable(), "reasons are printable")
             except UnicodeDecodeError:
                 raise Refused("reasons are text") from None
+        need(opened.issuperset(g for part in r.inconsistent for g in part), "inconsistent groups were opened")
         need(not r.reserved and not r.settled, "no noise, no charge")
 
     # --- check 17
@@ -290,29 +288,31 @@ class Run:
 
     @cached_property
     def blamed(self) -> set[int]:
+        return {one.sender for one in self.r.wrong} | {dealer for dealer, *_ in self.r.dealt}
+
+    @cached_property
+    def doubted(self) -> set[int]:
         holders = self.p.degree + 1 if self.p.degree else len(self.p.ids)
         disputed = Counter(v for one in self.r.inputs for v in one.disputes)
-        many_accusers = {v for v, count in disputed.items() if count > max(self.p.colluders, holders - self.p.t)}
-        return many_accusers | {one.sender for one in self.r.wrong} | {dealer for dealer, *_ in self.r.dealt}
+        return {v for v, count in disputed.items() if count > max(self.p.colluders, holders - self.p.t)}
 
     def _groupings(self, client: int) -> list[int]:
         return [x for x, g in self.p.places[client] if (x, g) in self.r.groups]
 
-    def _place(self, dealer: int, holder: int) -> int | None:
-        holders = [v for v in self.p.peers[dealer] if v in self.adverts]
-        return holders.index(holder) if holder in holders else None
-
-    def _in_tree(self, dealer: int, holder: int, hashes: bytes, siblings: Sequence[bytes]) -> bool:
-        place = self._place(dealer, holder) if dealer in self.dealings else None
-        if place is None or len(hashes) != 32 * (self.p.R + 1):
+    def _are_of(self, dealer: int, hashes: bytes) -> bool:
+        """Whether these are all hashes under the root of a dealer."""
+        width = 32 * (self.p.R + 1)
+        if dealer not in self.dealings or not hashes or len(hashes) % width:
             return False
-        height = (len([v for v in self.p.peers[dealer] if v in self.adverts]) - 1).bit_length()
-        root = climb(sha256(label("tree-leaf") + hashes).digest(), place, siblings)
-        return len(siblings) == height and root == self.dealings[dealer].root
+        leaves = [hashes[i : i + width] for i in range(0, len(hashes), width)]
+        levels = tree([sha256(label("tree-leaf") + leaf).digest() for leaf in leaves])
+        return levels[-1] == [self.dealings[dealer].root]
 
     def _fits(self, dealer: int, holder: int, k: int, entry: bytes, hashes: bytes) -> bool:
-        found = H("share-leaf", self.p.hash, u32(dealer), u32(holder), u32(k), entry)
-        return found == hashes[32 * k : 32 * k + 32] and int.from_bytes(entry[:33], "little") < P
+        """Whether a share is in the field, and its hash is that of secret k in some leaf."""
+        width, found = 32 * (self.p.R + 1), H("share-leaf", self.p.hash, u32(dealer), u32(holder), u32(k), entry)
+        there = [hashes[i + 32 * k : i + 32 * k + 32] for i in range(0, len(hashes), width)]
+        return found in there and int.from_bytes(entry[:33], "little") < P
 
     def _convicts(self, one: Wrong) -> bool:
         v, signed = one.sender, {who: content for who, content, _ in self.r.unmaskings}
@@ -332,27 +332,26 @@ class Run:
             if H("seed-commitment", self.p.hash, u32(v), u32(x), seed) != self.dealings[v].commitments[x]:
                 return True
         wanted += [(w, 0) for w in one.key_owners]
-        if any(self._place(w, v) is None for w, _ in wanted):
+        if any(v not in self.p.peers[w] for w, _ in wanted):
             return True
         shares = one.seeds + one.keys
-        for dealer, hashes, siblings in one.leaf:
+        for dealer, hashes in one.dealt:
             good = [
                 self._fits(dealer, v, k, shares[65 * place : 65 * place + 65], hashes)
                 for place, (w, k) in enumerate(wanted)
                 if w == dealer
             ]
-            return self._in_tree(dealer, v, hashes, siblings) and not all(good)
+            return self._are_of(dealer, hashes) and not all(good)
         return False
 
-    def _is_bad(self, dealer: int, k: int, shown: Sequence[tuple[int, bytes, bytes, bytes, list[bytes]]]) -> bool:
+    def _is_bad(self, dealer: int, k: int, hashes: bytes, shown: Sequence[tuple[int, bytes, bytes]]) -> bool:
         holders = [holder for holder, *_ in shown]
         if len(holders) != self.p.t or not ascending(holders) or k > self.p.R:
             return False
-        for holder, share, nonce, hashes, siblings in shown:
-            if not self._in_tree(dealer, holder, hashes, siblings):
-                return False
-            if not self._fits(dealer, holder, k, share + nonce, hashes):
-                return False
+        if not self._are_of(dealer, hashes) or not set(holders) <= set(self.p.peers[dealer]):
+            return False
+        if not all(self._fits(dealer, holder, k, share + nonce, hashes) for holder, share, nonce in shown):
+            return False
         total = 0
         for i, share in (points := {self.p.index[h]: share for h, share, *_ in shown}).items():
             weight = 1

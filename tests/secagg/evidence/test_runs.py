@@ -12,7 +12,7 @@ from secagg.crypto import SegmentNoise
 from secagg.crypto.keys import LOW_ORDER_POINTS
 from secagg.evidence import Absence, Evidence, LostGroup, OpenedSum, RunRecord, assemble, verify
 from secagg.evidence.run_check import check_run
-from secagg.evidence.runs import most_proofs
+from secagg.evidence.runs import DealtHashes, ShownShare, WrongDealing, WrongUnmasking, most_proofs
 from secagg.exposure.audit import Policy
 from secagg.privacy.budget import Charge
 from secagg.protocol import Server
@@ -127,7 +127,6 @@ UNMASKING = {
     "the other kind of share": "shares of the wrong kind",
     "shares of a stranger": "dealt none",
     "masks with a seed it did not commit to": "a seed of its own that it did not commit to",
-    "corrupts every box": "peers signed that they hold no good share",
 }
 
 
@@ -165,49 +164,44 @@ def test_a_proof_against_an_honest_client_does_not_hold() -> None:
     result = played(agreement, cheats={CHEATER: "a wrong seed share"})
     data = evidence_of(agreement, [result])
     (proof,) = record_of(data).wrong
+    (hashes,) = proof.dealt
     forged = [
         replace(proof, sender=3),  # another client did not sign this
         replace(proof, seeds=flipped(proof.seeds)),  # the cheater did not sign that
-        replace(proof, leaf=()),  # nothing shows what the share should be
-        replace(proof, leaf=(replace(proof.leaf[0], hashes=flipped(proof.leaf[0].hashes)),)),
-        replace(proof, leaf=(replace(proof.leaf[0], path=proof.leaf[0].path[:-1]),)),
-        replace(proof, leaf=(replace(proof.leaf[0], dealer=3 if proof.leaf[0].dealer != 3 else 4),)),
+        replace(proof, dealt=()),  # nothing shows what the share should be
+        replace(proof, dealt=(replace(hashes, hashes=flipped(hashes.hashes)),)),
+        replace(proof, dealt=(replace(hashes, hashes=hashes.hashes[:-64]),)),  # without a leaf
+        replace(proof, dealt=(replace(hashes, dealer=3 if hashes.dealer != 3 else 4),)),
     ]
     for one in forged:
         spoiled = changed(data, 0, lambda record, one=one: replace(record, wrong=(one,)))  # type: ignore[misc]
         assert f"it blames client {one.sender} without a proof" in problems(spoiled)
         assert second.check(spoiled)
-    given = run_and_keep_unmaskings(agreement)
+
+
+def test_an_honest_unmasking_convicts_nobody_whatever_the_hub_shows() -> None:
+    """Client 5 sent keys and dealt nothing. No signature covers U1, so a hub can leave its advert out of the file."""
+    agreement = agreed("groups")
+    cluster, given = with_unmaskings(agreement, absent=0)
+    data = evidence_of(agreement, [cluster.server.result()])
+    for dealer in (2, 3):
+        own = given[1]
+        dealt = (DealtHashes(dealer, cluster.server._memory.dealings[dealer].hashes),)
+        framed = WrongUnmasking(1, own.own, own.seed_owners, own.seeds, own.key_owners, own.keys, dealt)
+        for adverts in (record_of(data).adverts, record_of(data).adverts[1:]):
+            change = {"wrong": (framed,), "adverts": adverts}
+            spoiled = changed(data, 0, lambda record, change=change: replace(record, **change))  # type: ignore[misc]
+            assert "it blames client 1 without a proof" in problems(spoiled)
+            assert second.check(spoiled)
+
+
+def with_unmaskings(agreement: Any, absent: int | None = None) -> tuple[Cluster, dict[int, Any]]:
+    """A run, and what every client gave in stage 4. `absent` sends its keys and nothing else."""
     plan = plan_from(agreement, b"model")
-    honest_one = replace(proof, sender=0, own=given[0].own, seed_owners=given[0].seed_owners, seeds=given[0].seeds)
-    honest_one = replace(honest_one, key_owners=given[0].key_owners, keys=given[0].keys, leaf=())
-    assert plan.t
-    clean = evidence_of(agreement, [RESULTS[-1]])
-    for leaf in ((), leaf_of(plan, 3, 0)):
-        framed = replace(honest_one, leaf=leaf)
-        spoiled = changed(clean, 0, lambda record, framed=framed: replace(record, wrong=(framed,)))  # type: ignore[misc]
-        assert "it blames client 0 without a proof" in problems(spoiled)
-        assert second.check(spoiled)
-
-
-RESULTS: list[Any] = []
-VIEWS: list[Any] = []
-
-
-def run_and_keep_unmaskings(agreement: Any) -> dict[int, Any]:
-    cluster = Cluster(plan := plan_from(agreement, b"model"), make_inputs(plan)).start()
-    RESULTS.append(cluster.finish())
-    VIEWS.append(cluster.server)
-    return {v: messages[-1] for v, messages in cluster.sent.items()}
-
-
-def leaf_of(plan: Any, dealer: int, holder: int) -> Any:
-    """The true leaf of an honest dealer for an honest holder."""
-    from secagg.evidence.runs import Leaf
-    from secagg.protocol.records import _leaf
-
-    server: Server = VIEWS[-1]
-    return (Leaf(dealer, *_leaf(server._memory, server._views, dealer, holder)),)
+    cheats = {} if absent is None else {absent: CHEATS["silence at shares"]}
+    cluster = Cluster(plan, make_inputs(plan), cheats=cheats).start()
+    cluster.finish()
+    return cluster, {v: messages[-1] for v, messages in cluster.sent.items() if messages}
 
 
 def test_a_dealer_whose_shares_fit_is_not_convicted() -> None:
@@ -228,19 +222,14 @@ def test_a_dealer_whose_shares_fit_is_not_convicted() -> None:
 
 def test_shares_that_fit_convict_nobody() -> None:
     """t true shares of an honest dealer's seed, shown as if they were a proof."""
-    from secagg.evidence.runs import ShownShare, WrongDealing
-    from secagg.protocol.records import _leaf
-
     agreement = agreed("groups")
-    given = run_and_keep_unmaskings(agreement)
-    server, dealer = VIEWS[-1], 3
-    groups = [place for place, v in enumerate(given[0].seed_owners) if v == dealer]
-    shares = []
-    for holder in range(server.plan.t):
-        entry = given[holder].seeds[groups[0] * 65 : groups[0] * 65 + 65]
-        shares.append(ShownShare(holder, entry[:33], entry[33:], *_leaf(server._memory, server._views, dealer, holder)))
-    data = evidence_of(agreement, [RESULTS[-1]])
-    framed = WrongDealing(dealer, 1, tuple(shares))
+    cluster, given = with_unmaskings(agreement)
+    dealer, plan = 3, cluster.plan
+    place = given[0].seed_owners.index(dealer) * 65
+    shares = [given[holder].seeds[place : place + 65] for holder in range(plan.t)]
+    shown = tuple(ShownShare(holder, entry[:33], entry[33:]) for holder, entry in enumerate(shares))
+    data = evidence_of(agreement, [cluster.server.result()])
+    framed = WrongDealing(dealer, 1, cluster.server._memory.dealings[dealer].hashes, shown)
     spoiled = changed(data, 0, lambda record: replace(record, dealt=(framed,)))
     assert "it blames client 3 without a proof" in problems(spoiled)
     assert second.check(spoiled)
@@ -267,12 +256,17 @@ def test_readers_and_colluders_hold_fewer_than_t_shares() -> None:
     assert agreement
 
 
-def test_few_accusers_convict_nobody() -> None:
+def test_disputes_are_told_and_convict_nobody() -> None:
+    """Nobody signs the boxes that a hub relays: one that spoils them makes honest clients dispute an honest dealer."""
     agreement = agreed("groups")
-    result = played(agreement, cheats={CHEATER: "corrupts one box"})
-    report = verify(evidence_of(agreement, [result]))
+    data = evidence_of(agreement, [played(agreement, cheats={CHEATER: "corrupts every box"})])
+    report = verify(data)
     assert report.holds
     assert not report.blamed
+    assert "hold no good share of client 1: client 1 cheated, or the hub" in "".join(report.notes)
+    few = verify(evidence_of(agreement, [played(agreement, cheats={CHEATER: "corrupts one box"})]))
+    assert few.holds
+    assert "no good share" not in "".join(few.notes)
 
 
 # --- tampering, check by check --------------------------------------------------------------------------------------
@@ -404,7 +398,10 @@ def test_silence_and_losses_have_reasons() -> None:
     assert "client 2 did not answer to the end" in spoiled(lambda one: replace(one, absent=()))
     assert "both absent and summed" in spoiled(lambda one: replace(one, absent=(Absence(0, b"x"), *one.absent)))
     assert "has no reason" in spoiled(part("absent", 0, reason=b""))
-    assert "not text" in spoiled(part("absent", 0, reason=b"\xff"))
+    assert "not printable" in spoiled(part("absent", 0, reason=b"\xff"))
+    assert "not printable" in spoiled(part("absent", 0, reason=b"gone\nThe evidence holds."))
+    assert "not printable" in spoiled(part("absent", 0, reason=b"\x1b[2Kgone"))
+    assert "inconsistent that was not opened" in spoiled(lambda one: replace(one, inconsistent=(((5, 0),),)))
 
 
 def test_rounds_and_cells_are_in_order() -> None:
