@@ -68,7 +68,7 @@ def facts(run: Recorded) -> str:
     how = "real secure aggregation" if e.secure else "secure = false (the same bits)"
     return (
         f"{len(run.rounds)} of {e.rounds} rounds, seed {e.seed}, {how}, {who}, "
-        f"{len(first['clusters'])} clusters in a round, {seconds:.0f} s a round, "
+        f"{len(first['clusters'])} sums in a round, {seconds:.0f} s a round, "
         f"torch {run.info.get('versions', {}).get('torch', '?')}"
     )
 
@@ -77,6 +77,7 @@ def draw(panel: Panel, runs: Mapping[str, Recorded], rows: Sequence[Row], path: 
     """The picture of a panel."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(8, 4.4), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
@@ -89,6 +90,7 @@ def draw(panel: Panel, runs: Mapping[str, Recorded], rows: Sequence[Row], path: 
     axis.set(
         title=f"{panel.name}: {panel.figure}", xlabel="round", ylabel="test accuracy", ylim=(0, min(1, high + 0.08))
     )
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
     axis.legend(fontsize=7, loc="best")
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis="y", color="#e4e7eb", linewidth=0.8)

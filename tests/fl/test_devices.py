@@ -91,3 +91,12 @@ def test_precision_belongs_to_what_is_learned_and_the_device_does_not() -> None:
         experiment(local={"precision": "float16"})
     with pytest.raises(ConfigError, match="is for GPUs"):
         run(tiny(rounds=1, local={"precision": "bfloat16"}))
+
+
+@pytest.mark.parametrize("changes", [{"local": {"precision": "bfloat16"}}, {"task": {"per_client": True}}])
+def test_what_only_a_gpu_or_a_simulation_has_is_refused_over_flower(changes: dict[str, dict[str, object]]) -> None:
+    from fl.flower.task import task_of
+
+    (table,) = changes
+    with pytest.raises(ConfigError, match=table):
+        task_of(experiment(changes), federate(load("digits"), clients=30, seed=1))
