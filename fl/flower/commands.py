@@ -84,7 +84,7 @@ def _add_terms(option: Callable[..., Any]) -> None:
     option("--rounds", type=int, required=True, help="rounds of Flower")
     option("--size", type=int, default=3, help="clients per group; the server sees only sums of groups (3)")
     option("--groupings", type=int, default=1, help="ways to divide the clients into groups (1)")
-    option("--clip", type=float, default=1.0, help="largest change of a parameter in a round (1)")
+    option("--clip", type=float, default=8.0, help="largest change of a parameter in a round (8)")
     for kind in ("train", "evaluate"):
         about = f"a metric that the app returns for {kind}, with its largest absolute value (NAME[3] for a list of 3)"
         option(f"--{kind}", action="append", default=[], metavar="NAME=MOST", help=about)

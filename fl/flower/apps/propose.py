@@ -25,7 +25,7 @@ def app_terms(
     rounds: int,
     size: int = 3,
     groupings: int = 1,
-    clip: float = 1.0,
+    clip: float = 8.0,
     train: Metrics | None = None,
     evaluate: Metrics | None = None,
     least_groups: int = 1,
