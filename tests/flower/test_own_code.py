@@ -11,7 +11,7 @@ from flwr.supernode.runtime import run_clientapp
 
 from fl.errors import ConfigError, FlowerError
 from fl.flower import own_code
-from fl.flower.federation import Federation
+from fl.flower.federation import Federation, free_port
 
 installed = ClientApp()
 MINE = f"{__name__}:installed"
@@ -118,7 +118,8 @@ def test_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pinned:
     own_code.write_commands(commands, "installed_app:app")
     with Federation(tmp_path) as federation:
         federation.start_link()
-        node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{federation.port}", "--port", "0"]
+        node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{federation.port}"]
+        node += ["--port", str(free_port())]
         if pinned:
             monkeypatch.setenv("PYTHONPATH", str(modules))
             node = ["env", f"PATH={commands}:{federation.environment['PATH']}", *node]

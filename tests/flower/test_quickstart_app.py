@@ -84,8 +84,8 @@ def test_real_processes(tmp_path: Path, which: str) -> None:
     with Federation(tmp_path) as federation:
         federation.start_link()
         for node in range(3):
-            config = f'share-node="{tmp_path / f"node-{node}"}" partition-id={node} num-partitions=3'
-            federation.start_node(node, tmp_path / f"node-{node}", "--node-config", config)
+            partition = f"partition-id={node} num-partitions=3"
+            federation.start_node(node, tmp_path / f"node-{node}", "--node-config", partition)
         settings = [f'agreement="{agreement}"'] if which == "after" else []
         process = federation.run(EXAMPLE / which, settings)
         assert process.wait(900) == 0
