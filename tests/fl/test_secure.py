@@ -14,6 +14,7 @@ from fl.config.read import from_tables
 from fl.config.schema import STAGES
 from fl.errors import ConfigError
 from fl.secure.cohort import CellResult
+from fl.secure.figures import alone_probability
 from fl.secure.layout import Layout, _disjoint, policy
 from fl.secure.population import Population, capped_weights
 from fl.training.randomness import context, stage_named
@@ -21,6 +22,7 @@ from secagg import Policy, Stage, audit
 from secagg.crypto.fixedpoint import FixedPoint
 from secagg.protocol import GroupId
 from secagg.simulation import Cost, Misbehaviour
+from tests.fl.runs import tiny
 
 KINDS = ("silence", "garbage", "wrong-shares", "broken-boxes")
 REPORT = {"audit": "report-even-if-exposed", "memory": "round"}
@@ -405,3 +407,10 @@ def test_atoms_of_survivors_are_not_sampled() -> None:
     clusters = {"groups": "survivors", "schedule": "atoms", "atom": 3, "size": 6}
     with pytest.raises(ConfigError, match="participation: fixed clusters and atoms of survivors"):
         experiment(clients=24, participation=0.5, clusters=clusters)
+
+
+def test_without_clusters_every_client_is_alone_in_one_grouping() -> None:
+    exposed = tiny(method="no-share", privacy={"expose_every_client": True})
+    assert Layout.of(exposed) == Layout((12,), None, 12, 12, 1)
+    assert alone_probability(exposed, 3) == 1.0
+    assert alone_probability(tiny(), 0) == 0.0

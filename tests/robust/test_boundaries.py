@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import robust
-from robust import subsets
+from robust import subsets, tolerance
 from robust.kernels import distances, network
 
 ROOT = Path(__file__).parents[2]
@@ -71,3 +71,18 @@ def test_many_rows_leave_room_for_one_part(monkeypatch: pytest.MonkeyPatch) -> N
 def test_caf_ends_when_exactly_n_less_2f_rows_are_left() -> None:
     """The first direction removes two rows, which leaves three of five: their mean is not considered."""
     assert robust.caf([[0, 0], [0, 0], [0, 0], [10, 0], [0, 10]], f=1).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("bad", [-1, 7])
+def test_a_number_of_bad_clients_that_cannot_be_is_refused(bad: int) -> None:
+    with pytest.raises(ValueError, match=f"must be 0 to 6, got {bad}"):
+        tolerance.clean_clusters(n_clients=6, bad=bad, cluster_size=2)
+    with pytest.raises(ValueError, match=f"must be 0 to 5, so that one is honest; got {bad}"):
+        tolerance.signal_lost(n_clients=6, bad=bad, cluster_size=2)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1e-6, 1e6])
+def test_a_far_row_pulls_the_geometric_median_as_much_at_every_scale(scale: float) -> None:
+    near = np.random.default_rng(3).normal(size=(6, 2))
+    found = [robust.geometric_median(np.vstack([factor * near, [[6e24, 8e24]]])) for factor in (1.0, scale)]
+    assert np.allclose(found[1], scale * found[0], rtol=1e-4, atol=0)

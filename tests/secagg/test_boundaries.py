@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 
 import secagg.whole
-from secagg import Schedule, UsageError
+from secagg import Schedule, Stage, UsageError
 from secagg.crypto.certificates import CertificatePair
 from secagg.crypto.clipping import SegmentNoise
 from secagg.crypto.fixedpoint import FixedPoint, Integers
@@ -18,6 +18,7 @@ from secagg.exposure import anonymity, seed
 from secagg.exposure.rowspace import _WITNESSES, Field, RowSpace
 from secagg.protocol import ledger
 from secagg.whole import messages
+from tests.secagg.cluster import Cluster, make_inputs, make_plan
 from tests.secagg.test_anonymity import span
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -124,3 +125,13 @@ def test_one_client_and_several_are_named() -> None:
 
 def test_the_stores_of_whole_groups_are_public() -> None:
     assert {"FileStore", "MemoryStore", "SlotStore", "Store", "enrol", "respond"} <= set(secagg.whole.__all__)
+
+
+def test_a_server_that_is_done_waits_for_nobody() -> None:
+    plan = make_plan(3, colluders=0, threshold=2)
+    cluster = Cluster(plan, make_inputs(plan)).start()
+    while cluster.server.stage < Stage.DONE:
+        while cluster.flying:
+            cluster.deliver()
+        cluster.advance()
+    assert cluster.server.waiting_for() == ()
