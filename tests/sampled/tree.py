@@ -84,7 +84,9 @@ class Copy:
         assert self._server.stdout is not None
         self._server.stdin.write(json.dumps({"tests": list(tests), "budget": budget}) + "\n")
         self._server.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._server.stdout.readline())
+        if not (line := self._server.stdout.readline()):
+            raise RuntimeError(f"the process that runs tests in {self.folder} ended; does another run use this folder?")
+        answer: dict[str, Any] = json.loads(line)
         return answer
 
     def close(self) -> None:
