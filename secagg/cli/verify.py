@@ -10,6 +10,7 @@ from pathlib import Path
 from secagg.agreement import file
 from secagg.agreement.agreement import Agreement
 from secagg.agreement.folder import MemberFolder
+from secagg.agreement.terms import SURVIVORS
 from secagg.cli.steps import grouped
 from secagg.errors import UsageError
 from secagg.evidence.statement import check_envelope, envelope
@@ -65,8 +66,7 @@ def _lines(report: Report, found: dict[str, object]) -> Iterator[str]:
         span = f", {report.first_round} to {report.last_round}" if report.rounds else ""
         yield f"- {report.rounds} rounds{span}; {report.answers} signed answers"
         yield f"- {report.opened} group sums opened, {report.lost} lost"
-        over = "over all rounds together" if report.memory == "training" else "in each round alone"
-        yield f"- what the permitted sums reveal, {over}: {report.anonymity}; highest leverage {report.leverage:.3f}"
+        yield f"- what {_judged(report)}: {report.anonymity}" + _leverage(report)
     for client, why in report.blamed.items():
         yield f"- client {client} is convicted by its own signatures: {why}"
     for note in notes[:SHOWN]:
@@ -82,6 +82,19 @@ def _lines(report: Report, found: dict[str, object]) -> Iterator[str]:
             yield f"  and {len(problems) - SHOWN} more (--json lists all)"
     else:
         yield "The evidence holds."
+
+
+def _judged(report: Report) -> str:
+    """Which sums the verdict about exposure is of."""
+    if report.memory == "training":
+        return "the permitted sums reveal, over all rounds together"
+    if report.kind == SURVIVORS:
+        return "the opened sums reveal, in the worst run"
+    return "the permitted sums reveal, in each round alone"
+
+
+def _leverage(report: Report) -> str:
+    return "" if report.leverage is None else f"; highest leverage {report.leverage:.3f}"
 
 
 def _agreement(path: Path) -> Agreement:

@@ -59,6 +59,7 @@ class EvidenceLog:
         self._rounds, self._later, self._end = [], {}, len(self._head)
         if len(data) < len(self._head):
             self._write(0, self._head)
+            _sync(self.path.parent)
             return
         reader = Reader(memoryview(data)[self._end :])
         while reader.left:
@@ -105,6 +106,15 @@ class EvidenceLog:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())  # audit: evidence-log-durable
+
+
+def _sync(folder: Path) -> None:
+    """Write the names in a folder to the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 @contextmanager

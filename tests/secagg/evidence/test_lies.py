@@ -115,6 +115,11 @@ def test_8_a_reason_cannot_write_a_verdict_on_the_screen(
 ) -> None:
     agreement = agreed_runs("groups")
     data = evidence_of(agreement, [played(agreement)])
+    (tmp_path / "evidence").write_bytes(data)
+    assert main(["verify", str(tmp_path / "evidence")]) == 0
+    told = capsys.readouterr().out
+    assert "The evidence holds." in told
+    assert "what the opened sums reveal, in the worst run: T = 3 (exact); highest leverage 0.333" in told
     worded = changed_run(data, 0, lambda record: replace(record, unproved=(Absence(3, text),)))
     (tmp_path / "evidence").write_bytes(worded)
     assert main(["verify", str(tmp_path / "evidence")]) == 1
