@@ -47,7 +47,7 @@ class Study:
 
 STUDIES = {
     "digits": Study("digits", 300, 15, 8, 1.0, (3, 6, 15, 30), (0, 32, 8, 2)),
-    "mnist": Study("mnist", 1000, 50, 6, 1.0, (5, 20, 50), (0, 8, 2)),
+    "mnist": Study("mnist", 1000, 50, 6, 1.0, (5, 20), (0, 8, 2)),
 }
 
 
