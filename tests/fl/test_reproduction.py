@@ -64,17 +64,17 @@ def test_without_a_name_the_panels_are_listed(capsys: pytest.CaptureFixture[str]
 
 
 def test_slices_end_in_the_bits_of_one_run(tmp_path: Path) -> None:
-    curves = chosen(["label-flip-zeno-m3", "label-flip-zeno-safe"])
+    """New clusters in every round, for which a run keeps the number of rounds that it began with."""
+    curves = chosen(["label-flip-krum-m10"])
     assert not train_curves(curves, tmp_path / "none", rounds=2, settings=SMALL, budget=Budget(0.0))
     assert not (tmp_path / "none").exists()
-    assert train_curves(curves, tmp_path / "once", rounds=3, settings=SMALL)
-    for rounds in (1, 3, 3):
+    assert train_curves(curves, tmp_path / "once", rounds=2, settings=SMALL)
+    for rounds in (1, 2, 2):
         assert train_curves(curves, tmp_path / "sliced", rounds=rounds, settings=SMALL)
     for curve in curves:
         once, sliced = (tmp_path / name / curve.name for name in ("once", "sliced"))
         assert (once / "model.safetensors").read_bytes() == (sliced / "model.safetensors").read_bytes()
-        assert len(recorded(sliced).rounds) == 3
-    assert recorded(tmp_path / "once" / "label-flip-zeno-safe").summary["exposed"] == []
+        assert len(recorded(sliced).rounds) == 2
 
 
 def test_a_budget_that_runs_out_stops_after_a_round_and_says_how_to_go_on(
@@ -88,14 +88,15 @@ def test_a_budget_that_runs_out_stops_after_a_round_and_says_how_to_go_on(
 
 
 def test_the_page_and_the_tables_have_every_trained_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = ["label-flip-zeno-m3", "label-flip-zeno-safe"]
+    names = ["label-flip-zeno-safe", "label-flip-no-defence"]
     assert main(["reproduce", *names, "--rounds", "1", "--out", str(tmp_path), *SET, "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["curve"] for row in rows] == names
     assert [row["explanation"][:14] for row in rows] == ["other settings"] * 2, "the digits are not the paper's data"
+    assert recorded(tmp_path / names[0]).summary["exposed"] == []
     page = (tmp_path / "reproduction.html").read_text()
     assert all(name in page for name in names)
-    assert "LF-zeno-m3" not in page
+    assert "LF-nodef-q12" not in page
     assert (tmp_path / "label-flip-zeno.png").read_bytes().startswith(b"\x89PNG")
     with (tmp_path / "reproduction.csv").open() as file:
         assert [row["curve"] for row in csv.DictReader(file)] == names
