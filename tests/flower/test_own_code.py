@@ -116,7 +116,7 @@ def test_real_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pinned:
         (app / "other_app" / f"{name}.py").write_text(text)
     (modules / "installed_app.py").write_text(INSTALLED)
     own_code.write_commands(commands, "installed_app:app")
-    with Federation(tmp_path) as federation:
+    with Federation(tmp_path, slow=True) as federation:  # no warm executor: its commands would be first on PATH
         federation.start_link()
         node = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{federation.port}"]
         node += ["--port", str(free_port())]
