@@ -72,7 +72,7 @@ def estimate(axes: Sequence[Axis], runs: Sequence[Checked], left: Mapping[str, i
     wanted = [run for run in _samples(axes, runs) if left[run.planned.id]]
     start = time.monotonic()
     in_time = (run for run in wanted if run is wanted[0] or time.monotonic() - start < ENOUGH)
-    work((job(run, None) for run in in_time), at_once, _into(costs))
+    work((job(run, None, at_once) for run in in_time), at_once, _into(costs))
     by_id = {run.planned.id: run for run in runs}
     measured = {name: cost for name, cost in costs.items() if name in by_id}
     spent = {name: _cost(by_id[name], by_id, measured) for name, count in left.items() if count}

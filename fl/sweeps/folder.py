@@ -107,9 +107,11 @@ def _differs(before: Recorded, wanted: Experiment) -> str:
     return ""
 
 
-def job(run: Checked, place: Path | None) -> Job:
-    """The run as a job, in its folder or only to be measured. It trains in one process: other runs use other cores."""
-    tables = {**run.planned.tables, "machine": {**run.planned.tables.get("machine", {}), "workers": 0}}
+def job(run: Checked, place: Path | None, at_once: int) -> Job:
+    """The run as a job, in its folder or only to be measured. Beside others it trains in one process of its own."""
+    tables = run.planned.tables
+    if at_once > 1:
+        tables = {**tables, "machine": {**tables.get("machine", {}), "workers": 0}}
     folder = None if place is None else str((place / RUNS / run.planned.id).resolve())
     return Job(run.planned.id, run.planned.name, tables, folder)
 

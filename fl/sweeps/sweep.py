@@ -76,10 +76,10 @@ def sweep(
             show.note(sentence)
         write(place / "sweep.toml", write_tables(folder.described(asked)).encode())
         left = [run for run in runs.possible if before[run.planned.id] != FINISHED]
-        keeper = _Keeper(show)
+        keeper, at_once = _Keeper(show), _at_once(left, jobs)
         show.begin(asked.name, len(runs.possible), sum(_rounds_left(place, run) for run in left), len(left))
         try:
-            work((folder.job(run, place) for run in left), _at_once(left, jobs), keeper.hear)
+            work((folder.job(run, place, at_once) for run in left), at_once, keeper.hear)
         finally:
             show.end()
             found = folder.results(asked, place, runs.possible)

@@ -22,6 +22,7 @@ from fl.reporting.progress import Progress
 from fl.reporting.records import Folder
 from fl.sweeps.folder import ERROR
 from fl.training.channel import Message, receive, send, watch
+from fl.training.interrupt import Stopped
 from fl.training.loop import run
 
 
@@ -45,8 +46,12 @@ def _answer(message: Message, channel: socket.socket) -> Message:
             return measure(message["experiment"])
         train(message["experiment"], place, Reporter(channel))
         return {"do": "finished"}
-    except Exception as error:
-        text = str(error) if isinstance(error, ShareError) else traceback.format_exception_only(error)[-1].strip()
+    except (Exception, Stopped) as error:  # a signal to this process alone stops only its run
+        text = (
+            str(error)
+            if isinstance(error, ShareError | Stopped)
+            else traceback.format_exception_only(error)[-1].strip()
+        )
         if place is not None:
             with suppress(OSError):
                 (place / ERROR).write_text("".join(traceback.format_exception(error)), "utf-8")

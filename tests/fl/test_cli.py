@@ -36,21 +36,22 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_train_report_and_resume(file: Path, tmp_path: Path) -> None:
+def test_train_report_and_resume(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first command is a process of its own; the others need not import torch again."""
     trained = share("train", "mine.toml", "--set", "rounds=3", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
     assert "exposed clients: none" in trained.stdout
     assert "round 3/3" in trained.stderr
     assert (tmp_path / "runs" / "mine" / "model.safetensors").exists()
-    again = share("train", "mine.toml", cwd=tmp_path)
-    assert again.returncode == 2
-    assert "--resume runs/mine" in again.stderr
-    longer = share("train", "--resume", "runs/mine", "--set", "rounds=4", cwd=tmp_path)
-    assert longer.returncode == 0
-    assert "continuing after round 3" in longer.stderr
-    page = share("report", "runs/mine", cwd=tmp_path)
-    assert page.returncode == 0
-    assert page.stdout.split() == ["runs/mine/report.html", "runs/mine/report.png"]
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "mine.toml"]) == 2
+    assert "--resume runs/mine" in capsys.readouterr().err
+    assert main(["train", "--resume", "runs/mine", "--set", "rounds=4"]) == 0
+    assert "continuing after round 3" in capsys.readouterr().err
+    assert main(["report", "runs/mine"]) == 0
+    assert capsys.readouterr().out.split() == ["runs/mine/report.html", "runs/mine/report.png"]
     assert "mine" in (tmp_path / "runs" / "mine" / "report.html").read_text("utf-8")
 
 
@@ -106,16 +107,16 @@ def test_a_command_that_does_not_exist_shows_the_usage(
     assert "usage: share" in capsys.readouterr().err
 
 
-def test_plan_prints_a_table_or_json_and_draws(tmp_path: Path) -> None:
+def test_plan_prints_a_table_or_json_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["plan", "--clients", "60", "--byzantine", "6", "--rule", "krum"]
-    shown = share(*arguments, "--picture", str(tmp_path / "p.png"))
-    assert shown.returncode == 0, shown.stderr
-    assert "Recommended: fixed, m = 4, R = 1" in shown.stdout
-    assert "expose 60 of 60" in shown.stdout
+    assert main([*arguments, "--picture", str(tmp_path / "p.png")]) == 0
+    shown = capsys.readouterr().out
+    assert "Recommended: fixed, m = 4, R = 1" in shown
+    assert "expose 60 of 60" in shown
     assert (tmp_path / "p.png").exists()
-    listed = share(*arguments, "--json")
-    assert json.loads(listed.stdout)["recommended"]["size"] == 4
-    assert share("plan", "--clients", "20", "--byzantine", "9", "--rule", "krum").returncode == 1
+    assert main([*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["recommended"]["size"] == 4
+    assert main(["plan", "--clients", "20", "--byzantine", "9", "--rule", "krum"]) == 1
 
 
 def test_config_describes_keys_and_checks_files(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

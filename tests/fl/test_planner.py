@@ -183,7 +183,7 @@ def test_a_probability_below_the_wanted_one_never_looks_equal_to_it() -> None:
 
 
 def test_with_dropouts_the_rule_withstands_what_it_withstands_of_the_opened_clusters() -> None:
-    question = Question(clients=60, byzantine=2, dropout=0.1, rule="trimmed_mean", holds=0.5)
+    question = Question(clients=40, byzantine=2, dropout=0.1, rule="trimmed_mean", holds=0.5)
     answer = plan(question)
     for candidate in answer.candidates:
         if candidate.opened:

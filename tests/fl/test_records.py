@@ -49,14 +49,14 @@ def rounds_in(path: Path) -> int:
 
 
 def wait_for(path: Path, rounds: int, process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600  # a busy machine imports torch for minutes
     while rounds_in(path) < rounds:
         assert process.poll() is None, process.stderr.read().decode() if process.stderr else ""
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize(("checkpoint_every", "workers"), [(2, 2), pytest.param(3, 0, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("checkpoint_every", "workers"), [(2, 1), pytest.param(3, 0, marks=pytest.mark.long)])
 def test_a_run_that_is_killed_repeatedly_ends_with_the_same_bits(
     tmp_path: Path, checkpoint_every: int, workers: int
 ) -> None:
@@ -73,7 +73,7 @@ def test_a_run_that_is_killed_repeatedly_ends_with_the_same_bits(
         process.communicate()
         assert process.returncode == -signal.SIGKILL
         process = start(place)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors.decode()
     assert b"continuing after round" in errors
     arrays = records.read_tensors(place / "checkpoint-000007.safetensors")
@@ -91,7 +91,7 @@ def test_ctrl_c_stops_the_run_and_says_how_to_continue_it(tmp_path: Path, number
     process = start(tmp_path / "run", str(file))
     wait_for(tmp_path / "run", 3, process)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 130
     text = errors.decode()
     assert "Traceback" not in text

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -59,24 +60,25 @@ def wait_until_gone(pids: list[int], seconds: float = 20) -> bool:
     return False
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_the_bits_do_not_depend_on_the_number_of_workers(task: Task, workers: int):
+@pytest.mark.parametrize("workers", [2, 3])
+def test_the_bits_do_not_depend_on_the_number_of_workers(task: Task, pool: Pool, workers: int):
+    """One worker is below. Two are those that other tests use, because a new process imports torch for seconds."""
     learner = Learner(task)
     x = learner.initial()
     clients = [7, 0, 3, 11, 2, 9, 1]
-    with Pool(task, workers) as pool:
-        assert np.array_equal(pool.initial(), x)
-        assert pool.dimension == learner.dimension
+    with nullcontext(pool) if workers == pool.count else Pool(task, workers) as asked:
+        assert np.array_equal(asked.initial(), x)
+        assert asked.dimension == learner.dimension
         for round_index in (0, 5):
             expected = learner.train(x, clients, round_index=round_index)
-            assert pool.train(x, clients, round_index=round_index).tobytes() == expected.tobytes()
-        assert pool.evaluate(x + expected[0]) == learner.evaluate(x + expected[0])
-        assert pool.evaluate(x, "validation") == learner.evaluate(x, "validation")
+            assert asked.train(x, clients, round_index=round_index).tobytes() == expected.tobytes()
+        assert asked.evaluate(x + expected[0]) == learner.evaluate(x + expected[0])
+        assert asked.evaluate(x, "validation") == learner.evaluate(x, "validation")
         rows = np.random.default_rng(0).integers(0, len(task.data.validation or ()), 128)
         losses = learner.losses(expected, rows, at=x)
-        assert pool.losses(expected, rows, at=x).tobytes() == losses.tobytes()
-        assert pool.losses(x + expected).tobytes() == learner.losses(x + expected).tobytes()
-        assert pool.gradient(x, rows).tobytes() == learner.gradient(x, rows).tobytes()
+        assert asked.losses(expected, rows, at=x).tobytes() == losses.tobytes()
+        assert asked.losses(x + expected).tobytes() == learner.losses(x + expected).tobytes()
+        assert asked.gradient(x, rows).tobytes() == learner.gradient(x, rows).tobytes()
 
 
 def test_small_clients_are_assigned_several_at_a_time(task: Task, pool: Pool):
@@ -175,7 +177,7 @@ def special(value: float, client: int) -> Federated:
 
 
 def test_an_error_names_the_client_and_the_pool_stays_usable(own_nets: str):
-    with Pool(Task(own_nets, special(1000, 1), LOCAL, 0), 2) as pool:
+    with Pool(Task(own_nets, special(1000, 1), LOCAL, 0), 1) as pool:
         x = pool.initial()
         with pytest.raises(TrainingError, match="client 1: RuntimeError: the input is 1000"):
             pool.train(x, [0, 1, 2], round_index=0)
@@ -233,6 +235,7 @@ except KeyboardInterrupt:
     print("interrupted", worker_pids(pool), flush=True)
     again = pool.train(x, [0, 2], round_index=0)
     print("same" if np.array_equal(before, again) else "different", *worker_pids(pool), flush=True)
+    pool.train(x, [1], round_index=0)
 """
 
 
@@ -261,21 +264,24 @@ def started(parent: subprocess.Popen[str]) -> list[int]:
     return pids
 
 
-def test_workers_die_with_a_parent_killed_by_signal_9(parent: subprocess.Popen[str]):
-    pids = started(parent)
-    parent.send_signal(signal.SIGKILL)
-    assert wait_until_gone(pids)
-
-
-def test_ctrl_c_reaches_only_the_parent_and_it_can_continue(parent: subprocess.Popen[str]):
-    """A terminal sends SIGINT to the whole foreground process group."""
-    pids = started(parent)
+def test_ctrl_c_reaches_only_the_parent_and_workers_die_with_a_parent_killed_by_signal_9(
+    parent: subprocess.Popen[str],
+):
+    """A terminal sends SIGINT to the whole foreground process group. The parent continues with new workers."""
+    first = started(parent)
     os.killpg(parent.pid, signal.SIGINT)
-    out, errors = parent.communicate(timeout=240)  # two new workers import torch, on a machine that may be busy
-    assert out.startswith("interrupted []\nsame ")
-    assert errors == ""  # workers print nothing
-    assert parent.returncode == 0
-    assert wait_until_gone(pids + [int(pid) for pid in out.split()[3:]])
+    assert parent.stdout is not None
+    assert parent.stderr is not None
+    assert parent.stdout.readline() == "interrupted []\n"
+    assert wait_until_gone(first)
+    same, *pids = parent.stdout.readline().split()
+    assert same == "same"
+    second = [int(pid) for pid in pids]
+    assert len(second) == 2
+    assert all(map(alive, second))
+    parent.send_signal(signal.SIGKILL)
+    assert wait_until_gone(second)
+    assert parent.stderr.read() == ""  # workers print nothing
 
 
 def test_a_model_without_an_import_path_needs_no_workers(task: Task):
@@ -312,6 +318,6 @@ def test_other_devices_train_clients_together(task: Task):
 
 
 def test_peak_memory_counts_the_workers() -> None:
-    alone, several = (run(tiny(rounds=1, machine={"workers": count})) for count in (0, 2))
-    peaks = [trained.summary["peak_memory_mb"] for trained in (alone, several)]
-    assert peaks[1] > peaks[0] + 100  # each worker imports torch
+    alone, helped = (run(tiny(rounds=1, machine={"workers": count})) for count in (0, 1))
+    peaks = [trained.summary["peak_memory_mb"] for trained in (alone, helped)]
+    assert peaks[1] > peaks[0] + 100  # a worker imports torch
