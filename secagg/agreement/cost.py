@@ -322,6 +322,7 @@ def most_per_round(terms: Terms) -> Figures:
     >>> most_per_round(agreement.terms) == worst_round(agreement)
     True
     """
+    instance("terms", terms, Terms)
     return known_before_seed(terms) or _locally(terms, terms.ids)
 
 

@@ -247,7 +247,7 @@ def read_floors(text: str) -> Floors:
     5
     """
     try:
-        document = tomllib.loads(text)
+        document = tomllib.loads(instance("text", text, str))
     except (ValueError, RecursionError) as bad:  # TOMLDecodeError, or a number with too many digits
         raise UsageError(f"expected floors in TOML: {bad}") from None
     keys = tuple(field.name for field in fields(Floors))

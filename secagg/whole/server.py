@@ -2,8 +2,7 @@
 
 The application calls `receive` for every message that arrives, `begin` to begin a round and `close` to end it. A masked
 vector is added to the sum of its group on arrival and not kept. A client that misbehaves becomes a dropout with a
-reason and never stops the others; it is blamed only if its own signatures convict it. `STEPS` is the whole state
-machine.
+reason and never stops the others; it is blamed only if its own signatures convict it. `STEPS` is the state machine.
 """
 
 from __future__ import annotations
@@ -338,7 +337,7 @@ class Server:
                 return {}
             complete, adverts = frozenset(memory.complete), memory.adverts[self._current]
             releases = tuple(memory.releases.get(self._current, {}).values())
-            releases = tuple(sorted(releases, key=lambda r: r.sender)) if self._flat else ()
+            releases = tuple(sorted(releases, key=lambda r: r.sender)) if flat.is_flat(self._layout) else ()
             box: dict[ClientId, Round] = {}
             for client, mine in sorted(self._layout.seats.items()):
                 groups = tuple(group for group in mine if group in complete and client in self._members(group))
@@ -400,8 +399,7 @@ class Server:
             return f"too few members were present: {self._too_few}"
         missing = [v for v in self._members(group) if v not in memory.answers]
         reasons = dict.fromkeys(memory.releases.get(self._current, {}), RELEASED) | memory.dropouts
-        told = "; ".join(f"client {v}: {reasons[v]}" for v in missing if v in reasons)
-        return told or (NOT_ASKED if missing else "")
+        return "; ".join(f"client {v}: {reasons[v]}" for v in missing if v in reasons) or (NOT_ASKED if missing else "")
 
     # --- what follows from the agreement and the releases ---------------------------------------------
 
@@ -412,10 +410,6 @@ class Server:
     @property
     def _layout(self) -> RoundLayout:
         return layout(self._agreement, self._current)
-
-    @property
-    def _flat(self) -> bool:
-        return flat.is_flat(self._layout)
 
     @property
     def _too_few(self) -> str:

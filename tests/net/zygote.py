@@ -32,7 +32,7 @@ class Process:
         (read_in, stdin), (stdout, write_out), (stderr, write_err), (report, write) = (os.pipe() for _ in range(4))
         request = json.dumps({"code": code, "words": ["secagg", *words], "place": str(place)}).encode()
         theirs = [read_in, write_out, write_err, write]
-        socket.send_fds(_zygote()[0], [len(request).to_bytes(4, "big") + request], theirs)
+        socket.send_fds(_zygote(), [len(request).to_bytes(4, "big") + request], theirs)
         for one in theirs:
             os.close(one)
         self.stdin, self.stdout, self.stderr = os.fdopen(stdin, "w"), os.fdopen(stdout), os.fdopen(stderr)
@@ -77,19 +77,17 @@ def _read_both(first: io.TextIOWrapper, second: io.TextIOWrapper) -> tuple[str, 
 
 
 @cache
-def _zygote() -> tuple[socket.socket, subprocess.Popen[bytes]]:
-    """The process that forks, which begins with the first command, and the connection to it."""
+def _zygote() -> socket.socket:
+    """The connection to the process that forks, which begins with the first command and ends with this process.
+
+    It is no child of this process: other tests look for children that were left behind.
+    """
     mine, other = socket.socketpair()
     command = [sys.executable, "-m", "tests.net.zygote", str(other.fileno())]
-    started = subprocess.Popen(command, cwd=ROOT, pass_fds=[other.fileno()])
+    subprocess.run(command, cwd=ROOT, pass_fds=[other.fileno()], check=True)
     other.close()
-    atexit.register(_end, mine, started)
-    return mine, started
-
-
-def _end(connection: socket.socket, started: subprocess.Popen[bytes]) -> None:
-    connection.close()
-    started.wait()
+    atexit.register(mine.close)
+    return mine
 
 
 # --- in the process that forks -----------------------------------------------------------------------------
@@ -159,6 +157,8 @@ def _become(request: dict[str, Any], handles: list[int]) -> None:
 
 
 if __name__ == "__main__":
+    if os.fork():
+        os._exit(0)  # whoever started this has no child left
     import secagg.net
     import secagg.statistics
     import tests.net.kill  # noqa: F401

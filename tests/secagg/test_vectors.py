@@ -33,7 +33,7 @@ def test_the_generator_reproduces_every_vector() -> None:
 
 
 def test_the_vectors_are_small() -> None:
-    assert sum((FOLDER / name).stat().st_size for name in FILES) < 2_000_000
+    assert sum((FOLDER / name).stat().st_size for name in FILES) < 2_200_000  # of which noise has 106,000
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -49,8 +49,7 @@ def test_every_operation_and_every_error_has_a_vector() -> None:
         name for name, value in vars(errors).items() if isinstance(value, type) and not issubclass(value, Warning)
     }
     refused_seeds = {"NotCommitted", "NotRevealed", "WronglyRevealed"}
-    elsewhere = {"JournalError", "BudgetExceeded"}  # of storage; of what a client has spent: nothing is sent
-    assert raised == classes - {"SecAggError"} - elsewhere | refused_seeds
+    assert raised == classes - {"SecAggError", "JournalError"} | refused_seeds  # storage is outside the vectors
 
 
 def test_a_file_named_bad_contains_a_refusal() -> None:
