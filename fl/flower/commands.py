@@ -19,7 +19,7 @@ Add = Callable[[str, Callable[[argparse.Namespace], int | None], str], Callable[
 def add_commands(command: Add) -> None:
     """Add the commands of this module."""
     _add_nodes(command)
-    option = command("propose", _propose, "write an agreement for a Flower app that exists, for all members to sign")
+    option = command("propose", _propose, "write an agreement for an existing Flower app, for all members to sign")
     option("members", type=Path, help="file with one line per member: NAME PUBLIC-KEY EXAMPLES")
     option("--name", required=True, help="name of the training; members sign one agreement per name")
     option("--out", type=Path, default=Path("agreement.toml"), metavar="FILE", help="the proposal (agreement.toml)")

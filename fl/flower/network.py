@@ -157,7 +157,7 @@ class Network:
         """Tell once of every node that is not a client of this training, and why."""
         for node, why in self.strangers.items():
             if self._told.get(node) != why:
-                note(f"node {node} is not of this training: {why}")
+                note(f"node {node} is not part of this training: {why}")
                 self._told[node] = why
 
     def lose(self, client: int) -> None:

@@ -17,8 +17,8 @@ TERMS: Final = {  # what a reader may not know, in a line each
     "T": "Anonymity: the smallest number of clients in any combination of updates that the server could compute.",
     "leverage": "Share of one client's update that the sums of a round explain. 1 means that the client is exposed; "
     "one grouping into clusters of m gives 1/m.",
-    "epsilon": "What noise hides of one client: the smaller, the less the server can tell whether the client's updates "
-    "were others. delta is the probability with which more may be told.",
+    "epsilon": "What noise hides of one client: the smaller epsilon is, the less the server can tell whether this "
+    "client sent other updates. delta is the probability that it can tell more.",
     "cluster": "Clients whose updates are summed. The server sees the sum, not the updates.",
     "grouping": "One division of all clients into clusters. SHARE may have several per round.",
     "poisoned": "A cluster with at least one attacker. Only a simulation knows which clusters these are.",

@@ -176,7 +176,7 @@ class _Keeper:
                 text = message["text"].removeprefix(f"{job.name}: ")
                 if text not in self._warned:  # once, not once per run
                     self._warned.add(text)
-                    self._show.warn(f"{text} (first told of {job.name})")
+                    self._show.warn(f"{text} (first reported for {job.name})")
             case "finished":
                 self._show.finished(job.name)
             case "failed":

@@ -12,8 +12,8 @@ import aiohttp
 
 _PLAIN: Final = {
     errno.ECONNREFUSED: "nobody listens there",
-    errno.EHOSTUNREACH: "there is no way to this machine",
-    errno.ENETUNREACH: "there is no way to this network",
+    errno.EHOSTUNREACH: "this machine cannot be reached",
+    errno.ENETUNREACH: "this network cannot be reached",
     errno.ECONNRESET: "the other end closed the connection",
     errno.EPIPE: "the other end closed the connection",
 }

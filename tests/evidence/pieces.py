@@ -114,7 +114,7 @@ def run_pieces(effort: str, seed: int) -> list[Piece]:
 
 
 def sampled_piece(folder: Path, seed: int) -> Piece:
-    """Mutants that nobody chose. The runner keeps its own state."""
+    """Mutants drawn at random. The runner keeps its own state."""
     words = ("tests.sampled", "--out", str(folder), "--seed", str(seed))
     return Piece("sampled", f"300 mutants of seed {seed}", program(*words), more={"seed": seed})
 

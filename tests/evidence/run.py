@@ -32,7 +32,7 @@ PARTS = {
     "fuzz": "fuzzing",
     "mutation": "checks disabled",
     "mutant": "mutants of a review",
-    "sampled": "mutants nobody chose",
+    "sampled": "mutants drawn at random",
 }
 
 

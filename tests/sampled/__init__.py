@@ -1,1 +1,1 @@
-"""Mutants that nobody chose: made by ordinary operators, drawn with a seed, run against the tests that reach them."""
+"""Mutants drawn at random with a seed, made by ordinary operators, run against the tests that reach them."""

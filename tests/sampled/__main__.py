@@ -1,4 +1,4 @@
-"""Run a random sample of mutants that nobody chose.
+"""Run a random sample of ordinary mutants.
 
     python -m tests.sampled --out FOLDER                     # 300 mutants; the same command continues a killed run
     python -m tests.sampled --out FOLDER --seed 7 --count 50

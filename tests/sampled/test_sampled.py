@@ -1,4 +1,4 @@
-"""The maker and the runner of mutants that nobody chose; and `survivors.toml` fits the sources and the tests."""
+"""The maker and the runner of mutants drawn at random; and `survivors.toml` fits the sources and the tests."""
 
 import json
 import os

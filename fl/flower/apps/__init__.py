@@ -1,4 +1,4 @@
-"""Secure, robust aggregation for a Flower app that exists: a mod on the client, a strategy on the server.
+"""Secure, robust aggregation for an existing Flower app: a mod on the client, a strategy on the server.
 
     app = ClientApp(mods=[secure_mod])                         # on every node
     strategy = SecureStrategy(FedAvg(), context.run_config)    # on the server; the configuration names the agreement

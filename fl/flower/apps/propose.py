@@ -1,4 +1,4 @@
-"""`share flower propose`: the terms of an agreement for a Flower app that exists."""
+"""`share flower propose`: the terms of an agreement for an existing Flower app."""
 
 import math
 from collections.abc import Mapping, Sequence

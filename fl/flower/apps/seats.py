@@ -81,7 +81,7 @@ class Seats:
             time.sleep(LOOK)
         self._waited = True
         for node, why in self.strangers.items():
-            log(WARNING, "share: node %d is not of this training: %s", node, why)
+            log(WARNING, "share: node %d is not part of this training: %s", node, why)
 
     def _ask(self, round: int, grid: Grid, nodes: Collection[int]) -> None:
         missing = {*self._server.hello(round), *self._again}

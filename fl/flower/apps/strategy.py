@@ -132,7 +132,7 @@ class SecureStrategy(Strategy):
         self._ledger.check()
         self._seats.gather(self._ledger.next, grid)
         if self._seats.strange_mistakes and not self._opened:
-            raise FlowerError(f"the training stops, because waiting does not mend this: {self._seats.strange_mistakes}")
+            raise FlowerError(f"the training stops, because waiting does not help: {self._seats.strange_mistakes}")
         configure = self.inner.configure_train if kind == vectors.TRAIN else self.inner.configure_evaluate
         asked = list(configure(server_round, arrays, config, _Everybody(self.agreement, self.inner)))  # type: ignore
         if not asked:
@@ -154,7 +154,7 @@ class SecureStrategy(Strategy):
         reasons = {client: seats.reasons.get(client, why) for client, why in result.dropouts.items()}
         told = "; ".join(f"{self._name(client)}: {why}" for client, why in reasons.items())
         if seats.mistakes and not self._opened:  # nothing is lost yet
-            raise FlowerError(f"the training stops, because waiting does not mend this: {told}")
+            raise FlowerError(f"the training stops, because waiting does not help: {told}")
         if not result.groups:
             self._skip(told or result.skipped)
             return []
