@@ -280,7 +280,7 @@ def answer(message: Message, context: Context, *, action: str, handler: Handler)
             raise RefusedError(NO_ANSWER)
         parts = handler(session)
     except Exception as error:
-        refused, permanent = _refusal(error)
+        refused, permanent = refusal(error)
     if refused:
         print(f"share: round {round + 1}, {action}: {refused}", file=sys.stderr)
         if session is not None and action in STEPS:
@@ -290,7 +290,7 @@ def answer(message: Message, context: Context, *, action: str, handler: Handler)
     return Message(envelope.pack(reply, inside=True), reply_to=message)
 
 
-def _refusal(error: Exception) -> tuple[str, bool]:
+def refusal(error: Exception) -> tuple[str, bool]:
     """What the server is told of an error, and whether every later round would fail as well.
 
     What may name files, data or budgets of this node goes to its own log.

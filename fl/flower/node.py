@@ -17,6 +17,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from fl.errors import ConfigError
 from fl.flower.training import AGREEMENT, TRAINING, Training, read_hex, read_training
-from secagg import Budget, FileJournal, Identity, UsageError
+from secagg import Agreement, Budget, FileJournal, Identity, UsageError
 from secagg.agreement import MemberFolder, read_floors
 
 STATE_KEY: Final = "state.key"
@@ -75,8 +76,16 @@ class Node:
             raise ConfigError(f"{place / AGREEMENT} does not list the key of this node")
         journal = FileJournal(place / "journal")  # one for all trainings: their sums can be subtracted
         name = training.agreement.terms.members[client].name or f"node-{client}"
-        budget, key = _budget(place / FLOORS), read_key(place / STATE_KEY)
+        budget, key = budget_of(place / FLOORS), read_key(place / STATE_KEY)
         return cls(place, client, name, identity, training, journal, budget, key)
+
+    @property
+    def agreement(self) -> Agreement:
+        return self.training.agreement
+
+    @property
+    def signatures(self) -> Mapping[int, bytes]:
+        return self.training.signatures
 
     def seal(self, round: int, content: bytes) -> bytes:
         """Encrypt what is kept between messages, for this node and this round alone."""
@@ -120,7 +129,7 @@ def make_node(folder: Path | str, identity: Identity | None = None) -> Identity:
     return identity_of(place)
 
 
-def _budget(path: Path) -> Budget | None:
+def budget_of(path: Path) -> Budget | None:
     """The budget among the operator's floors, if it has any."""
     try:
         return read_floors(path.read_text("utf-8")).budget if path.exists() else None

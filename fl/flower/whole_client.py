@@ -13,10 +13,10 @@ import fcntl
 import hashlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from fl.errors import ConfigError
 from fl.flower.node import MistakeError, Node, RefusedError
 from fl.secure.population import as_entry
 from fl.training.randomness import context
-from secagg import LossWarning, UsageError
+from secagg import Agreement, Budget, FileJournal, Identity, LossWarning, UsageError
 from secagg.agreement import MemberFolder
 from secagg.whole import Advert, Client, FileStore, Hello, Resend, Task, encode, respond
 
@@ -33,14 +33,35 @@ STATE: Final = "client.state"
 ALL_ROUNDS: Final = 2**64 - 1  # in place of a round, where a state is sealed
 
 
+class Holder(Protocol):
+    """A node that has a client: of a training (`fl.flower.node`) or of an app (`fl.flower.apps.member`)."""
+
+    @property
+    def place(self) -> Path: ...
+    @property
+    def client(self) -> int: ...
+    @property
+    def identity(self) -> Identity: ...
+    @property
+    def agreement(self) -> Agreement: ...
+    @property
+    def signatures(self) -> Mapping[int, bytes]: ...
+    @property
+    def journal(self) -> FileJournal: ...
+    @property
+    def budget(self) -> Budget | None: ...
+    def seal(self, round: int, content: bytes) -> bytes: ...
+    def unseal(self, round: int, sealed: bytes) -> bytes | None: ...
+
+
 class Membership:
     """The client of a node, restored from its folder. Use it inside `opened`."""
 
-    def __init__(self, node: Node, place: Path) -> None:
+    def __init__(self, node: Holder, place: Path) -> None:
         self._node, self._path = node, place / STATE
         self.store = FileStore(place, node.journal)
-        training, earlier = node.training, MemberFolder(node.place).earlier(node.training.agreement.terms)
-        who = (training.agreement, training.signatures, node.client, node.identity)
+        earlier = MemberFolder(node.place).earlier(node.agreement.terms)
+        who = (node.agreement, node.signatures, node.client, node.identity)
         if not self._path.exists():
             self.client = Client(*who, earlier=earlier, budget=node.budget)
             return
@@ -69,9 +90,9 @@ class Membership:
 
 
 @contextmanager
-def opened(node: Node) -> Iterator[Membership]:
+def opened(node: Holder) -> Iterator[Membership]:
     """The node's client, for one process at a time. A process that is killed leaves no lock behind."""
-    place = node.place / FOLDER / node.training.fingerprint.hex()[:32]
+    place = node.place / FOLDER / node.agreement.fingerprint.hex()[:32]
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle = os.open(place / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:

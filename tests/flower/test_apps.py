@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp.typing import Mod
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Result, Strategy
 
 from fl.errors import ConfigError, FlowerError
 from fl.flower import SecureStrategy, secure_mod
+from fl.flower.apps.digest import content_hash
 from fl.flower.apps.member import signed_agreement
 from secagg.agreement import MemberFolder, Proposal, Signature, successor_terms, write_agreement
 from secagg.simulation import agree_on
@@ -271,6 +272,61 @@ def test_a_repeated_request_gets_the_same_bytes(tmp_path: Path) -> None:
     run(over(tmp_path), grid, rounds=1)
     assert len(answers) == 2
     assert answers[0] == answers[1]
+
+
+def test_a_node_that_restarts_after_its_answer_sends_the_same_bytes(tmp_path: Path) -> None:
+    """Also if it gets another model then: the app does not even see it."""
+    grid = secured(tmp_path, evaluate={})
+    answers: list[bytes] = []
+
+    def restarted(client: int, message: Message) -> Message:
+        if action_of(message) == "train" and client == 0 and not answers:
+            for value in (0.0, 1.0):
+                content = RecordDict(dict(message.content))
+                content["arrays"] = ArrayRecord([np.full(3, value, np.float32), np.zeros(1, np.float32)])
+                again = Message(content, 1000, "train")
+                again.metadata.__dict__["_message_id"] = "again"
+                answers.append(grid.app(again, grid.contexts[1000]).content["parts"]["message"].data)
+                grid.start(0)
+        return message
+
+    grid.before = restarted
+    run(over(tmp_path), grid, rounds=1)
+    assert len(answers) == 2
+    assert answers[0] == answers[1]
+
+
+def test_the_order_of_arrays_is_part_of_what_a_node_got() -> None:
+    """An app that takes the arrays one after the other would get another model."""
+    one, two = np.zeros(2, np.float32), np.ones(2, np.float32)
+    contents = [
+        RecordDict({"arrays": ArrayRecord({name: Array(arrays[name]) for name in arrays})})
+        for arrays in ({"a": one, "b": two}, {"b": two, "a": one}, {"a": two, "b": one})
+    ]
+    contents += [RecordDict({"config": ConfigRecord(pairs)}) for pairs in ({"a": 1, "b": 2}, {"b": 2, "a": 1})]
+    assert len({content_hash("train", content, {}) for content in contents}) == len(contents)
+    first = contents[0]
+    assert content_hash("train", first, {"x": 1, "y": 2}) == content_hash("train", first, {"y": 2, "x": 1})
+
+
+def test_a_node_with_a_budget_does_not_answer_without_noise(tmp_path: Path) -> None:
+    grid = secured(tmp_path)
+    (tmp_path / "node-0" / "floors.toml").write_text("budget = { epsilon = 2.0, delta = 1e-6 }\n")
+    strategy = over(tmp_path)
+    run(strategy, grid, rounds=1)
+    assert sorted(strategy._seats.connected) == list(range(1, NODES))
+    assert "noise" in strategy._seats.strangers[1000]
+
+
+def test_a_refusal_of_the_storage_names_no_files_of_the_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = secured(tmp_path)
+    (tmp_path / "node-0" / "journal").write_text("a file where a folder should be")
+    strategy = over(tmp_path)
+    run(strategy, grid, rounds=1)
+    assert strategy._seats.strangers[1000] == "it refused: the storage of this node failed; its own log says why"
+    assert str(tmp_path / "node-0") in capsys.readouterr().err
 
 
 def test_a_metric_may_be_a_list(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 The hash covers the type of the message, every record in it and the run configuration, so that a server that gives one
 node another model, learning rate or number of epochs than its mates gets no sum of their group. (With no epochs, the
-mates' updates would be zero, and the sum would be the update of the one.)
+mates' updates would be zero, and the sum would be the update of the one.) The order of records and arrays counts too:
+many apps take the arrays of a model one after the other, and two layers of one shape could change places.
 """
 
 import hashlib
@@ -11,11 +12,11 @@ from collections.abc import Iterator, Mapping
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-_LABEL = b"fl/flower/apps/content/v1\n"
+_LABEL = b"fl/flower/apps/content/v2\n"
 
 
 def content_hash(message_type: str, content: RecordDict, run_config: Mapping[str, object]) -> bytes:
-    """SHA-256 over the type of a message, its records and the run configuration. The order of names does not count.
+    """SHA-256 over the type of a message, its records in their order, and the run configuration, in any order.
 
     >>> from flwr.app import ConfigRecord, RecordDict
     >>> from fl.flower.apps.digest import content_hash
@@ -36,18 +37,16 @@ def _pieces(message_type: str, content: RecordDict, run_config: Mapping[str, obj
     for key in sorted(run_config):
         yield key.encode()
         yield from _value(run_config[key])
-    for name in sorted(content):
-        record = content[name]
+    for name, record in content.items():
         yield from (name.encode(), type(record).__name__.encode(), str(len(record)).encode())
         if isinstance(record, ArrayRecord):
-            for key in sorted(record):
-                array = record[key]
+            for key, array in record.items():  # audit: app-order-bound
                 yield from (key.encode(), array.dtype.encode(), repr(tuple(array.shape)).encode())
                 yield from (array.stype.encode(), array.data)
         elif isinstance(record, (ConfigRecord, MetricRecord)):
-            for key in sorted(record):
+            for key, value in record.items():
                 yield key.encode()
-                yield from _value(record[key])
+                yield from _value(value)
 
 
 def _value(value: object) -> Iterator[bytes]:

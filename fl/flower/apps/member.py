@@ -2,7 +2,9 @@
 
     NODE/identity.key, NODE/state.key   as `share flower identity` makes them
     NODE/agreement.toml                 the agreement that all members signed
-    NODE/journal/                       the answers that this node has given, one per round
+    NODE/floors.toml                    the operator's own limits, if there are any
+    NODE/journal/                       the exclusive slot of every round
+    NODE/whole/                         the client between two messages, sealed, and its last answer
 
 The journal is the same for all agreements of the node, because their sums can be subtracted from each other.
 """
@@ -15,13 +17,12 @@ from pathlib import Path
 
 from fl.errors import ConfigError
 from fl.flower.apps.vectors import check_terms
-from fl.flower.node import STATE_KEY, identity_of, open_sealed, read_key, seal
+from fl.flower.node import FLOORS, STATE_KEY, budget_of, identity_of, open_sealed, read_key, seal
 from fl.flower.training import AGREEMENT
-from secagg import Identity, SecAggError
+from secagg import Budget, FileJournal, Identity, SecAggError
 from secagg.agreement import WHOLE, Agreement, MemberFolder, read_agreement
-from secagg.whole import Client, FileStore
 
-_STATE = b"fl/flower/apps/state/v1:"
+_STATE = b"fl/flower/apps/state/v2:"
 
 
 def signed_agreement(path: Path) -> tuple[Agreement, Mapping[int, bytes]]:
@@ -45,14 +46,15 @@ def signed_agreement(path: Path) -> tuple[Agreement, Mapping[int, bytes]]:
 
 @dataclass(frozen=True, slots=True)
 class AppNode:
-    """One member of an app's agreement, on its own machine."""
+    """One member of an app's agreement, on its own machine. `fl.flower.whole_client.opened` gives its client."""
 
+    place: Path
     client: int
     identity: Identity
     agreement: Agreement
-    store: FileStore
-    _signatures: Mapping[int, bytes] = field(repr=False)
-    _earlier: tuple[Agreement, ...] = field(repr=False)
+    signatures: Mapping[int, bytes] = field(repr=False)
+    journal: FileJournal
+    budget: Budget | None  # what all answers of this node may cost, for an agreement with noise
     _state_key: bytes = field(repr=False)
 
     @classmethod
@@ -63,24 +65,20 @@ class AppNode:
         agreement, signatures = signed_agreement(place / AGREEMENT)
         try:
             kept = MemberFolder(place)
-            client, earlier = kept.member_of(agreement.terms), kept.earlier(agreement.terms)
+            client = kept.member_of(agreement.terms)
+            kept.earlier(agreement.terms)
         except SecAggError as error:
             raise ConfigError(str(error)) from None
-        key = read_key(place / STATE_KEY)
-        return cls(client, identity, agreement, FileStore(place / "journal"), signatures, earlier, key)
+        journal, budget = FileJournal(place / "journal"), budget_of(place / FLOORS)
+        return cls(place, client, identity, agreement, signatures, journal, budget, read_key(place / STATE_KEY))
 
-    def member(self, sealed: bytes | None) -> Client:
-        """The client as it was after the last message, or a new one."""
-        given = (self.agreement, self._signatures, self.client, self.identity)
-        saved = None if sealed is None else open_sealed(self._state_key, self._address, sealed)
-        if saved is None:
-            return Client(*given, earlier=self._earlier)
-        return Client.restore(saved, *given, earlier=self._earlier)
+    def seal(self, round: int, content: bytes) -> bytes:
+        """Encrypt what is kept between messages, for this node and agreement."""
+        return seal(self._state_key, self._address(round), content)
 
-    def saved(self, client: Client) -> bytes:
-        """The client between two messages, encrypted for this node and agreement."""
-        return seal(self._state_key, self._address, client.save())
+    def unseal(self, round: int, sealed: bytes) -> bytes | None:
+        """The content; None if this node did not seal it for this agreement."""
+        return open_sealed(self._state_key, self._address(round), sealed)
 
-    @property
-    def _address(self) -> bytes:
-        return _STATE + self.agreement.fingerprint
+    def _address(self, round: int) -> bytes:
+        return _STATE + self.agreement.fingerprint + round.to_bytes(8, "little")

@@ -2,15 +2,16 @@
 
 The mod takes every request. One that secure aggregation does not protect is refused, also for functions of the app that
 the server may call by name. The app gets what it would get without the mod. Its reply is turned into a vector, masked,
-and recorded in the node's journal before it is sent. An error of the app is reported by its type alone.
+and recorded in the node's journal before it is sent. The client is on the node's disk between two messages
+(`fl.flower.whole_client`): neither another run nor a restart makes it forget. An error of the app is reported by its
+type alone.
 """
 
 import sys
-import traceback
 import warnings
-from typing import Final
+from typing import Any, Final
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp.typing import ClientAppCallable
 
 from fl.errors import ConfigError
@@ -28,14 +29,14 @@ from fl.flower.apps.messages import (
     seat_statement,
     without_envelope,
 )
-from fl.flower.client import NOT_READY
+from fl.flower.client import refusal
 from fl.flower.envelope import Envelope, MalformedError
 from fl.flower.node import MistakeError, RefusedError
 from fl.flower.supernode import FOLDER
-from secagg import AgreementRefused, LossWarning, SecAggError
-from secagg.whole import Client, Hello, Resend, encode, respond
+from fl.flower.whole_client import opened
+from secagg import AgreementRefused, LossWarning
+from secagg.whole import Advert, Hello, Resend, encode, respond
 
-STATE: Final = "share-app"
 MOST_SHOWN: Final = 16  # digits of a fingerprint in an error
 
 
@@ -60,16 +61,10 @@ def secure_mod(message: Message, context: Context, call_next: ClientAppCallable)
             f"this node answers only inside secure sums, and the request {message.metadata.message_type!r} is not for "
             "one: use SecureStrategy on the server"
         )
-    except (MistakeError, AgreementRefused) as error:
+    except AgreementRefused as error:
         refused, permanent = str(error), True
-    except (RefusedError, SecAggError) as error:
-        refused = str(error)
-    except ConfigError as error:
-        print(f"share: {error}", file=sys.stderr)  # for the operator alone: it may name files of the node
-        refused, permanent = NOT_READY, True
-    except Exception as error:  # of the app too: the server gets the type and never the text
-        traceback.print_exc(file=sys.stderr)
-        refused = f"{type(error).__name__} on the node; its log has the details"
+    except Exception as error:
+        refused, permanent = refusal(error)
     if refused:
         print(f"share: {message.metadata.message_type}: {refused}", file=sys.stderr, flush=True)
     return Message(envelope.pack(Envelope(round, parts, refused=refused, permanent=permanent)), reply_to=message)
@@ -91,21 +86,15 @@ def _answer(
             f"another agreement: this node signed {mine.hex()[:MOST_SHOWN]}..., the server has "
             f"{theirs.hex()[:MOST_SHOWN]}..."
         )
-    client = node.member(_sealed(context))
     if HELLO in request.parts:
-        advert = b""
-        if any(node.client in group for group in node.agreement.groups(request.round).values()):
-            advert = encode(client.receive(Hello(mine, request.round)))  # type: ignore[arg-type]
-            _keep(context, node, client)
-        statement = seat_statement(mine, context.run_id, context.node_id, node.client, advert)
-        seat = node.identity.sign(statement)
-        return {MEMBER: node.client.to_bytes(4, "little"), SEAT: seat, MESSAGE: advert}
+        return _hello(node, request.round, context)
     kind = message.metadata.message_type.partition(".")[0]
     if kind not in vectors.KINDS:  # audit: app-other-requests-refused
         raise RefusedError(f"this node answers no {kind!r}: only training and evaluation are summed securely")
-    task = client.receive(request.parts.get(MESSAGE, b""))
-    if isinstance(task, Resend):
-        return {MESSAGE: bytes(node.store.load(task.name))}
+    asked = request.parts.get(MESSAGE, b"")
+    again = _step(node, asked)
+    if again is not None:
+        return {MESSAGE: again}
     message.content = without_envelope(message.content)
     # audit: app-context-from-what-came
     bound = content_hash(message.metadata.message_type, message.content, context.run_config)
@@ -117,13 +106,39 @@ def _answer(
     weight = terms.relative_weight(node.client)
     skip = request.parts.get(SKIP, b"").decode("utf-8", "replace")
     entry = vectors.entry_of(terms, weight, kind, given, reply.content, skip)
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always", LossWarning)
-        pieces = respond(client, node.store, task, entry, context=bound)  # type: ignore[arg-type]
-    for one in told:
-        print(f"share: round {task.round}: {one.message}", file=sys.stderr, flush=True)
-    _keep(context, node, client)
-    return {MESSAGE: b"".join(pieces)}
+    found = _step(node, asked, entry, bound)
+    assert found is not None
+    return {MESSAGE: found}
+
+
+def _hello(node: AppNode, round: int, context: Context) -> dict[str, bytes]:
+    """Which member this node is, and a key for the round if it is drawn for it."""
+    mine, advert = node.agreement.fingerprint, b""
+    if any(node.client in group for group in node.agreement.groups(round).values()):
+        with opened(node) as member:
+            advert = encode(member.client.receive(Hello(mine, round)))  # type: ignore[arg-type]
+            member.save()  # audit: app-key-stored-before-sent
+    seat = node.identity.sign(seat_statement(mine, context.run_id, context.node_id, node.client, advert))
+    return {MEMBER: node.client.to_bytes(4, "little"), SEAT: seat, MESSAGE: advert}
+
+
+def _step(node: AppNode, asked: bytes, entry: dict[str, Any] | None = None, bound: bytes = b"") -> bytes | None:
+    """Take a Round: what to send, or None if it waits for what the app returns. A filled slot is sent again."""
+    with opened(node) as member:
+        task = member.client.receive(asked)
+        if isinstance(task, Advert):
+            raise RefusedError("expected the message of a round")
+        if isinstance(task, Resend):
+            return bytes(member.store.load(task.name))
+        if entry is None and member.store.look(task.slot) is None:
+            return None
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always", LossWarning)
+            pieces = respond(member.client, member.store, task, entry, context=bound)
+        for one in told:
+            print(f"share: round {task.round}: {one.message}", file=sys.stderr, flush=True)
+        member.save()
+        return b"".join(pieces)
 
 
 def _arrays(message: Message) -> ArrayRecord:
@@ -132,13 +147,3 @@ def _arrays(message: Message) -> ArrayRecord:
     if len(records) != 1:
         raise RefusedError(f"expected one ArrayRecord in the request, got {len(records)}")
     return ArrayRecord(dict(records[0]))
-
-
-def _sealed(context: Context) -> bytes | None:
-    record = context.state.get(STATE)
-    found = record.get("client") if isinstance(record, ConfigRecord) else None
-    return found if isinstance(found, bytes) else None
-
-
-def _keep(context: Context, node: AppNode, client: Client) -> None:
-    context.state[STATE] = ConfigRecord({"client": node.saved(client)})
