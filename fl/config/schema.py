@@ -186,7 +186,7 @@ class Privacy(Section, frozen=True):
     ] = None
     epsilon: Annotated[
         PositiveFloat | None,
-        "instead of `noise`: the least noise is computed with which all `rounds` together keep this epsilon",
+        "instead of `noise`: computes the least noise that keeps all `rounds` together within this epsilon",
     ] = None
     noise_colluders: Annotated[Natural, "clients that may add no noise; epsilon is counted without theirs"] = 0
     delta: Annotated[float, Meta(gt=0, le=0.5), "with noise, the delta for which epsilon is kept and recorded"] = 1e-6

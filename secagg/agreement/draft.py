@@ -14,7 +14,7 @@ _STAND_IN: Final = b"a member of a draft"
 
 
 def read_draft(text: str) -> Terms:
-    """The terms in a file whose members may have names only. Then a stand-in is the identity of each.
+    """The terms in a file whose members may have only names. Each of these then has a stand-in for its identity.
 
     >>> terms = read_draft('''
     ... version = 2

@@ -84,7 +84,7 @@ def join(
     settings: Settings | None = None,
     on_event: Reporter | None = None,
 ) -> str | None:
-    """Run a site until the hub says that it is over: the hub's words; None if SIGTERM stopped it.
+    """Run a site until the hub says that all rounds are done; returns its words, or None if SIGTERM stopped the site.
 
     `Site` has the arguments. With `stay`, it waits for more rounds.
 

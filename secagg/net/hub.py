@@ -165,7 +165,7 @@ class Hub:
         return self._desk.present()
 
     async def all_present(self, seconds: float) -> bool:
-        """Wait until all members are connected, at most so many seconds; whether they are."""
+        """Wait at most so many seconds until all members are connected; returns whether they are."""
         deadline = time.monotonic() + seconds
         while not (there := self._desk.present() >= set(self.agreement.terms.ids)) and time.monotonic() < deadline:
             await asyncio.sleep(0.05)

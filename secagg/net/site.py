@@ -46,9 +46,10 @@ class Site:
 
     `proposal` is the signed agreement, as `read_agreement` gives it; `folder` has the member's identity and certificate
     and keeps its state. `source(round, data)` gives the vector of a round: an array, or a dict for named segments. It
-    may be a coroutine; an ordinary function runs in a thread. It raises to refuse the round; then the site is away
-    until `ready()` returns without an exception (without `ready`, it stays). `hubs` are other addresses of the same
-    hub, for a tunnel or a forwarded port: it is known by its certificate.
+    may be a coroutine; an ordinary function runs in a thread. If it raises an exception, the site refuses the
+    round, and stays away from the hub until `ready()` returns without an exception (without `ready`, it does not stay
+    away). `hubs` are other addresses of the same hub, for a tunnel or a forwarded port. The site knows the hub by its
+    certificate.
 
     `journal` is a folder for all agreements on the same data (`folder/journal`): another agreement on that data must
     name the earlier ones, and `budget` limits what all of them cost together. Without it, the budget in
