@@ -1,6 +1,8 @@
 """Apps with Flower's own functions and strategies, plain and through secure sums."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from fl.errors import ConfigError, FlowerError
 from fl.flower import SecureStrategy, secure_mod
 from fl.flower.apps.digest import content_hash
 from fl.flower.apps.member import signed_agreement
+from fl.flower.status import read_status
 from secagg.agreement import MemberFolder, Proposal, Signature, successor_terms, write_agreement
 from secagg.simulation import agree_on
 from tests.flower.app_grid import AppGrid, action_of, agree, members_of
@@ -197,6 +200,36 @@ def test_a_second_run_goes_on_with_the_next_round(tmp_path: Path) -> None:
     assert first.arrays is not None
     with pytest.raises(ConfigError, match="has 3 rounds, and all are used"):
         run(over(tmp_path), grid, rounds=1)
+
+
+def test_a_second_server_at_the_same_time_is_refused(tmp_path: Path) -> None:
+    """Two servers would ask for the same rounds, and each would cut the evidence of the other."""
+    secured(tmp_path)
+    path = tmp_path / "agreement.toml"
+    code = f"""
+from pathlib import Path
+from fl.errors import RecordError
+from fl.flower.apps import ledger, member
+from fl.reporting import records
+records.PATIENCE = 0
+try:
+    ledger.Ledger(Path({str(tmp_path / "agreement.record")!r}), member.signed_agreement(Path({str(path)!r}))[0])
+except RecordError as error:
+    print(error)
+"""
+    strategy = over(tmp_path)
+    assert over(tmp_path)._ledger.next == strategy._ledger.next  # in one process there may be several
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "another process is training in" in other.stdout
+
+
+def test_a_line_that_a_kill_has_cut_does_not_spoil_the_status(tmp_path: Path) -> None:
+    grid = secured(tmp_path, evaluate={})
+    run(over(tmp_path), grid, rounds=1)
+    with (tmp_path / "agreement.record" / "rounds.jsonl").open("a") as file:
+        file.write('{"time": 1.0, "rou')
+    run(over(tmp_path), grid, rounds=1)
+    assert [one.opened for one in read_status(tmp_path / "agreement.record").rounds] == [2, 2]
 
 
 @pytest.mark.parametrize(

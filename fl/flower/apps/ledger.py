@@ -1,7 +1,8 @@
 """What the server of an app writes down: the round that is used next, and one line per round.
 
 A round of an agreement is used once, in all runs together. So its number is on disk before anything is sent: a run that
-is stopped and started again goes on with the round after it.
+is stopped and started again goes on with the round after it. One process at a time uses a folder: two would ask for the
+same rounds, and cut each other's evidence.
 """
 
 import json
@@ -9,15 +10,17 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from fl.errors import ConfigError, RecordError
+from fl.reporting.records import locked
 from secagg import Agreement
 from secagg.whole import WholeResult
 
 NEXT: Final = "next-round"
 ROUNDS: Final = "rounds.jsonl"
 AGREED: Final = "agreement"
+_held: dict[Path, IO[bytes]] = {}  # the locks of this process, until it ends
 
 
 class Ledger:
@@ -26,6 +29,8 @@ class Ledger:
     def __init__(self, folder: Path, agreement: Agreement) -> None:
         self.folder, self._rounds = folder, agreement.terms.rounds
         folder.mkdir(parents=True, exist_ok=True)
+        if folder.resolve() not in _held:
+            _held[folder.resolve()] = locked(folder)  # audit: app-one-server
         known, mine = folder / AGREED, agreement.fingerprint.hex()
         if not known.exists():
             _write(known, mine)
@@ -73,7 +78,11 @@ class Ledger:
             "blamed": {str(client): why for client, why in result.blamed.items()},
             "skipped": result.skipped,
         }
-        with (self.folder / ROUNDS).open("a", encoding="utf-8") as file:
+        path = self.folder / ROUNDS
+        before = path.read_bytes() if path.exists() else b""
+        if before and not before.endswith(b"\n"):  # a kill has cut the last line
+            os.truncate(path, before.rfind(b"\n") + 1)
+        with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
 
