@@ -19,6 +19,7 @@ import fcntl
 import json
 import os
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -43,8 +44,10 @@ CLEANING: Final = 30.0  # seconds
 MOST_ARGUMENTS: Final = 65536  # bytes
 IMPORTED: Final = ("fl.flower.client", "fl.flower.task")
 
-SCRIPT: Final = '''#!{python} -IS
-"""Hands a message of Flower to the warm executor; if it does not answer, starts Flower's own command."""
+SCRIPT: Final = """#!/bin/sh
+'''exec' {python} -IS "$0" "$@"
+' '''  # for a shell the line above starts Python, whose path may be long or have spaces; for Python it is a text
+# Hands a message of Flower to the warm executor; if it does not answer, starts Flower's own command.
 import json, os, socket, sys
 
 here, before = os.path.dirname(os.path.abspath(__file__)), os.getcwd()
@@ -62,7 +65,7 @@ if not taken:
     print("share: the warm executor does not answer; this message starts a process of its own", file=sys.stderr)
     os.chdir(before)
     os.execv({own!r}, [{own!r}, *sys.argv[1:]])
-'''
+"""
 
 
 def prepare(folder: Path, app: str = "") -> Path:
@@ -73,7 +76,7 @@ def prepare(folder: Path, app: str = "") -> Path:
     if app:
         own_code.write_commands(folder, app)
         own = str(script.rename(folder / "own-code"))  # also if the warm process does not answer
-    script.write_text(SCRIPT.format(python=sys.executable, socket=SOCKET, own=own), "utf-8")
+    script.write_text(SCRIPT.format(python=shlex.quote(sys.executable), socket=SOCKET, own=own), "utf-8")
     script.chmod(stat.S_IRWXU)
     return folder
 

@@ -342,6 +342,18 @@ def test_the_order_of_arrays_is_part_of_what_a_node_got() -> None:
     assert content_hash("train", first, {"x": 1, "y": 2}) == content_hash("train", first, {"y": 2, "x": 1})
 
 
+def test_flower_brings_records_in_the_order_in_which_they_were_sent() -> None:
+    """Otherwise nodes and server would not agree on the hash."""
+    names = ["z", *map(str, range(12)), "a"]
+    arrays = ArrayRecord({name: Array(np.full(2, i, np.float32)) for i, name in enumerate(names)})
+    config = ConfigRecord({name: i for i, name in enumerate(names)})
+    children = {array.object_id: array for array in arrays.values()}
+    came = {"z": ArrayRecord.inflate(arrays.deflate(), children), "a": ConfigRecord.inflate(config.deflate())}
+    sent = RecordDict({"z": arrays, "a": config})
+    found = RecordDict.inflate(sent.deflate(), {record.object_id: record for record in came.values()})
+    assert content_hash("train", found, {}) == content_hash("train", sent, {})
+
+
 def test_a_node_with_a_budget_does_not_answer_without_noise(tmp_path: Path) -> None:
     grid = secured(tmp_path)
     (tmp_path / "node-0" / "floors.toml").write_text("budget = { epsilon = 2.0, delta = 1e-6 }\n")

@@ -54,6 +54,22 @@ def test_it_runs_flowers_command_in_a_fork_and_ends_with_whoever_started_it(tmp_
     assert "--runtime-api-address" in alone.stdout
 
 
+def test_python_may_be_in_a_folder_with_spaces_and_a_long_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first line with such a path starts nothing, and the node would never answer."""
+    place = tmp_path / "my projects" / ("it's-long" * 20)
+    place.mkdir(parents=True)
+    (place / "python").symlink_to(sys.executable)
+    own = place / warm.COMMAND
+    own.write_text('#!/bin/sh\necho "own $@"\n')
+    own.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(place / "python"))
+    monkeypatch.setenv("PATH", str(place))
+    script = warm.prepare(tmp_path / "warm") / warm.COMMAND
+    monkeypatch.undo()
+    found = subprocess.run([script, "--token", "a b"], capture_output=True, text=True, check=True)
+    assert found.stdout == "own --token a b\n"
+
+
 def wait_for_text(path: Path, text: str) -> None:
     end = time.monotonic() + 600
     while text not in path.read_text():
