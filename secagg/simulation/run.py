@@ -118,25 +118,43 @@ def run(
     misbehave = keyed("misbehave", {} if misbehave is None else misbehave, Misbehaviour, plan.identities)
     _check_functions(plan, tamper, on_stage, on_answer, entropy, noise)
     processes, cost = whole("processes", processes, 1), instance("cost", Cost() if cost is None else cost, Cost)
-    if journal is not None:
-        check_journal(journal)
+    records = _journal(journal, processes)
     drop = _earlier(drop, {v: Stage.INPUTS for v, kind in misbehave.items() if kind is Misbehaviour.SILENCE})
     replies = {v: partial(kind.reply, plan=plan, identity=identities[v]) for v, kind in misbehave.items()}
-    if processes > 1 and isinstance(journal, MemoryJournal):
-        raise UsageError("a MemoryJournal cannot be shared between processes; use a FileJournal")
     cost.clients += len(plan.roster)
-    cache, records = SharedCache(), journal or MemoryJournal()
-    threads = 1 if processes > 1 else None
-
-    def make(v: ClientId) -> Client:
-        draw = entropy(v) if entropy else os.urandom
-        made = Client(v, identities[v], agreement, plan.round, records, entropy=draw, cache=cache, threads=threads)
-        if noise is not None:
-            made._noise = NoiseSource(noise(v, plan.round), threads)
-        return made
-
+    client = partial(_client, SharedCache(), agreement, identities, plan.round, records, entropy, noise)
+    make = partial(client, 1 if processes > 1 else None)
     scenario = Scenario(plan, make, inputs, {**replies, **(tamper or {})})
     return _run_until_done(scenario, processes, left_out, drop, cost, on_stage, on_answer)
+
+
+def _journal(journal: Journal | None, processes: int) -> Journal:
+    """The caller's journal, or a new one that forgets."""
+    if journal is None:
+        return MemoryJournal()
+    check_journal(journal)
+    if processes > 1 and isinstance(journal, MemoryJournal):
+        raise UsageError("a MemoryJournal cannot be shared between processes; use a FileJournal")
+    return journal
+
+
+def _client(
+    cache: SharedCache,
+    agreement: Agreement,
+    identities: Mapping[ClientId, Identity],
+    round: int,
+    journal: Journal,
+    entropy: Callable[[ClientId], Entropy] | None,
+    noise: NoiseOf | None,
+    threads: int | None,
+    v: ClientId,
+) -> Client:
+    """One simulated client, with the random bytes and the noise that the caller gives."""
+    draw = entropy(v) if entropy else os.urandom
+    made = Client(v, identities[v], agreement, round, journal, entropy=draw, cache=cache, threads=threads)
+    if noise is not None:
+        made._noise = NoiseSource(noise(v, round), threads)
+    return made
 
 
 def _run_until_done(
