@@ -183,7 +183,9 @@ class SurvivorAnswers:
         try:
             reply = self._client.receive(message, update=update, context=context)
         except (PeerError, AlreadyUsed):
-            self._client = None  # this run is over
+            self._client = None  # this run is over, also after a restart
+            self._state["client"] = b""
+            replace_file(self._path, [codec.to_bytes(_RUN, self._state)])  # audit: refused-run-stays-over
             raise
         return self._keep(_mark(message), [encode_step(reply)])
 

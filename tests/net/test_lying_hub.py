@@ -162,6 +162,20 @@ def test_the_same_message_gets_the_same_answer_in_every_stage_also_after_a_crash
         sites[0].open(b"\x02\x06" + bytes(30))
 
 
+def test_a_run_that_a_site_refused_stays_over_after_a_restart(tmp_path: Path) -> None:
+    """Otherwise a hub that makes a site restart gets a second try, and the keys of the run stay on the disk."""
+    proposal = make_world(tmp_path, 3, groups="survivors", policy=ROUND)
+    sites = {v: answers(proposal, tmp_path, v) for v in range(3)}
+    server = begin(proposal, sites, b"")
+    message = encode_step(server.outbox()[0])
+    with pytest.raises(PeerError):
+        sites[0].open(message[:-1])
+    again = answers(proposal, tmp_path, 0)
+    with pytest.raises(PeerError, match="or it is over"):
+        again.open(message)
+    assert again.begin(messages.Begin(proposal.agreement.fingerprint, 0, 1, b""))
+
+
 def test_a_site_of_survivors_wants_all_signatures(tmp_path: Path) -> None:
     proposal = make_world(tmp_path, 3, groups="survivors", policy=ROUND)
     wrong = replace(
