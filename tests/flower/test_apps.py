@@ -155,6 +155,26 @@ def test_another_model_for_one_node_opens_nothing_of_its_group(tmp_path: Path) -
     assert "another context" in line["dropouts"][0]["why"]
 
 
+def test_an_app_gets_nothing_of_a_server_that_the_hash_leaves_out(tmp_path: Path) -> None:
+    """Flower's group id is a text that a server chooses for each message, often the number of the round."""
+    seen: list[str] = []
+
+    def look(message: Message, context: Any, call_next: Any) -> Message:
+        seen.append(message.metadata.group_id)
+        return call_next(message, context)  # type: ignore[no-any-return]
+
+    def grouped(client: int, message: Message) -> Message:
+        message.metadata.group_id = str(client)
+        return message
+
+    identities = members_of(tmp_path, NODES)
+    agree(tmp_path, identities, PARAMETERS, evaluate={})
+    grid = grid_of(tmp_path, NODES, [secure_mod, look])
+    grid.before = grouped
+    run(over(tmp_path), grid, rounds=1)
+    assert seen == [""] * NODES
+
+
 def test_another_run_configuration_for_its_mates_opens_nothing_of_a_node(tmp_path: Path) -> None:
     """With no local epochs for the others, the sum would be the update of the one."""
     grid = secured(tmp_path)

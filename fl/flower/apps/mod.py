@@ -98,6 +98,7 @@ def _answer(
     message.content = without_envelope(message.content)
     # audit: app-context-from-what-came
     bound = content_hash(message.metadata.message_type, message.content, context.run_config)
+    message.metadata.group_id = ""  # audit: app-gets-no-group-id
     given = _arrays(message)
     reply = call_next(message, context)
     if reply.has_error():
