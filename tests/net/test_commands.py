@@ -196,7 +196,7 @@ def test_connection_errors_are_plain_words() -> None:
         (ssl.SSLCertVerificationError(1, "self-signed"), "not the hub of the agreement"),
         (aiohttp.ServerTimeoutError("Connection timeout to host https://hub"), "no answer in time"),
         (aiohttp.ServerDisconnectedError(), "closed the connection"),
-        (OSError(113, "No route to host"), "no way to this machine"),
+        (OSError(113, "No route to host"), "this machine cannot be reached"),
         (aiohttp.ClientOSError(32, "Broken pipe"), "closed the connection"),
         (aiohttp.InvalidURL("x"), "the connection failed (InvalidUrlClientError)"),
     ):
