@@ -214,7 +214,10 @@ class Population(Cohort):
             dropouts=dropouts,
             cost=cost,
             clusters={(0, client): (client,) for client in survivors},
-            groups={(0, c): GroupSum(_encoded(encoding, inputs[c]), (c,)) for c in survivors},
+            groups={
+                (0, c): GroupSum(_encoded(encoding, inputs[c], self.weights[c] / self.mean_weight), (c,))
+                for c in survivors
+            },
             verdict=verdict,
         )
 
@@ -234,10 +237,10 @@ def as_entry(encoding: Segments, update: Vector, weight: float) -> dict[str, Any
     return {UPDATE: update, CLIPPED: min(count, encoding.segments[1].bound or 0)}
 
 
-def _encoded(encoding: Segments, update: Vector) -> Ring32:
+def _encoded(encoding: Segments, update: Vector, weight: float) -> Ring32:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LossWarning)
-        return encoding.encode(as_entry(encoding, update, 1.0))[0]
+        return encoding.encode(as_entry(encoding, update, weight), weight=weight)[0]
 
 
 def capped_weights(sizes: Sequence[int], ratio: float) -> tuple[int, ...]:

@@ -232,6 +232,15 @@ def test_without_share_every_client_is_reported_as_exposed() -> None:
         np.testing.assert_allclose(opened.mean(cluster), updates[cluster[1]], atol=1e-7)
 
 
+def test_without_share_clients_of_any_size_send_their_update_and_count_by_their_examples() -> None:
+    updates, sizes = vectors(6), [10, 20, 30, 40, 50, 60]
+    (opened,) = aggregated({"method": "no-share", "privacy": {"expose_every_client": True}}, updates, sizes=sizes)
+    for cluster in opened.opened(0):
+        np.testing.assert_allclose(opened.mean(cluster), updates[cluster[1]], atol=1e-6)
+    total, weight = opened.total(0)
+    np.testing.assert_allclose(total / weight, np.average(updates, axis=0, weights=sizes), atol=1e-6)
+
+
 @given(st.lists(st.integers(1, 10**6), min_size=2, max_size=30), st.floats(1, 100))
 def test_capped_weights_never_differ_by_more_than_the_ratio(sizes: list[int], ratio: float) -> None:
     found = capped_weights(sizes, ratio)
