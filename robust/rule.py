@@ -274,6 +274,8 @@ def aggregate(
     rule = AGGREGATORS[name]
     checked = rule._checked((), params)
     steps = [(PRE_AGGREGATORS[step], PRE_AGGREGATORS[step]._checked((), options)) for step, options in before]
+    if steps and params.get("losses") is not None:
+        raise ValueError("losses are of the given rows, and a step before the rule makes other rows; leave them out")
     return _apply(rule, checked, steps, as_matrix(updates))
 
 

@@ -27,8 +27,8 @@ def zeno(rows: Rows, *, loss: Loss, losses: Doubles | None = None, rho: float = 
     score is that of Xie, Koyejo and Gupta 2019 for updates that are added. Xie et al. keep a fixed number of the best
     rows; this rule keeps every row above the threshold, as the SHARE paper's experiments did (under the name Zeno++;
     rho = 1e-4, epsilon = 0.2 to 5). A row whose loss is NaN is rejected. Withstands any number of bad rows that the
-    loss tells apart. A caller that has computed the loss of every row passes the values as `losses` (not after
-    pre-aggregation, which makes other rows); `loss` is then called for f(x) only.
+    loss tells apart. A caller that has computed the loss of every row passes the values as `losses`; `loss` is
+    then called for f(x) only. `aggregate` refuses them after pre-aggregation, which makes other rows.
 
     >>> import robust
     >>> robust.zeno([[1], [2], [-900]], loss=lambda g: float((g[0] - 2) ** 2))

@@ -153,6 +153,14 @@ def test_zeno_calls_the_loss_for_finite_rows_only() -> None:
     assert all(np.isfinite(g).all() for g in seen)
 
 
+def test_losses_of_the_given_rows_are_refused_for_the_rows_that_a_step_makes() -> None:
+    given = [[1.0], [2.0], [-900.0]]
+    losses = [1.0, 0.0, 8e5]
+    assert robust.aggregate("zeno", given, loss=lambda g: 4.0, losses=losses).accepted == (0, 1)
+    with pytest.raises(ValueError, match="a step before the rule makes other rows"):
+        robust.aggregate("zeno", given, loss=lambda g: 4.0, losses=losses, before=[("nnm", {"f": 1})])
+
+
 def test_trusted_row_must_be_finite() -> None:
     x = np.zeros((5, 3), dtype=np.float32)
     x[2] = np.nan
