@@ -17,7 +17,8 @@ from fl.reproduction.published import published
 
 CLOSE: Final = 0.02  # a difference up to here is what two runs of the same experiment can have
 UNEXPLAINED: Final = "unexplained"
-LEARNED: Final = ("clients", "data", "local", "model", "seed", "task")  # with others, accuracies mean something else
+LEARNED: Final = ("clients", "data", "local", "model", "task")  # with others, accuracies mean something else
+THEIRS: Final = "tests.paper."  # modules that stand for what the authors did otherwise, on the same data
 
 
 class Row(NamedTuple):
@@ -47,14 +48,14 @@ def compare(panel: str, curve: Curve, run: Recorded) -> Row:
     """Ours and theirs, round by round."""
     ours = {int(number): value for number, value in accuracies(run)}
     changed = _changed(run.experiment, curve.experiment())
-    comparable = not set(LEARNED).intersection(changed)
+    comparable = _comparable(run.experiment, changed)
     theirs = dict(published().get(curve.published, ())) if comparable else {}
     both = sorted(ours.keys() & theirs.keys())
     rounds = len(run.rounds)
     if not both:
         last = ours[max(ours)] if ours else None
         why = "fixed whole clusters: not in the paper" if curve.safe else "no published numbers"
-        why = _other(changed) if changed else curve.note or why
+        why = _other(changed, comparable) if changed else curve.note or why
         return Row(panel, curve.name, "", rounds, None, last, None, None, None, None, None, why)
     differences = {number: ours[number] - theirs[number] for number in both}
     worst = max(both, key=lambda number: abs(differences[number]))
@@ -71,7 +72,7 @@ def compare(panel: str, curve: Curve, run: Recorded) -> Row:
         differences[worst],
         worst,
         sum(differences.values()) / len(both),
-        _other(changed) if changed else explanation(curve, differences[worst]),
+        _other(changed, comparable) if changed else explanation(curve, differences[worst]),
     )
 
 
@@ -81,8 +82,14 @@ def _changed(ours: Experiment, theirs: Experiment) -> list[str]:
     return [name for name in one if name not in RUN_ONLY and one[name] != other.get(name)]
 
 
-def _other(changed: Sequence[str]) -> str:
-    end = ": not comparable" if set(LEARNED).intersection(changed) else ""
+def _comparable(ours: Experiment, changed: Sequence[str]) -> bool:
+    """Whether a run with these changes learns what the authors' run learns: another seed, or their deal of the data."""
+    other = set(LEARNED).intersection(changed)
+    return not other or (other == {"data"} and ours.data.name.startswith(THEIRS))
+
+
+def _other(changed: Sequence[str], comparable: bool) -> str:
+    end = "" if comparable else ": not comparable"
     return f"other settings than the paper's ({', '.join(changed)}){end}"
 
 

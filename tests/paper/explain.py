@@ -1,0 +1,89 @@
+"""Try what the authors did otherwise, one difference at a time, on a curve of the paper.
+
+    python -m tests.paper.explain                                       # what can be tried
+    python -m tests.paper.explain foe-krum-m3 their-krum --rounds 5     # one of them
+    python -m tests.paper.explain foe-krum-m3 as-here seed-1 seed-2 --rounds 5 --time 150m
+    python -m tests.paper.explain foe-krum-m3                           # the table of what has been tried
+
+Each try is `share reproduce` with other settings, in a folder of its own, and continues where it ended. A difference
+explains a curve if the try is nearer to the published curve by more than other seeds of ours differ from each other.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from fl.cli import main as share
+from fl.config.schema import Experiment
+from fl.errors import ConfigError
+from fl.reporting.table import aligned
+from fl.reproduction.compare import HEADS, cells, compare, trained
+from fl.reproduction.panels import Curve, chosen
+
+TRIES = {
+    "as-here": "nothing is changed",
+    "their-krum": "Krum with sums of norms per tensor, and with rows that are sorted too early (their_krum.py)",
+    "their-data": "their deal of the examples: shards in the order of the file, one old generator (their_data.py)",
+    "seed-1": "our own deal, clusters, attackers and first model from another seed",
+    "seed-2": "the same from a third seed",
+}
+
+
+def settings(name: str, e: Experiment) -> list[str]:
+    """The settings of a try; ConfigError if it does not fit the curve."""
+    if name == "their-krum":
+        if e.aggregation.rule != "krum":
+            raise ConfigError(f"their-krum: this curve has the rule {e.aggregation.rule}, and not krum")
+        return ['aggregation.rule="tests.paper.their_krum:their_krum"']
+    if name == "their-data":
+        deal = {"iid": "iid_60", "shards": f"shards_{e.data.shards_per_client}"}.get(e.data.partition)
+        if deal is None or e.data.name != "cifar10":
+            raise ConfigError(f"their-data: the clients of {e.data.name} are its roles, as theirs")
+        return [f'data.name="tests.paper.their_data:{deal}"', 'data.partition="role"']
+    return [f"seed={name.removeprefix('seed-')}"] if name.startswith("seed-") else []
+
+
+def table(curve: Curve, out: Path) -> list[str]:
+    """What has been tried of a curve so far, as lines of a table."""
+    found = [("", *HEADS[1:7])]
+    for name in TRIES:
+        if run := trained([curve], out / name).get(curve.name):
+            found.append((name, *cells(compare("", curve, run))[1:7]))
+    return aligned(found)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.paper.explain", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("curve", nargs="?", help="a curve of `share reproduce --json`")
+    parser.add_argument("tries", nargs="*", metavar="TRY", help=", ".join(TRIES))
+    parser.add_argument("--rounds", default="10", help="train to this round (10)")
+    parser.add_argument("--time", default="", help="stop after this time, such as 150m, for each try")
+    parser.add_argument("--out", type=Path, default=Path("explain"), help="folder for the runs")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one key in every try")
+    options = parser.parse_args(arguments)
+    if options.curve is None:
+        print("\n".join(f"{name:<12} {about}" for name, about in TRIES.items()))
+        return 0
+    try:
+        (curve,) = chosen([options.curve])
+        if unknown := [name for name in options.tries if name not in TRIES]:
+            raise ConfigError(f"there is no try {unknown[0]!r}: choose from {', '.join(TRIES)}")
+        changes = {name: settings(name, curve.experiment()) for name in options.tries}
+    except ValueError as error:
+        parser.error(str(error))
+    code = 0
+    for name, changed in changes.items():
+        more = [part for setting in (*changed, *options.set) for part in ("--set", setting)]
+        limit = ["--time", options.time] if options.time else []
+        folder = ["--out", str(options.out / name)]
+        code = max(code, share(["reproduce", curve.name, "--rounds", options.rounds, *folder, *limit, *more]))
+    print("\n".join(table(curve, options.out)))
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
