@@ -120,6 +120,7 @@ def _add_training(commands: Commands) -> None:
     option("--resume", type=Path, metavar="DIR", help="continue the run in DIR")
     option("--device", help="torch device: cpu, cuda, cuda:1, mps, or auto")
     option("--workers", type=int, help="number of training processes")
+    _add_exports(option)
     option("--list", action="store_true", help="list the packaged experiments")
 
     option = _command(commands, "report", _report, "write runs as one HTML page and a picture")
@@ -143,7 +144,19 @@ def _add_sweep(commands: Commands) -> None:
     option("--jobs", type=int, help="runs that train at once (one per core)")
     option("--dry-run", action="store_true", help="say how long it takes, from measured rounds, and train nothing")
     option("--json", action="store_true", help="print the results as JSON")
+    _add_exports(option)
     option("--list", action="store_true", help="list the packaged sweeps")
+
+
+def _add_exports(option: Callable[..., Any]) -> None:
+    option("--tensorboard", metavar="FOLDER", help="also write every round for TensorBoard, in a folder per run")
+    option("--mlflow", metavar="URI", help="also log every round to this MLflow server or store, as a run each")
+
+
+def _settings(options: argparse.Namespace) -> list[str]:
+    """What `--set` and the options for exports say, as `key=value`."""
+    exports = {"tensorboard": options.tensorboard, "mlflow": options.mlflow}
+    return [*options.set, *(f"export.{key}={json.dumps(value)}" for key, value in exports.items() if value is not None)]
 
 
 def _add_plan(commands: Commands) -> None:
@@ -222,7 +235,7 @@ def _train(options: argparse.Namespace) -> int:
     if options.resume is not None and (options.out is not None or options.curve is not None):
         raise ConfigError("train: --resume continues in the same folder; leave out --out and --curve")
     _need("torch")
-    settings = list(options.set)
+    settings = _settings(options)
     settings += [f'machine.device="{options.device}"'] if options.device else []
     settings += [f"machine.workers={options.workers}"] if options.workers is not None else []
     from fl.config.checks import load
@@ -262,16 +275,17 @@ def _sweep(options: argparse.Namespace) -> int:
     if options.file is None:
         raise ConfigError("sweep: expected a sweep file, or --list for those in the package")
     _need("torch")
-    out: Path = options.out or Path("sweeps") / read_sweep(options.file, options.set).name
+    settings = _settings(options)
+    out: Path = options.out or Path("sweeps") / read_sweep(options.file, settings).name
     from fl.reporting.sweep_progress import sweep_display
     from fl.sweeps.sweep import forecast, sweep
 
     if options.dry_run:
-        answer = forecast(options.file, out=out, jobs=options.jobs, settings=options.set)
+        answer = forecast(options.file, out=out, jobs=options.jobs, settings=settings)
         print(json.dumps(answer.to_json(), indent=1) if options.json else answer)
         return 0
     try:
-        done = sweep(options.file, out=out, jobs=options.jobs, settings=options.set, show=sweep_display())
+        done = sweep(options.file, out=out, jobs=options.jobs, settings=settings, show=sweep_display())
     except KeyboardInterrupt:
         return _complain(f"stopped; the same command continues the sweep in {out}", STOPPED)
     print(json.dumps(done.results.to_json(), indent=1) if options.json else done)

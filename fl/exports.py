@@ -1,21 +1,79 @@
 """Rounds for other people's dashboards: TensorBoard and MLflow (`pip install 'share-secagg[export]'`).
 
-Each function makes a callback for `fl.run` and `fl.train`. `replay` gives it the rounds of a run that is recorded.
+`share train` and `share sweep` export with `--tensorboard FOLDER` and `--mlflow URI`, or with the table `[export]` of a
+configuration. From Python, each function here makes a callback for `fl.run` and `fl.train`. `replay` gives it the
+rounds of a run that is recorded.
 
     trained = fl.train(model, clients, test, callbacks=[to_tensorboard("boards/first")])
 
-What is exported are numbers of a record. No update, no model and no id of a client leaves the run this way.
+What is exported are numbers of a record and, to MLflow, the settings. No update, no model and no id of a client leaves
+the run this way.
 """
 
 from __future__ import annotations
 
+import json
+import re
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from fl.config.schema import Experiment, to_tables
+from fl.errors import ConfigError
+from fl.reporting.page import flat
 from fl.reporting.records import recorded
 
 Callback = Callable[[Mapping[str, Any], Any], None]
+STUDY: Final = "share"  # the experiment of MLflow that runs belong to
+RUN: Final = "share.run"  # the tag by which a resumed training finds its run again
+MOST_TEXT: Final = 500  # characters of a parameter that every version of MLflow takes
+
+
+def wanted(experiment: Experiment, folder: Path | None = None) -> list[Callback]:
+    """The exports that a configuration asks for, of a run that is recorded in this folder.
+
+    They are opened here, so that an address without a server is an error before the first round.
+    """
+    export, found = experiment.export, list[Callback]()
+    checkpoint = None if folder is None else folder / "checkpoint.json"
+    done = int(json.loads(checkpoint.read_text())["rounds"]) if checkpoint and checkpoint.exists() else 0
+    if export.tensorboard is not None:
+        name = re.sub(r"[^A-Za-z0-9._=,+ -]+", "-", experiment.name)  # TensorBoard shows the name of the folder
+        found.append(to_tensorboard(Path(export.tensorboard) / name, first=done + 1))
+    if export.mlflow is not None:
+        found.append(_to_run(experiment, folder, resumed=done > 0))
+    return found
+
+
+def _to_run(experiment: Experiment, folder: Path | None, *, resumed: bool) -> Callback:
+    """A callback that logs into a run of its own. A training that is resumed continues the run that it began."""
+    from mlflow import MlflowClient
+    from mlflow.entities import Metric
+    from mlflow.exceptions import MlflowException
+
+    mark = f"{experiment.fingerprint.hex()[:32]} in {folder.resolve()}" if folder else "not recorded"
+    try:
+        client = MlflowClient(tracking_uri=experiment.export.mlflow)
+        known = client.get_experiment_by_name(STUDY)
+        study = client.create_experiment(STUDY) if known is None else known.experiment_id
+        before = client.search_runs([study], f"tags.`{RUN}` = {mark!r}", max_results=1) if resumed else []
+        if before:
+            number = before[0].info.run_id
+        else:
+            number = client.create_run(study, run_name=experiment.name, tags={RUN: mark}).info.run_id
+            for name, value in flat(to_tables(experiment)).items():
+                client.log_param(number, name, str(value)[:MOST_TEXT])
+    except (MlflowException, OSError) as error:
+        raise ConfigError(f"export.mlflow: {experiment.export.mlflow}: {error}") from None
+
+    def write(record: Mapping[str, Any], x: Any = None) -> None:
+        step, at = record["round"], int(1000 * time.time())
+        client.log_batch(number, metrics=[Metric(name, value, at, step) for name, value in scalars(record).items()])
+        if step >= experiment.rounds:
+            client.set_terminated(number)
+
+    return write
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:
@@ -38,11 +96,14 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
-def to_tensorboard(folder: Path | str) -> Callback:
-    """A callback that writes event files for TensorBoard into a folder, one step per round."""
+def to_tensorboard(folder: Path | str, *, first: int = 1) -> Callback:
+    """A callback that writes event files for TensorBoard into a folder, one step per round.
+
+    Steps from `first` on that the folder already has are not shown any more: a run that was killed repeats them.
+    """
     from torch.utils.tensorboard import SummaryWriter
 
-    writer: Any = SummaryWriter(log_dir=str(folder))
+    writer: Any = SummaryWriter(log_dir=str(folder), purge_step=first if first > 1 else None)
 
     def write(record: Mapping[str, Any], x: Any = None) -> None:
         for name, value in scalars(record).items():

@@ -4,6 +4,7 @@ A combination that cannot work, or that would expose a client, is a `ConfigError
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def check(experiment: Experiment) -> None:
     _check_groups(experiment)
     check_noise(experiment)
     _check_device(experiment)
+    _check_export(experiment)
     check_size(experiment)
     layout = Layout.of(experiment)
     _check_rule(experiment, layout.clusters)
@@ -71,6 +73,13 @@ def _check_device(experiment: Experiment) -> None:
     if not DEVICES.fullmatch(experiment.machine.device):
         expected = "cpu, auto, mps, cuda, or cuda: with the number of a GPU, such as cuda:1"
         raise ConfigError(f"machine.device: expected {expected}, got {experiment.machine.device!r}")
+
+
+def _check_export(experiment: Experiment) -> None:
+    """Refuse an export whose package is missing, before anything is trained."""
+    for key, wanted in (("tensorboard", experiment.export.tensorboard), ("mlflow", experiment.export.mlflow)):
+        if wanted is not None and find_spec(key) is None:
+            raise ConfigError(f"export.{key}: needs the package {key}; install it: pip install 'share-secagg[export]'")
 
 
 def _check_clients(experiment: Experiment) -> None:
@@ -121,6 +130,11 @@ def _check_parameters(experiment: Experiment) -> None:
                 f"attack.adaptive: {chosen.rule} judges by examples of the server, which attackers do not have; use "
                 "another rule, or adaptive = false"
             )
+    if experiment.local.scaffold and experiment.local.momentum:
+        raise ConfigError(
+            "local.scaffold: momentum makes steps longer than their gradients, which control variates are computed "
+            "from; set local.momentum = 0"
+        )
     if chosen.f is not None and chosen.fraction is not None:
         raise ConfigError("aggregation.fraction: set f or fraction, not both")
 

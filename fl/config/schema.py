@@ -34,7 +34,8 @@ GROUPS: Final = (WHOLE, SURVIVORS)
 DEVICES: Final = re.compile(r"cpu|auto|mps|cuda(:[0-9]+)?")
 MOST_ROUNDS: Final = 100_000  # where they are alike, an agreement has so many, so that a run can be resumed with more
 CELL: Final = 300  # most clients in one run with recovery of dropouts: its cost grows with their square
-RUN_ONLY: Final = ("name", "secure", "stop", "machine", "rounds")  # keys that do not change a round's result
+RUN_ONLY: Final = ("name", "secure", "stop", "machine", "export", "rounds")  # keys that do not change a round's result
+LATER: Final = (("local", "scaffold"),)  # keys that a fingerprint leaves out at their default: older runs can go on
 LASTING: Final = ("fixed", "atoms")  # schedules whose clusters or atoms stay the same in all rounds
 STAGES: Final = tuple(stage.name.lower() for stage in Stage if stage < Stage.DONE)
 RECOVERY_MISBEHAVIOURS: Final = ("wrong-shares", "broken-boxes")  # possible only where dropouts are recovered
@@ -114,6 +115,9 @@ class Local(Section, frozen=True):
     period: Annotated[Positive, "rounds of the schedule: `step` and `exponential` multiply by `decay` in so many"] = 100
     decay: Annotated[Fraction, "factor of the learning rate after a period; for `cosine` also the last"] = 0.1
     proximal: Annotated[float, Meta(ge=0), "mu of FedProx: pulls a client towards the model of the round"] = 0.0
+    scaffold: Annotated[
+        bool, "SCAFFOLD: control variates against drifting clients; needs `momentum = 0` and clients of equal size"
+    ] = False
     precision: Annotated[
         str,
         _one_of(PRECISIONS),
@@ -276,6 +280,15 @@ class Machine(Section, frozen=True):
     ] = ()
 
 
+class Export(Section, frozen=True):
+    """Where the numbers of every round go beside the record (docs/research.md). Needs the extra `export`."""
+
+    tensorboard: Annotated[str | None, "folder of event files; each run has a folder of its name in it"] = None
+    mlflow: Annotated[
+        str | None, "tracking URI of MLflow, such as `http://127.0.0.1:5000`; each run is one of the experiment `share`"
+    ] = None
+
+
 class Experiment(Section, frozen=True):
     """One training run.
 
@@ -309,6 +322,7 @@ class Experiment(Section, frozen=True):
     dropout: Dropout = field(default_factory=Dropout)
     stop: Stop = field(default_factory=Stop)
     machine: Machine = field(default_factory=Machine)
+    export: Export = field(default_factory=Export)
 
     @property
     def per_round(self) -> int:
@@ -349,6 +363,9 @@ class Experiment(Section, frozen=True):
         for name in RUN_ONLY:
             if name != "rounds" or self.open_ended:
                 tables.pop(name, None)
+        for section, name in LATER:
+            if not tables[section][name]:
+                del tables[section][name]
         text = json.dumps(tables, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(b"fl/experiment/v2:" + text.encode()).digest()
 

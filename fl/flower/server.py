@@ -88,6 +88,7 @@ def serve(
     classes: int | None = None,
 ) -> None:
     """Train as the agreement says, from the last checkpoint in `out` if there is one."""
+    from fl import exports
     from fl.flower.task import server_data, task_of
     from fl.training.learner import Learner
     from fl.training.loop import show_warnings, train_rounds
@@ -106,7 +107,9 @@ def serve(
         evidence = EvidenceLog(out / "evidence-1", training.agreement, training.signatures)
         stop = Hopeless(network, deadlines.skipped)
         with Learner(task) as learner:
-            setting = Setting(e, learner, training.cohort, attackers(e), show, callbacks=[stop])
+            setting = Setting(
+                e, learner, training.cohort, attackers(e), show, callbacks=[*exports.wanted(e, out), stop]
+            )
 
             def play(t: int, x: Vector, memory: Memory) -> Played:
                 if t:

@@ -46,6 +46,8 @@ def model_length(e: Experiment, test: str | None = None, classes: int | None = N
 def task_of(e: Experiment, data: Federated) -> Task:
     if e.local.precision != "float32":
         raise ConfigError(f"local.precision: nodes train on a CPU, and {e.local.precision} is for GPUs; set float32")
+    if e.local.scaffold:
+        raise ConfigError("local.scaffold: control variates are kept in simulations only; set it to false")
     if e.task.per_client:
         raise ConfigError("task.per_client: only a simulation has the examples of all clients; set it to false")
     return Task(e.model, data, LocalTraining(**to_tables(e.local)), e.seed, e.task.loss, metrics_of(e))

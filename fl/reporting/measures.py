@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fl.config.schema import Experiment
-from fl.reporting.progress import describe_share
+from fl.reporting.progress import CUT, describe_share
 from fl.reporting.records import Recorded
 from fl.secure.figures import alone_probability, exposed_together
 
@@ -91,6 +91,7 @@ def describe_summary(e: Experiment, summary: Mapping[str, Any]) -> str:
         left_out and f"left out because of earlier rounds (number of rounds): {left_out}",
         summary["closed"],
         summary["clipped"] and describe_clipped(summary["clipped"]),
+        summary["attack_clipped"] and describe_cut(summary["attack_clipped"]),
         f"per round: {spent['total'] / rounds:.2f} s, {spent['secure'] / rounds:.2f} s of it secure; "
         f"per client {up} up, {down} down",
     ]
@@ -100,6 +101,11 @@ def describe_summary(e: Experiment, summary: Mapping[str, Any]) -> str:
 def describe_clipped(share: float) -> str:
     """The largest fraction of coordinates that was clipped in a round, and what to do."""
     return f"clipped coordinates: up to {describe_share(share)} in a round; a larger privacy.clip keeps them"
+
+
+def describe_cut(share: float) -> str:
+    """How much of an attack was clipped in a round, and what that means."""
+    return f"clipped coordinates of attackers: up to {describe_share(share)} in a round; {CUT}"
 
 
 def describe_exposed(count: int | None) -> str:
@@ -132,6 +138,7 @@ def summarise(e: Experiment, rounds: Sequence[Mapping[str, Any]]) -> dict[str, A
         "left_out": dict(Counter(client for record in rounds for client in record.get("left_out", {}))),
         "dropouts": sum(len(record["dropouts"]) for record in rounds),
         "clipped": max((record["clipped"] for record in rounds if record.get("clipped")), default=0.0),
+        "attack_clipped": max((record.get("attack_clipped") or 0.0 for record in rounds), default=0.0),
         "closed": next((record["closed"] for record in reversed(rounds) if record.get("closed")), ""),
         "skipped_rounds": [record["round"] for record in rounds if record["skipped"]],
         "seconds": spent,

@@ -21,13 +21,17 @@ if TYPE_CHECKING:
 SPARKS = "▁▂▃▄▅▆▇█"
 REDRAW_SECONDS = 0.05
 WIDE = 120  # columns of a terminal that has room for everything
+CUT = (
+    "the attack was clipped like the updates of honest clients; a real attacker need not clip, so it could be "
+    "stronger: use a larger privacy.clip"
+)
 LAST_PHASE = 0.95  # a round that is about to end fills this much of its part of the bar
 
 
 class Progress:
     """The interface between a training and its display. This class shows nothing, and warns through `warnings`."""
 
-    _told_closed = False
+    _told_closed = _told_clipped = False
 
     def begin(self, name: str, rounds: int, done: int) -> None:
         """A training of `rounds` rounds starts; `done` of them were finished earlier."""
@@ -47,6 +51,9 @@ class Progress:
         if record.get("closed") and not self._told_closed:
             self._told_closed = True
             yield f"round {record['round']}: {record['closed']}"
+        if record.get("attack_clipped") and not self._told_clipped:
+            self._told_clipped = True
+            yield CUT  # the same words for every run of a sweep, which says them once
 
     def note(self, text: str) -> None:
         """Show a message."""
@@ -222,6 +229,7 @@ def describe_round(record: Mapping[str, Any]) -> str:
         f"{exposed} clients EXPOSED" if exposed else "",
         f"{dropouts} dropped out" if dropouts else "",
         f"{describe_share(record['clipped'])} of coordinates clipped" if record.get("clipped") else "",
+        f"{describe_share(record['attack_clipped'])} of the attack clipped" if record.get("attack_clipped") else "",
         "cheated: " + ", ".join(record["blamed"]) if record["blamed"] else "",
         "left out: " + ", ".join(left_out) if left_out else "",
         f"{seconds['total']:.1f} s ({seconds['secure']:.1f} s secure aggregation)",

@@ -42,6 +42,7 @@ from fl.errors import ConfigError, RecordError
 
 Vector = NDArray[np.float32]
 FORMAT = 1
+PACKAGE = "share-secagg"
 PATIENCE = 3.0  # seconds to wait for the lock of a folder
 NOT_LONGER = "; here not rounds, because every round draws new clusters from the number of rounds that was agreed"
 NOISE_FOR_ROUNDS = "; here not rounds, because the noise was computed for their number (privacy.epsilon)"
@@ -106,12 +107,14 @@ class Folder(AbstractContextManager["Folder"]):
     def resume(cls, path: Path | str, settings: Sequence[str] = (), e: Experiment | None = None) -> Folder:
         """Open an existing folder. `settings`, or the experiment, may only change how long and where it runs."""
         place = Path(path)
-        before = experiment(_config(place))
+        before = _experiment(place)
         after = experiment(with_settings(_config(place), settings)) if e is None else e
         if after.fingerprint != before.fingerprint:
             changed = ", ".join(changed_keys(before, after)) or "rounds"
             fixed = NOISE_FOR_ROUNDS if before.alike else NOT_LONGER
-            allowed = "only rounds, secure, stop.* and machine.* may change" + ("" if before.open_ended else fixed)
+            allowed = "only rounds, secure, stop.*, machine.* and export.* may change" + (
+                "" if before.open_ended else fixed
+            )
             raise ConfigError(f"--resume continues the same training, but {changed} changed: {allowed}")
         folder = cls(place, after, locked(place))
         if after != before:
@@ -188,7 +191,11 @@ class Folder(AbstractContextManager["Folder"]):
         except (KeyError, TypeError, ValueError):
             raise RecordError(f"{place} is not a checkpoint of this version") from None
         if fingerprint != self.experiment.fingerprint.hex():
-            raise RecordError(f"{place} belongs to another configuration than the config.toml beside it")
+            why = _other_version(self.path) or (
+                ": it was changed, or another version with other keys began the run; put the recorded file back, or "
+                "train in another folder"
+            )
+            raise RecordError(f"{place} belongs to another configuration than the config.toml beside it{why}")
         arrays = read_tensors(self.path / name, expected)
         self._cut(size)
         history = _lines(records)
@@ -228,7 +235,7 @@ class Folder(AbstractContextManager["Folder"]):
 def recorded(path: Path | str) -> Recorded:
     """Read a run, finished or not. An incomplete last line is left out."""
     place = Path(path)
-    e, files = experiment(_config(place)), (place / "run.json", place / "summary.json")
+    e, files = _experiment(place), (place / "run.json", place / "summary.json")
     info, summary = (_read_json(file) if file.exists() else {} for file in files)
     return Recorded(place, e, info, _lines(place / "rounds.jsonl"), summary)
 
@@ -255,6 +262,32 @@ def _config(place: Path) -> dict[str, Any]:
     return read_tables(place / "config.toml")
 
 
+def _experiment(place: Path) -> Experiment:
+    """The configuration that a folder has. If another version wrote it, an error says so."""
+    tables = _config(place)
+    try:
+        return experiment(tables)
+    except ConfigError as error:
+        if why := _other_version(place):
+            raise RecordError(f"{place / 'config.toml'}: {error}{why}") from None
+        raise
+
+
+def _other_version(place: Path) -> str:
+    """What to do if another version of the package began the run in this folder; empty if this one did.
+
+    A version may add keys to a configuration or change what a round does, so it continues only its own runs.
+    """
+    info = _read_json(place / "run.json") if (place / "run.json").exists() else {}
+    began, here = info.get("versions", {}).get(PACKAGE), versions()[PACKAGE]
+    if began is None or began == here:
+        return ""
+    return (
+        f"; the run was begun with {PACKAGE} {began}, and this is {here}: continue it with that version (pip install "
+        f"{PACKAGE}=={began}), or train in another folder"
+    )
+
+
 def read_tensors(path: Path, sha256: str | None = None) -> dict[str, NDArray[Any]]:
     """The arrays of a safetensors file. Any other file, such as a pickle, is refused and never run."""
     from safetensors import SafetensorError
@@ -276,7 +309,7 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, NDArray[Any
 def versions() -> dict[str, str]:
     """The versions of Python, the platform and the packages."""
     found = {"python": platform.python_version(), "platform": platform.platform()}
-    for package in ("share-secagg", "numpy", "numba", "torch", "cryptography", "pynacl", "safetensors"):
+    for package in (PACKAGE, "numpy", "numba", "torch", "cryptography", "pynacl", "safetensors"):
         try:
             found[package] = version(package)
         except PackageNotFoundError:

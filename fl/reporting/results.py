@@ -18,7 +18,8 @@ from fl.config.grid import Axis
 from fl.reporting.records import Recorded
 
 FINISHED: Final = "finished"
-LOWER_IS_BETTER: Final = frozenset({"loss", "mean-absolute-error"})
+BACKDOOR_SUCCESS: Final = "backdoor success"
+LOWER_IS_BETTER: Final = frozenset({"loss", "mean-absolute-error", BACKDOOR_SUCCESS})
 OWN_FIELDS: Final = ("accuracy", "loss")  # measures that a record has beside its metrics
 STUDENT: Final = (  # 97.5% points of Student's t for 1 to 30 degrees of freedom
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),

@@ -143,7 +143,11 @@ def _run_content(run: Recorded, colour: str, squares: bool) -> dict[str, Any]:
         "seconds": {name: seconds_per_round(run, name) for name in ("secure", "total")},
         "traffic": [describe_bytes(count) for count in (up + down, up, down)],
         "outcomes": measures.outcomes(run.rounds),
-        "told": [facts["closed"], facts["clipped"] and measures.describe_clipped(facts["clipped"])],
+        "told": [
+            facts["closed"],
+            facts["clipped"] and measures.describe_clipped(facts["clipped"]),
+            facts["attack_clipped"] and measures.describe_cut(facts["attack_clipped"]),
+        ],
         "skipped": [record["skipped"] for record in run.rounds if record["skipped"]],
         "clusters": None if e.method == "fedavg" else _clusters(run, squares),
         "exposure": exposure,

@@ -8,7 +8,7 @@ The folders of the runs are all that counts: the rest follows from them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 from fl.config.checks import experiment
 from fl.config.grid import Planned, Sweep
 from fl.config.read import put
-from fl.config.schema import Experiment
+from fl.config.schema import BACKDOOR, Experiment
 from fl.errors import ConfigError, RecordError
 from fl.reporting.records import Recorded, changed_keys, recorded
-from fl.reporting.results import FINISHED, Outcome, Results, measured
+from fl.reporting.results import BACKDOOR_SUCCESS, FINISHED, Outcome, Results, measured
 from fl.sweeps.pool import Job
 
 RUNS: Final = "runs"
@@ -64,11 +64,22 @@ def checked(sweep: Sweep) -> Runs:
             impossible.append(Impossible(planned, str(error)))
     if not possible:
         raise ConfigError(f"no combination can run; the first: {impossible[0].planned.name}: {impossible[0].why}")
-    metrics = {metric.rpartition(":")[2] for run in possible for metric in run.experiment.task.metrics}
+    metrics = {metric for run in possible for metric in measures_of(run.experiment)}
     if sweep.measure not in metrics | {"accuracy", "loss"}:
         known = ", ".join(sorted(metrics | {"loss"}))
         raise ConfigError(f"measure: expected one of {known}, got {sweep.measure!r}")
     return Runs(possible, impossible)
+
+
+def measures_of(e: Experiment) -> Iterator[str]:
+    """What the records of an experiment measure beside accuracy and loss."""
+    yield from (metric.rpartition(":")[2] for metric in e.task.metrics)
+    if e.attack.name == BACKDOOR:
+        yield BACKDOOR_SUCCESS
+    if e.task.per_class:
+        yield "worst class"
+    if e.task.per_client:
+        yield "worst client"
 
 
 def states(place: Path, runs: Sequence[Checked]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from fl.config.checks import experiment
+from fl.config.schema import Export
 from fl.errors import ShareError
 from fl.reporting.progress import Progress
 from fl.reporting.records import Folder
@@ -69,7 +70,7 @@ def train(tables: Mapping[str, Any], place: Path, show: Progress) -> None:
 def measure(tables: Mapping[str, Any], rounds: int = 2) -> Message:
     """Seconds before the first round and seconds of the last of some rounds. Nothing is written."""
     start, first = time.perf_counter(), 0.0
-    chosen = experiment(tables)
+    chosen = experiment(tables).replace(export=Export())
     wanted = min(rounds, chosen.rounds)
 
     def enough(record: Mapping[str, Any], _: object) -> str | None:

@@ -111,21 +111,31 @@ class Learner(TrainerBase):
         """What trains, for the record of a run."""
         return {"workers": 0, "device": str(self.device), "together": self.not_together or self.together}
 
-    def train(self, start: Vector, clients: Sequence[int], *, round_index: int, out: Matrix | None = None) -> Matrix:
-        """x_{i,K} - x^t of each client, as rows in the order of `clients`."""
+    def train(
+        self,
+        start: Vector,
+        clients: Sequence[int],
+        *,
+        round_index: int,
+        out: Matrix | None = None,
+        shift: Matrix | None = None,
+    ) -> Matrix:
+        """x_{i,K} - x^t of each client, as rows in the order of `clients`; `shift` has what each adds to gradients."""
         check_clients(clients, len(self.task.data.clients))
         updates = _rows(out, len(clients), self.dimension)
+        moved = None if shift is None else torch.from_numpy(_rows(shift, len(clients), self.dimension))
         flat = _tensor(start).to(self.device)
         devices, done = [self.device] if self.device.type == "cuda" else [], 0
         with _one_thread(self.device), torch.random.fork_rng(devices=devices):
             while done < len(clients):
                 some = clients[done : done + self.together]
                 rows = torch.from_numpy(updates[done : done + len(some)])
+                more = None if moved is None else moved[done : done + len(some)].to(self.device)
                 try:
                     if self.together > 1:
-                        self._train_together(flat, some, round_index, rows)
+                        self._train_together(flat, some, round_index, rows, more)
                     else:
-                        self._train_one(flat, some[0], round_index, rows[0])
+                        self._train_one(flat, some[0], round_index, rows[0], None if more is None else more[0])
                 except Exception as error:
                     if isinstance(error, torch.OutOfMemoryError) and self.together > 1:
                         self.together //= 2  # fewer clients at once need less memory
@@ -224,7 +234,9 @@ class Learner(TrainerBase):
             self._train_one(start, len(self.task.data.clients), round_index, torch.from_numpy(found))
         return found
 
-    def _train_one(self, start: Tensor, client: int, round_index: int, out: Tensor) -> None:
+    def _train_one(
+        self, start: Tensor, client: int, round_index: int, out: Tensor, shift: Tensor | None = None
+    ) -> None:
         """Train a client; the number after the last client is the server with its validation examples."""
         local, clients = self.task.local, self.task.data.clients
         examples, own = self._train, clients[client] if client < len(clients) else None
@@ -237,6 +249,7 @@ class Learner(TrainerBase):
         self._module.train()
         # What torch.optim.SGD(fused=True) runs. Its class imports the compiler: 1.6 s per process.
         before = split(start, self._module) if local.proximal else []
+        added = [] if shift is None else split(shift, self._module)
         momenta = self._momenta if local.momentum else []
         rates: dict[str, Any] = {
             "lr": local.rate(round_index),
@@ -250,10 +263,14 @@ class Learner(TrainerBase):
             gradients = self._gradients()
             for gradient, p, old in zip(gradients, self._parameters, before, strict=False):
                 gradient.add_(p.detach() - old, alpha=local.proximal)
+            for gradient, more in zip(gradients, added, strict=False):
+                gradient.add_(more)
             sgd(self._parameters, gradients, momenta, is_first_step=step == 0)
         out.copy_(join(self._parameters).sub_(start))
 
-    def _train_together(self, start: Tensor, clients: Sequence[int], round_index: int, out: Tensor) -> None:
+    def _train_together(
+        self, start: Tensor, clients: Sequence[int], round_index: int, out: Tensor, shift: Tensor | None
+    ) -> None:
         """Train clients stacked along a new first axis. Short minibatches are padded, with weight zero."""
         local, count = self.task.local, len(clients)
         rate, plans = local.rate(round_index), []
@@ -265,6 +282,7 @@ class Learner(TrainerBase):
         before = split(start, self._module)
         stacked = [part.expand(count, *part.shape).clone() for part in before]
         momenta = [torch.zeros_like(p) for p in stacked]
+        added = [torch.zeros_like(p[:1]) for p in stacked] if shift is None else split(shift, self._module)
         for step in range(max(map(len, plans))):
             batches = [plan[step] if step < len(plan) else plan[0][:0] for plan in plans]
             lengths = np.array([[len(batch)] for batch in batches])
@@ -281,10 +299,10 @@ class Learner(TrainerBase):
                 torch.from_numpy(weight).to(self.device),
             )
             active = torch.from_numpy(lengths[:, 0] > 0).to(self.device)
-            for p, momentum, name, old in zip(stacked, momenta, names, before, strict=True):
+            for p, momentum, name, old, more in zip(stacked, momenta, names, before, added, strict=True):
                 moving = active.reshape(count, *[1] * (p.dim() - 1))
                 new = momentum.mul(local.momentum).add_(gradients[name]).add_(p, alpha=local.weight_decay)
-                new.add_(p - old, alpha=local.proximal)
+                new.add_(p - old, alpha=local.proximal).add_(more)
                 torch.where(moving, new, momentum, out=momentum)
                 torch.where(moving, p.sub(momentum, alpha=rate), p, out=p)
         for part, p, old in zip(split(out, self._module), stacked, before, strict=True):

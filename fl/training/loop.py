@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 import robust
 import secagg
+from fl import exports
 from fl.config.checks import experiment
 from fl.config.rules import attack_warning, needs_validation
 from fl.config.schema import BACKDOOR, LABEL_FLIP, Experiment, to_tables
@@ -167,7 +168,8 @@ def run(
     with announce_compilation(show.note), Interrupt(show.note) as interrupt, trainer:
         population = Population(experiment, [int(size) for size in federated.sizes], len(trainer.initial()))
         show_warnings(experiment, population.layout, show)
-        setting = Setting(experiment, trainer, population, byzantine, show, interrupt, callbacks)
+        told = [*exports.wanted(experiment, folder.path if folder else None), *callbacks]
+        setting = Setting(experiment, trainer, population, byzantine, show, interrupt, told)
         try:
             return train_rounds(setting, task, folder, partial(play, setting, population))
         finally:
@@ -247,7 +249,7 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
     checkpoint = folder.load() if folder else None
     if checkpoint is None:
         x, history = setting.trainer.initial(), []
-        memory = blank(x, experiment.server)
+        memory = blank(x, experiment.server, experiment.clients if experiment.local.scaffold else 0)
         if folder:
             folder.describe({**_info(setting, x), **prints})
     else:

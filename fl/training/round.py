@@ -21,6 +21,7 @@ from fl.config import rules
 from fl.config.rules import averages_by_weight
 from fl.config.schema import DATA_ATTACKS, Experiment
 from fl.reporting.progress import Progress
+from fl.reporting.results import BACKDOOR_SUCCESS
 from fl.secure.cohort import Cell, CellResult, Cohort
 from fl.secure.layout import fitting_ratio
 from fl.secure.population import Population
@@ -28,6 +29,7 @@ from fl.training import aggregation
 from fl.training.interrupt import Interrupt
 from fl.training.models import Matrix, Vector
 from fl.training.randomness import absences, context, generator
+from fl.training.scaffold import Variates, shifts
 from fl.training.server import LAST, Memory, step
 from fl.training.workers import Trainer
 from secagg import Dropout, Stage, Verdict
@@ -65,13 +67,15 @@ def play(setting: Setting, population: Population, t: int, x: Vector, memory: Me
     experiment, clock = setting.experiment, Clock()
     bound = context(experiment, hashlib.sha256(x.tobytes()).digest())
     absent, left_out = absences(experiment, t), population.suspects.in_round(t)
-    results = []
+    results, cut, variates = [], [], Variates(setting.trainer.task, memory, t)
     for cell in population.cells(t, bound):
         active = [c for c in cell.clients if absent.get(c, Stage.DONE) > Stage.INPUTS and c not in left_out]
         with clock("training"):
-            updates = train(setting, t, x, active)
+            updates = train(setting, t, x, active, memory)
+            variates.remember(active, updates)
         with clock("attack"):
             attack(setting, t, cell, active, updates)
+            cut.append(beyond_clip(setting, active, updates))
             rows = dict(zip(active, updates, strict=True))
             broken = [client for client, row in rows.items() if not np.isfinite(row).all()]
         with clock("secure"):
@@ -81,7 +85,22 @@ def play(setting: Setting, population: Population, t: int, x: Vector, memory: Me
             results.append(result)
         del updates, rows  # keep one cell's updates at a time
         setting.interrupt.safe_point()
-    return conclude(setting, t, x, memory, results, clock)
+    played = conclude(setting, t, x, memory, results, clock)
+    played.record["attack_clipped"] = max(cut, default=0.0)
+    return Played(played.x, variates.after(played.memory, bool(played.record["skipped"])), played.record)
+
+
+def beyond_clip(setting: Setting, clients: Sequence[int], updates: Matrix) -> float:
+    """The part of the attackers' coordinates that the encoding of an honest client clips, as this simulation does.
+
+    A real attacker writes its own code: it can send as much as the whole cluster may, and the sum is of that.
+    """
+    bad = [place for place, client in enumerate(clients) if client in setting.byzantine]
+    if setting.experiment.attack.name in DATA_ATTACKS or not bad:
+        return 0.0
+    weights = np.array([setting.cohort.weights[clients[place]] for place in bad]) / setting.cohort.mean_weight
+    with np.errstate(invalid="ignore"):
+        return float((np.abs(updates[bad]) * weights[:, None] > setting.experiment.privacy.clip).mean())
 
 
 def conclude(
@@ -120,14 +139,15 @@ def spent_epsilon(agreement: Agreement, rounds: int, delta: float) -> dict[str, 
     return dict(zip(names, worst_round(agreement).times(rounds).epsilons(delta), strict=True)) | {"delta": delta}
 
 
-def train(setting: Setting, t: int, x: Vector, clients: Sequence[int]) -> Matrix:
+def train(setting: Setting, t: int, x: Vector, clients: Sequence[int], memory: Memory) -> Matrix:
     """x_{i,K} - x^t of every client, a few clients at a time so that the user sees progress and can stop."""
     trainer = setting.trainer
     updates = np.empty((len(clients), len(x)), dtype=np.float32)
     for first in range(0, len(clients), trainer.at_once):
         some = clients[first : first + trainer.at_once]
         setting.show.phase("training", first, len(clients))
-        trainer.train(x, some, round_index=t, out=updates[first : first + len(some)])
+        rows = updates[first : first + len(some)]
+        trainer.train(x, some, round_index=t, out=rows, shift=shifts(memory, some))
         setting.interrupt.safe_point()
     return updates
 
@@ -236,7 +256,7 @@ def evaluate(setting: Setting, t: int, x: Vector) -> dict[str, Any]:
     metrics = dict(score.metrics)
     if setting.trainer.task.data.backdoor is not None:
         success = setting.trainer.evaluate(x, "backdoor").accuracy
-        metrics |= {} if success is None else {"backdoor success": success}
+        metrics |= {} if success is None else {BACKDOOR_SUCCESS: success}
     return {"accuracy": score.accuracy, "loss": loss, "metrics": metrics} | _in_detail(setting, x, metrics)
 
 

@@ -8,17 +8,20 @@ from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fl.config.schema import Server
 from fl.training.models import Vector
 
-Memory = Mapping[str, Vector]  # what the server keeps from round to round, by name; it is part of a checkpoint
+Memory = Mapping[str, NDArray[np.float32]]  # what is kept from round to round, by name, also in a checkpoint
 LAST: Final = "last"  # the aggregated update of the last round
 
 
-def blank(x: Vector, server: Server) -> Memory:
-    """The memory before the first round."""
+def blank(x: Vector, server: Server, controls: int = 0) -> Memory:
+    """The memory before the first round; `controls` is how many clients have control variates (SCAFFOLD)."""
     kept = {LAST: np.zeros_like(x)}
+    if controls:
+        kept |= {"control": np.zeros_like(x), "controls": np.zeros((controls, len(x)), dtype=x.dtype)}
     if server.optimizer != "none":
         kept["m"] = np.zeros_like(x)
     if server.optimizer in ("adam", "yogi"):

@@ -9,6 +9,7 @@ import numpy as np
 from torch import nn
 
 from fl.data.examples import Federated, Index
+from fl.errors import ConfigError
 from fl.training.models import Factory, build
 from fl.training.objective import ACCURACY, Function, Objective
 
@@ -20,8 +21,9 @@ class LocalTraining:
     `epochs` is K counted in passes over the data, as in the paper. Momentum starts from zero every round. The last
     minibatch of an epoch holds what is left, even a single example; `drop_last` skips it, unless it is the only one.
     `schedule`, `period` and `decay` say how the learning rate falls over rounds (`rate`). `proximal` is mu of FedProx
-    (Li et al. 2020): mu (x - x^t) is added to every gradient. With `precision` = "bfloat16", the forward pass of
-    training runs under torch.autocast; losses, gradients of parameters, updates and all measurements are float32.
+    (Li et al. 2020): mu (x - x^t) is added to every gradient. `scaffold` is explained in `fl.training.scaffold`. With
+    `precision` = "bfloat16", the forward pass of training runs under torch.autocast; losses, gradients of parameters,
+    updates and all measurements are float32.
     """
 
     epochs: int = 2
@@ -34,6 +36,7 @@ class LocalTraining:
     period: int = 100
     decay: float = 0.1
     proximal: float = 0.0
+    scaffold: bool = False
     precision: str = "float32"
 
     def __post_init__(self) -> None:
@@ -76,6 +79,15 @@ class Task:
     seed: int
     loss: str | Function = "cross-entropy"
     metrics: Mapping[str, str | Function] = field(default_factory=lambda: {ACCURACY: ACCURACY})
+
+    def __post_init__(self) -> None:
+        steps = {self.local.steps(int(size)) for size in self.data.sizes} if self.local.scaffold else {0}
+        if len(steps) > 1:
+            raise ConfigError(
+                f"local.scaffold: clients take from {min(steps)} to {max(steps)} steps in a round, and control "
+                "variates need the same number of all; use data.partition iid or shards, with local.drop_last = true "
+                "or another local.batch_size"
+            )
 
     def objective(self) -> Objective:
         return Objective(self.loss, self.metrics)

@@ -179,9 +179,10 @@ def _answer(learner: Learner, message: Message, shared: list[Shared]) -> Message
     index = None if message.get("index") is None else np.array(message["index"], dtype=np.int64)
     match message["do"]:
         case "train":
-            rows = shared[1].matrix
+            rows, shifts = shared[1].matrix, shared[2].matrix if len(shared) > 2 else None
             for row, client in zip(message["rows"], message["clients"], strict=True):
-                learner.train(start[0], [client], round_index=message["round"], out=rows[row : row + 1])
+                shift = None if shifts is None else shifts[row : row + 1]
+                learner.train(start[0], [client], round_index=message["round"], out=rows[row : row + 1], shift=shift)
             return {}
         case "scores":
             return {"scores": learner.batch_scores(start[0], message["part"], message["first"], message["last"])}

@@ -107,15 +107,24 @@ class Pool(TrainerBase):
         """The most memory that all workers have had, in MB. What they share counts in each."""
         return sum(worker.peak for worker in self._workers)
 
-    def train(self, start: Vector, clients: Sequence[int], *, round_index: int, out: Matrix | None = None) -> Matrix:
+    def train(
+        self,
+        start: Vector,
+        clients: Sequence[int],
+        *,
+        round_index: int,
+        out: Matrix | None = None,
+        shift: Matrix | None = None,
+    ) -> Matrix:
         """As `Learner.train`. Without `out` the rows are in shared memory."""
         check_clients(clients, len(self.task.data.clients))
         x = self._share(start[None])
         updates = Shared(len(clients), self.dimension)
+        shared = (x, updates) if shift is None else (x, updates, self._share(shift))
         requests = [
             _Request(
                 {"do": "train", "round": round_index, "clients": [int(clients[row]) for row in rows], "rows": rows},
-                (x, updates),
+                shared,
                 what=f"training client {', '.join(str(clients[row]) for row in rows)}",
             )
             for rows in self._chunks(clients)

@@ -10,6 +10,7 @@ import pytest
 import fl
 from fl.cli import main, parser
 from fl.config.checks import experiment, load
+from fl.config.describe import describe
 from fl.config.grid import from_mapping
 from fl.config.read import packaged_experiments
 from fl.errors import ConfigError
@@ -19,6 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "tutorial.md").read_text("utf-8")
 EXPERIMENTS = (DOCS / "experiments.md").read_text("utf-8")
 SWEEPS = (DOCS / "sweeps.md").read_text("utf-8")
+RESEARCH = (DOCS / "research.md").read_text("utf-8")
 
 
 def blocks(text: str, kind: str) -> list[str]:
@@ -89,3 +91,12 @@ def test_the_python_of_the_sweeps_page_is_that_of_the_docstring() -> None:
         assert words in text
         assert words in (fl.sweep.__doc__ or "")
     compile(text, "sweeps.md", "exec")
+
+
+def test_the_research_page_has_files_that_can_run_and_keys_that_exist() -> None:
+    first, exports = blocks(RESEARCH, "toml")
+    assert experiment(tomllib.loads(first)).attack.adaptive
+    assert experiment(tomllib.loads(exports)).export.tensorboard == "boards"
+    described = describe()
+    for key in re.findall(r"`((?:local|server|task|attack|aggregation|privacy|machine|data)\.[a-z_]+)", RESEARCH):
+        assert f"  {key} (" in described, key

@@ -1,4 +1,4 @@
-"""Exports: numbers of records in real event files of TensorBoard, and in a stand-in for MLflow."""
+"""Exports: numbers of records in real event files of TensorBoard and in a real store of MLflow."""
 
 import sys
 import warnings
@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from fl.errors import RecordError
+from fl.cli import main
+from fl.config.read import to_toml
+from fl.errors import ConfigError, RecordError
 from fl.exports import replay, scalars, to_mlflow, to_tensorboard
-from fl.reporting.records import Folder
+from fl.reporting.records import Folder, recorded
+from fl.sweeps.sweep import forecast, sweep
 from fl.training.loop import run
 from tests.fl.runs import tiny
 
@@ -54,6 +57,60 @@ def test_mlflow_gets_the_rounds_live_and_again_from_the_record(tmp_path: Path, m
     assert logged == live
     with pytest.raises(RecordError):
         replay(tmp_path / "nothing", to_mlflow())
+
+
+def write_toml(path: Path, **changes: Any) -> str:
+    path.write_text(to_toml(tiny(**changes)))
+    return str(path)
+
+
+def test_the_command_line_exports_to_tensorboard_and_a_resumed_run_continues(tmp_path: Path) -> None:
+    boards, run_ = tmp_path / "boards", tmp_path / "run"
+    file = write_toml(tmp_path / "mine.toml", name="my run/1")
+    assert main(["train", file, "--out", str(run_), "--tensorboard", str(boards)]) == 0
+    assert main(["train", "--resume", str(run_), "--set", "rounds=3"]) == 0
+    assert [entry.name for entry in boards.iterdir()] == ["my run-1"]
+    steps = sorted(step for name, step in events(boards / "my run-1") if name == "accuracy")
+    assert steps == [1, 2, 3]
+
+
+@pytest.mark.filterwarnings("ignore")  # of MLflow, about its own stores
+def test_the_command_line_logs_to_a_real_store_of_mlflow_and_a_resumed_run_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "store").as_uri()
+    file = write_toml(tmp_path / "mine.toml", name="mine", export={"mlflow": uri})
+    assert main(["train", file, "--out", str(tmp_path / "run")]) == 0
+    assert main(["train", "--resume", str(tmp_path / "run"), "--set", "rounds=3"]) == 0
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    (found,) = client.search_runs([client.get_experiment_by_name("share").experiment_id])
+    assert (found.info.run_name, found.info.status) == ("mine", "FINISHED")
+    assert found.data.params["aggregation.rule"] == "median"
+    logged = client.get_metric_history(found.info.run_id, "accuracy")
+    rounds = recorded(tmp_path / "run").rounds
+    assert [(entry.step, entry.value) for entry in logged] == [(r["round"], r["accuracy"]) for r in rounds]
+
+
+def test_every_run_of_a_sweep_is_exported_and_a_dry_run_is_not(tmp_path: Path) -> None:
+    tables = {"rounds": 1, "model": "linear", "clients": 12, "secure": False, "data": {"examples": 240}}
+    what = {"experiment": {**tables, "export": {"tensorboard": str(tmp_path / "b")}}, "grid": {"seed": [0, 1]}}
+    forecast(what, out=tmp_path / "sweep", jobs=1)
+    assert not (tmp_path / "b").exists()
+    sweep(what, out=tmp_path / "sweep", jobs=1)
+    assert sorted(entry.name for entry in (tmp_path / "b").iterdir()) == ["seed 0", "seed 1"]
+
+
+def test_an_export_whose_package_is_missing_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fl.config.checks.find_spec", lambda name: None)
+    for key in ("tensorboard", "mlflow"):
+        with pytest.raises(ConfigError, match=rf"export\.{key}: .*share-secagg\[export\]"):
+            tiny(export={key: "somewhere"})
+
+
+def test_where_rounds_are_exported_to_changes_no_result() -> None:
+    assert tiny(export={"tensorboard": "somewhere"}).fingerprint == tiny().fingerprint
 
 
 def test_only_numbers_of_a_record_are_exported() -> None:

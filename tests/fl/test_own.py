@@ -158,6 +158,21 @@ def test_clipped_coordinates_are_counted_through_the_sum(changes: dict[str, Any]
     assert "clipped" not in describe_round(loose.history[0])
 
 
+def test_an_attack_that_the_simulation_clips_is_told_once() -> None:
+    attack = {"name": "sign_flip", "options": {"scale": 1000.0}}
+    e = tiny(byzantine=1, attack=attack, clients=30)
+    with pytest.warns(TrainingWarning, match="the attack was clipped") as caught:
+        trained = run(e)
+    assert sum("the attack was clipped" in str(warning.message) for warning in caught) == 1
+    first = trained.history[0]
+    assert 0 < first["attack_clipped"] < 1
+    assert "of the attack clipped" in describe_round(first)
+    assert "a real attacker need not clip" in describe_summary(e, trained.summary)
+    wide = run(e.replace(privacy=e.privacy.replace(clip=10000.0), rounds=1))
+    assert wide.history[0]["attack_clipped"] == 0
+    assert run(tiny(rounds=1, byzantine=1, attack={"name": "label-flip"})).history[0]["attack_clipped"] == 0
+
+
 def test_a_count_of_clipped_coordinates_ends_at_its_bound() -> None:
     update, clipped = segments_of(2**24, 1.0, 1000)
     assert (update.length, clipped.bound) == (2**24, (2**31 - 1) // 1000)

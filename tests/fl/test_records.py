@@ -205,6 +205,25 @@ def test_a_wrong_checkpoint_is_refused(tmp_path: Path, change: dict, words: str)
         folder.load()
 
 
+def test_a_run_of_another_version_says_so_and_what_to_do(tmp_path: Path) -> None:
+    trained_in(tmp_path / "run")
+    pointer, info = (tmp_path / "run" / name for name in ("checkpoint.json", "run.json"))
+    pointer.write_text(json.dumps({**json.loads(pointer.read_text()), "experiment": "00"}))
+    with Folder.resume(tmp_path / "run") as folder, pytest.raises(RecordError, match="put the recorded file back"):
+        folder.load()
+    found = json.loads(info.read_text())
+    info.write_text(json.dumps({**found, "versions": {**found["versions"], "share-secagg": "0.0.9"}}))
+    with (
+        Folder.resume(tmp_path / "run") as folder,
+        pytest.raises(RecordError, match=r"begun with share-secagg 0\.0\.9"),
+    ):
+        folder.load()
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("[local]", "[local]\nspeed = 3"))
+    with pytest.raises(RecordError, match=r"local\.speed: there is no such key.*pip install share-secagg==0\.0\.9"):
+        Folder.resume(tmp_path / "run")
+
+
 def test_a_run_is_not_overwritten_and_a_folder_has_one_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(records, "PATIENCE", 0.1)
     folder = Folder.create(tmp_path / "run", tiny())

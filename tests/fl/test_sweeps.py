@@ -315,6 +315,21 @@ def test_the_worst_loss_is_the_largest() -> None:
     assert found.cells[0].best == 0.1
 
 
+def test_what_records_measure_can_be_compared_and_the_worst_backdoor_succeeds_most() -> None:
+    backdoor = {"byzantine": 2, "attack.name": "backdoor"}
+    for measure, changes in (
+        ("backdoor success", backdoor),
+        ("worst class", {"task.per_class": True}),
+        ("worst client", {"task.per_client": True}),
+    ):
+        asked = {"experiment": {**SMALL, "byzantine": 0}, "grid": {"seed": [0]}, "measure": measure}
+        with pytest.raises(ConfigError, match="measure: expected one of"):
+            folder.checked(from_mapping(asked))
+        assert folder.checked(from_mapping({**asked, "variants": {"what": {"it": changes}}})).possible
+    attacks = {("a", "x"): [0.2, 0.2], ("a", "y"): [0.9, 0.9], ("b", "x"): [0.5, 0.5], ("b", "y"): [0.1, 0.1]}
+    assert [entry.attack for entry in results(attacks, "backdoor success").worst] == ["y", "x"]
+
+
 @pytest.mark.parametrize(("n", "t"), [(2, 12.706), (3, 4.303), (31, 2.042), (61, 2.000), (1001, 1.962)])
 def test_intervals_are_those_of_student(n: int, t: float) -> None:
     """The points are those of printed tables of Student's t."""
