@@ -9,7 +9,8 @@ from typing import Any
 
 from fl.errors import ConfigError
 from fl.reporting.table import aligned
-from fl.reproduction.compare import HEADS, as_json, cells, trained
+from fl.reproduction.compare import HEADS, as_json, cells
+from fl.reproduction.measured import joined
 from fl.reproduction.panels import PANELS, Panel, chosen, every_curve
 from fl.reproduction.published import published
 
@@ -20,18 +21,18 @@ def reproduce(options: Namespace) -> int:
     """Run the command. Returns 0 if every curve has its rounds, and 1 if the time ran out before."""
     if options.rounds < 1:
         raise ConfigError(f"--rounds: expected at least 1, got {options.rounds}")
-    if not options.names:
+    if not options.names and not options.only_write:
         print(json.dumps(listed(), indent=1) if options.json else _listing())
         return 0
     complete = options.only_write or _train(options)
-    runs = trained(every_curve().values(), options.out)
+    runs = joined(every_curve().values(), options.out, options.join)
     if not runs:
         raise ConfigError(f"{options.out}: no curve has a round yet; run without --only-write, or for a longer --time")
     from fl.reproduction.page import write_all
 
     rows = write_all(PANELS, runs, options.out)
     if options.json:
-        print(json.dumps(as_json(rows), indent=1))
+        print(json.dumps(as_json(rows, runs), indent=1))
     else:
         print("\n".join(aligned([HEADS[:-1], *(cells(row)[:-1] for row in rows)])))
         print(f"page: {options.out / 'reproduction.html'}")

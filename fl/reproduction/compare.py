@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from fl.config.schema import RUN_ONLY, Experiment, to_tables
-from fl.reporting.measures import accuracies
-from fl.reporting.records import Recorded, recorded
 from fl.reproduction.explained import EXPLAINED
+from fl.reproduction.measured import Measured
 from fl.reproduction.panels import Curve, Panel
 from fl.reproduction.published import published
 
 CLOSE: Final = 0.02  # a difference up to here is what two runs of the same experiment can have
 UNEXPLAINED: Final = "unexplained"
-LEARNED: Final = ("clients", "data", "local", "model", "task")  # with others, accuracies mean something else
-THEIRS: Final = "tests.paper."  # modules that stand for what the authors did otherwise, on the same data
 
 
 class Row(NamedTuple):
@@ -38,20 +33,11 @@ class Row(NamedTuple):
     explanation: str
 
 
-def trained(curves: Iterable[Curve], out: Path) -> dict[str, Recorded]:
-    """The runs that have at least one round, by the names of their curves."""
-    found = {curve.name: recorded(out / curve.name) for curve in curves if (out / curve.name / "rounds.jsonl").exists()}
-    return {name: run for name, run in found.items() if run.rounds}
-
-
-def compare(panel: str, curve: Curve, run: Recorded) -> Row:
+def compare(panel: str, curve: Curve, run: Measured) -> Row:
     """Ours and theirs, round by round."""
-    ours = {int(number): value for number, value in accuracies(run)}
-    changed = _changed(run.experiment, curve.experiment())
-    comparable = _comparable(run.experiment, changed)
+    ours, rounds, changed, comparable = dict(run.accuracies), run.rounds, run.changed, run.comparable
     theirs = dict(published().get(curve.published, ())) if comparable else {}
     both = sorted(ours.keys() & theirs.keys())
-    rounds = len(run.rounds)
     if not both:
         last = ours[max(ours)] if ours else None
         why = "fixed whole clusters: not in the paper" if curve.safe else "no published numbers"
@@ -76,18 +62,6 @@ def compare(panel: str, curve: Curve, run: Recorded) -> Row:
     )
 
 
-def _changed(ours: Experiment, theirs: Experiment) -> list[str]:
-    """The tables and keys in which a run differs from its curve, without those that change no result."""
-    one, other = to_tables(ours), to_tables(theirs)
-    return [name for name in one if name not in RUN_ONLY and one[name] != other.get(name)]
-
-
-def _comparable(ours: Experiment, changed: Sequence[str]) -> bool:
-    """Whether a run with these changes learns what the authors' run learns: another seed, or their deal of the data."""
-    other = set(LEARNED).intersection(changed)
-    return not other or (other == {"data"} and ours.data.name.startswith(THEIRS))
-
-
 def _other(changed: Sequence[str], comparable: bool) -> str:
     end = "" if comparable else ": not comparable"
     return f"other settings than the paper's ({', '.join(changed)}){end}"
@@ -102,7 +76,7 @@ def explanation(curve: Curve, largest: float) -> str:
     return "within 2 points in every round" if abs(largest) <= CLOSE else UNEXPLAINED
 
 
-def table(panels: Sequence[Panel], runs: dict[str, Recorded]) -> list[Row]:
+def table(panels: Sequence[Panel], runs: Mapping[str, Measured]) -> list[Row]:
     """One row per curve that was trained. A curve that stands in several panels has one row, in the first."""
     rows: dict[str, Row] = {}
     for panel in panels:
@@ -146,8 +120,11 @@ def as_csv(rows: Sequence[Row]) -> str:
     return out.getvalue()
 
 
-def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    return [{name: _short(value) for name, value in row._asdict().items()} for row in rows]
+def as_json(rows: Sequence[Row], runs: Mapping[str, Measured]) -> list[dict[str, Any]]:
+    """The rows, each with what was measured in every round, so that another folder can join them."""
+    return [
+        {name: _short(value) for name, value in (row._asdict() | runs[row.curve]._asdict()).items()} for row in rows
+    ]
 
 
 def _short(value: Any) -> Any:

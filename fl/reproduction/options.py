@@ -13,5 +13,7 @@ def add_options(option: Callable[..., Any], setting: dict[str, Any]) -> None:
     option("--out", type=Path, default=Path("reproduction"), help="folder for the runs, the page and the tables")
     option("--secure", action="store_true", help="with real secure aggregation: the same curves, in more time")
     option("--only-write", action="store_true", help="train nothing; write the page and the tables again")
+    joined = "also show the curves of another folder, such as one of another machine; of each curve the longest"
+    option("--join", type=Path, action="append", default=[], metavar="reproduction.json", help=joined)
     option("--set", **setting)
     option("--json", action="store_true", help="print the table, or the list of panels, as JSON")

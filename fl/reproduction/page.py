@@ -8,21 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from fl.reporting.charts import COLOURS, Line, curve_colour, legend_of, lines
-from fl.reporting.measures import accuracies
 from fl.reporting.page import render
-from fl.reporting.records import Recorded, write
+from fl.reporting.records import write
 from fl.reproduction.compare import HEADS, Row, as_csv, as_json, as_markdown, cells, table
+from fl.reproduction.measured import Measured
 from fl.reproduction.panels import Panel
 from fl.reproduction.published import published
 
 
-def write_all(panels: Sequence[Panel], runs: Mapping[str, Recorded], out: Path) -> list[Row]:
+def write_all(panels: Sequence[Panel], runs: Mapping[str, Measured], out: Path) -> list[Row]:
     """Write reproduction.html, .csv, .json and .md, and a picture per panel. Returns the rows of the table."""
     panels = [panel for panel in panels if any(curve.name in runs for curve in panel.curves)]
-    rows = table(panels, dict(runs))
+    rows = table(panels, runs)
     out.mkdir(parents=True, exist_ok=True)
     write(out / "reproduction.csv", as_csv(rows).encode())
-    write(out / "reproduction.json", json.dumps(as_json(rows), indent=1).encode() + b"\n")
+    write(out / "reproduction.json", json.dumps(as_json(rows, runs), indent=1).encode() + b"\n")
     write(out / "reproduction.md", as_markdown(rows).encode())
     write(out / "reproduction.html", page(panels, runs, rows).encode())
     for panel in panels:
@@ -30,11 +30,11 @@ def write_all(panels: Sequence[Panel], runs: Mapping[str, Recorded], out: Path) 
     return rows
 
 
-def curves_of(panel: Panel, runs: Mapping[str, Recorded], rows: Sequence[Row]) -> list[Line]:
+def curves_of(panel: Panel, runs: Mapping[str, Measured], rows: Sequence[Row]) -> list[Line]:
     """Our curves of a panel, and dashed in the same colour those that they are compared with, up to our last round."""
     comparable, drawn = {row.curve for row in rows if row.published}, []
     for i, curve in enumerate(curve for curve in panel.curves if curve.name in runs):
-        ours = accuracies(runs[curve.name])
+        ours = [(float(number), value) for number, value in runs[curve.name].accuracies]
         drawn.append(Line(curve.name, ours, curve_colour(i)))
         last = max((number for number, _ in ours), default=0)
         theirs = [(float(number), value) for number, value in published().get(curve.published, ()) if number <= last]
@@ -43,7 +43,7 @@ def curves_of(panel: Panel, runs: Mapping[str, Recorded], rows: Sequence[Row]) -
     return drawn
 
 
-def page(panels: Sequence[Panel], runs: Mapping[str, Recorded], rows: Sequence[Row]) -> str:
+def page(panels: Sequence[Panel], runs: Mapping[str, Measured], rows: Sequence[Row]) -> str:
     """One HTML page without scripts or links."""
     shown = [
         {
@@ -51,7 +51,7 @@ def page(panels: Sequence[Panel], runs: Mapping[str, Recorded], rows: Sequence[R
             "figure": panel.figure,
             "chart": lines(curves_of(panel, runs, rows), y_label="test accuracy"),
             "legend": legend_of(curves_of(panel, runs, rows)),
-            "facts": [(curve.name, facts(runs[curve.name])) for curve in panel.curves if curve.name in runs],
+            "facts": [(curve.name, runs[curve.name].facts) for curve in panel.curves if curve.name in runs],
         }
         for panel in panels
     ]
@@ -59,21 +59,7 @@ def page(panels: Sequence[Panel], runs: Mapping[str, Recorded], rows: Sequence[R
     return render("reproduction.html", title=title, heads=HEADS, rows=[cells(row) for row in rows], panels=shown)
 
 
-def facts(run: Recorded) -> str:
-    """How a curve was trained, in one sentence."""
-    e, first = run.experiment, run.rounds[0]
-    exposed = len({client for record in run.rounds for client in record["exposure"]["exposed"]})
-    seconds = sum(record["seconds"]["total"] for record in run.rounds) / len(run.rounds)
-    who = f"{exposed} of {e.clients} clients exposed" if exposed else "no client exposed"
-    how = "real secure aggregation" if e.secure else "secure = false (the same bits)"
-    return (
-        f"{len(run.rounds)} of {e.rounds} rounds, seed {e.seed}, {how}, {who}, "
-        f"{len(first['clusters'])} sums in a round, {seconds:.0f} s a round, "
-        f"torch {run.info.get('versions', {}).get('torch', '?')}"
-    )
-
-
-def draw(panel: Panel, runs: Mapping[str, Recorded], rows: Sequence[Row], path: Path) -> None:
+def draw(panel: Panel, runs: Mapping[str, Measured], rows: Sequence[Row], path: Path) -> None:
     """The picture of a panel."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

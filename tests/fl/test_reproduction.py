@@ -11,6 +11,7 @@ from fl.config.read import read_tables
 from fl.errors import ConfigError
 from fl.reporting.records import recorded
 from fl.reproduction.compare import UNEXPLAINED, compare, explanation
+from fl.reproduction.measured import measured
 from fl.reproduction.panels import PANELS, Curve, chosen, every_curve
 from fl.reproduction.published import published
 from fl.reproduction.run import Budget, train_curves
@@ -102,6 +103,27 @@ def test_the_page_and_the_tables_have_every_trained_curve(tmp_path: Path, capsys
         assert [row["curve"] for row in csv.DictReader(file)] == names
 
 
+def test_curves_of_two_folders_are_joined_and_the_longer_one_counts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What one machine has measured stands on the page of another one, without its runs."""
+    one, other, curves = tmp_path / "one", tmp_path / "other", ["label-flip-no-defence", "no-attack"]
+    assert main(["reproduce", *curves, "--rounds", "2", "--out", str(one), *SET]) == 0
+    assert main(["reproduce", curves[0], "--rounds", "1", "--out", str(other), *SET]) == 0
+    assert [entry["rounds"] for entry in json.loads((other / "reproduction.json").read_text())] == [1]
+    join = ["--only-write", "--join", str(one / "reproduction.json")]
+    assert main(["reproduce", "--out", str(other), *join]) == 0
+    for name in ("reproduction.json", "reproduction.md", "reproduction.csv"):
+        assert (other / name).read_bytes() == (one / name).read_bytes()
+    assert main(["reproduce", "--out", str(tmp_path / "new"), *join]) == 0, "a page needs no run of its own"
+    for text in ("{}", "[3]", '[{"curve": "no-attack"}]', "no JSON"):
+        (tmp_path / "wrong.json").write_text(text)
+        capsys.readouterr()
+        code = main(["reproduce", "--only-write", "--out", str(tmp_path / "x"), "--join", str(tmp_path / "wrong.json")])
+        assert code == 2, text
+        assert "no curve has a round" in (said := capsys.readouterr().err) or "that `share reproduce` wrote" in said
+
+
 def test_a_row_compares_the_last_common_round_and_names_the_largest_difference(tmp_path: Path) -> None:
     curve = every_curve()["label-flip-no-defence"]
     train_curves([curve], tmp_path, rounds=1, settings=SMALL)
@@ -110,13 +132,13 @@ def test_a_row_compares_the_last_common_round_and_names_the_largest_difference(t
     shift = {1: 0.01, 2: -0.03, 3: 0.0}
     rounds = [{**run.rounds[0], "round": i, "accuracy": theirs[i] + shift[i]} for i in shift]
     paper = curve.experiment(["secure=false"])
-    row = compare("p", curve, type(run)(run.folder, paper, run.info, rounds, {}))
+    row = compare("p", curve, measured(curve, type(run)(run.folder, paper, run.info, rounds, {})))
     assert (row.compared, row.largest_round) == (3, 2)
     assert row.difference == pytest.approx(0.0)
     assert row.largest == pytest.approx(-0.03)
     assert row.mean == pytest.approx(-0.02 / 3)
     other = curve.experiment(["secure=false", "privacy.clip=8.0"])
-    row = compare("p", curve, type(run)(run.folder, other, run.info, rounds, {}))
+    row = compare("p", curve, measured(curve, type(run)(run.folder, other, run.info, rounds, {})))
     assert (row.compared, row.explanation) == (3, "other settings than the paper's (privacy)")
     assert explanation(Curve("unknown", "digits"), -0.03) == UNEXPLAINED
     assert explanation(Curve("unknown", "digits"), 0.02) == "within 2 points in every round"

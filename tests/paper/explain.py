@@ -19,7 +19,8 @@ from fl.cli import main as share
 from fl.config.schema import Experiment
 from fl.errors import ConfigError
 from fl.reporting.table import aligned
-from fl.reproduction.compare import HEADS, cells, compare, trained
+from fl.reproduction.compare import HEADS, cells, compare
+from fl.reproduction.measured import trained
 from fl.reproduction.panels import Curve, chosen
 
 TRIES = {

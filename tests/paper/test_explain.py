@@ -9,7 +9,9 @@ import pytest
 
 import robust
 from fl.errors import ConfigError
+from fl.reporting.records import recorded
 from fl.reproduction.compare import compare
+from fl.reproduction.measured import measured
 from fl.reproduction.panels import every_curve
 from tests.paper import explain
 from tests.paper.their_data import at_random, shards
@@ -67,7 +69,7 @@ def test_tries_are_run_and_stand_in_one_table(tmp_path: Path, capsys: pytest.Cap
 def test_another_seed_and_their_deal_are_compared_with_the_published_curve(tmp_path: Path) -> None:
     curve = every_curve()["foe-krum-m3"]
     assert explain.main(["foe-krum-m3", "as-here", "--rounds", "1", "--out", str(tmp_path), *SMALL]) == 0
-    run = explain.trained([curve], tmp_path / "as-here")[curve.name]
+    run = recorded(tmp_path / "as-here" / curve.name)
     for changes, comparable in (
         (["seed=1"], True),
         (explain.settings("their-data", curve.experiment()), True),
@@ -75,4 +77,4 @@ def test_another_seed_and_their_deal_are_compared_with_the_published_curve(tmp_p
         (["data.examples=600"], False),
     ):
         changed = type(run)(run.folder, curve.experiment(["secure=false", *changes]), run.info, run.rounds, {})
-        assert (compare("p", curve, changed).theirs is not None) == comparable, changes
+        assert (compare("p", curve, measured(curve, changed)).theirs is not None) == comparable, changes
