@@ -11,7 +11,7 @@ part of it, and needs more than a page; the tests have a second implementation o
 The names are those of Bonawitz et al. 2017, Fig. 4: c^PK/c^SK are the channel keys, s^PK/s^SK the mask keys, b the
 self-mask seeds, and U1, U2, U3 the clients that are left after each stage. The protocol adds to that paper: R groupings
 of the clients at once with one seed each, a signed hash of every share, a commitment to every seed, the view of U2
-signed with the masked input, and an audit of what the opened sums reveal (SHARE, Appendix C).
+signed with the masked vectors, and an audit of what the opened sums reveal (SHARE, Appendix C).
 """
 
 import hashlib
@@ -166,6 +166,7 @@ class Transcript:
     hashes: dict[tuple[ClientId, ClientId], list[bytes]] = field(default_factory=dict)
     shares: dict[tuple[ClientId, ClientId], list[int]] = field(default_factory=dict)  # (dealer, holder)
     masked: dict[ClientId, list[Vector]] = field(default_factory=dict)  # U3
+    vectors: dict[ClientId, bytes] = field(default_factory=dict)  # the hash of each client's masked vectors
     views: dict[ClientId, bytes] = field(default_factory=dict)  # stage-2 signatures
     opened: tuple[GroupId, ...] = ()
     endorsements: dict[ClientId, bytes] = field(default_factory=dict)  # stage-3 signatures
@@ -260,7 +261,7 @@ def share_hashes(plan: Plan, dealer: ClientId, holder: ClientId, nonce: bytes, s
 def mask(
     seen: Transcript, present: Sequence[Party], inputs: Mapping[ClientId, Sequence[int]], modulus: int, expand: Expand
 ) -> None:
-    """Stage 2. Each client opens its boxes, then masks its input once per grouping and signs its view of U2.
+    """Stage 2. Each client opens its boxes, masks its input once per grouping, signs its view of U2 and its vectors.
 
     The masks are its own one and, for each other client of its group in U2, a pairwise one.
     """
@@ -283,7 +284,7 @@ def mask(
                 key = pairwise_key(agreed, plan.hash, party.id, peer, r)
                 vector = add(vector, expand(key, plan.length), 1 if party.id < peer else -1, modulus)
             vectors.append(vector)
-        seen.masked[party.id] = vectors
+        seen.masked[party.id], seen.vectors[party.id] = vectors, vectors_hash(vectors)
         seen.views[party.id] = sign(party.identity, view_statement(seen, party.id, party.id))
     seen.enough(seen.masked)
 
@@ -295,26 +296,34 @@ def view(seen: Transcript, client: ClientId) -> bytes:
     return digest(labels.VIEW, seen.plan.hash, little(len(rows)), *rows)
 
 
+def vectors_hash(vectors: Sequence[Vector]) -> bytes:
+    """The hash of a client's masked vectors."""
+    rows = [digest(b"".join(map(little, vector))) for vector in vectors]
+    return digest(labels.INPUT_VECTORS, little(len(rows)), *rows)
+
+
 def view_statement(seen: Transcript, sender: ClientId, client: ClientId) -> bytes:
     """What the sender signs in stage 2 if it has the same view as the client, and no disputes."""
     disputes = digest(labels.DISPUTES, little(0))
-    return labels.SIGN_VIEW + seen.plan.hash + little(sender) + view(seen, client) + disputes
+    signed = labels.SIGN_VIEW + seen.plan.hash + little(sender) + view(seen, client)
+    return signed + disputes + seen.vectors[sender]
 
 
 def agree_on_survivors(seen: Transcript, present: Sequence[Party]) -> None:
-    """Stage 3. Each client checks that all of U3 signed the same U2, and signs U3 and what the audit lets open."""
+    """Stage 3. Each client checks that all of U3 signed the same U2, and signs U3, its vectors, and what is opened."""
     plan = seen.plan
     survivors = sorted(seen.masked)
     seen.opened = tuple(sorted(plan.audit(plan.summed(survivors)).opened))
     ids = little(len(survivors)) + b"".join(map(little, survivors))
+    inputs = digest(labels.INPUTS, little(len(survivors)), *(little(v) + seen.vectors[v] for v in survivors))
     groups = little(len(seen.opened)) + b"".join(little(r, 2) + little(g) for r, g in seen.opened)
     for party in [p for p in present if p.id in seen.masked]:
-        for v in survivors if not plan.semi_honest_only else ():
+        for v in survivors if not plan.semi_honest_only else [party.id]:
             identity = Ed25519PublicKey.from_public_bytes(plan.identities[v])
             identity.verify(seen.views[v], view_statement(seen, v, party.id))
         # In sparse mode, each client has a view of its own neighbours, which nobody else can check.
         common = bytes(32) if plan.semi_honest_only else view(seen, party.id)
-        statement = labels.SIGN_OPENING + digest(labels.OPENING, plan.hash, common, ids, groups)
+        statement = labels.SIGN_OPENING + digest(labels.OPENING, plan.hash, common, ids, inputs, groups)
         seen.endorsements[party.id] = sign(party.identity, statement)
     seen.enough(seen.endorsements)
 

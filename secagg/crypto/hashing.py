@@ -1,8 +1,9 @@
-"""SHA-256 of many short rows under one label: a run checks hundreds of thousands of such hashes.
+"""SHA-256 of many rows: of short ones under one label, and of long vectors.
 
-hashlib's overhead of half a microsecond is several times the cost of a short row. For many rows, a compiled kernel with
-the processor's SHA instructions avoids it. The kernel is tested against hashlib before its first use. Some rows are
-secret (shares, agreed keys): neither path branches on the data or uses it as an index.
+A run checks hundreds of thousands of short rows. hashlib's overhead of half a microsecond is several times the cost of
+a short row. For many rows, a compiled kernel with the processor's SHA instructions avoids it. The kernel is tested
+against hashlib before its first use. Some rows are secret (shares, agreed keys): neither path branches on the data or
+uses it as an index. Long vectors are hashed by hashlib, which releases the global lock.
 """
 
 import warnings
@@ -11,9 +12,11 @@ from hashlib import sha256
 
 import numpy as np
 
-from secagg.types import Bytes
+from secagg.kernels.threads import spread, thread_count
+from secagg.types import Bytes, Ring32
 
 KERNEL_ROWS = 16  # with fewer rows, hashlib is faster than a call of the kernel
+_PARALLEL_BYTES = 2**19  # vectors from this size on are hashed in several threads
 
 
 def sha256_each(label: bytes, rows: Bytes) -> Bytes:
@@ -21,6 +24,23 @@ def sha256_each(label: bytes, rows: Bytes) -> Bytes:
     if len(rows) >= KERNEL_ROWS and has_kernel():
         return _by_kernel(label, rows)
     return _by_hashlib(label, rows)
+
+
+def row_hashes(vectors: Ring32, threads: int | None = None) -> bytes:
+    """SHA-256 of each row's bytes, one after the other. Long rows are hashed in parallel."""
+    hashes = [b""] * len(vectors)
+
+    def work(start: int, stop: int) -> None:
+        for row in range(start, stop):
+            data = np.ascontiguousarray(vectors[row], dtype="<u4").data
+            hashes[row] = sha256(data).digest()
+
+    workers = thread_count(threads) if vectors.shape[1] * 4 >= _PARALLEL_BYTES else 1
+    if workers == 1:
+        work(0, len(vectors))
+    else:
+        spread(work, 0, len(vectors), step=1, threads=workers)
+    return b"".join(hashes)
 
 
 def _by_hashlib(label: bytes, rows: Bytes) -> Bytes:

@@ -170,10 +170,10 @@ def _signed(run: _Run, checked: CheckedRun) -> Iterator[str]:
         signed += [(v, signature, statement, "dealing") for signature in dealing.signature]
     for one in record.inputs:
         checked.views[one.sender] = seen = run.view(one.sender)
-        statement = statements.masked_input(plan, one.sender, seen, one.disputes)
+        statement = statements.masked_input(plan, seen, one)
         signed.append((one.sender, one.signature, statement, "masked input"))
     for endorsed in record.openings:
-        statement = statements.opening(plan, run.view(endorsed.sender), run.inputs, record.groups)
+        statement = statements.opening(plan, run.view(endorsed.sender), record.inputs, record.groups)
         signed.append((endorsed.sender, endorsed.signature, statement, "opening"))
     for given in record.unmaskings:
         statement = statements.unmasking(plan, given.sender, given.content)

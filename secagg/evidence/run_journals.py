@@ -28,6 +28,7 @@ _OPENING: Final = Struct(
         ("plan", Fixed(HASH_BYTES)),
         ("view", Fixed(HASH_BYTES)),
         ("survivors", Ascending(MOST_CLIENTS)),
+        ("inputs", Fixed(HASH_BYTES)),
         ("groups", AscendingGroups()),
     ),
 )
@@ -78,7 +79,8 @@ def _compare(
         return
     signed = {opening.sender for opening in one.record.openings}
     survivors = tuple(masked.sender for masked in one.record.inputs)
-    same = slot.opening["view"] == one.views.get(client) and slot.opening["survivors"] == survivors
+    recorded = slot.opening["view"], slot.opening["survivors"], slot.opening["inputs"]
+    same = recorded == (one.views.get(client), survivors, statements.inputs(one.record.inputs))
     groups = slot.opening["groups"]
     assert isinstance(groups, tuple)
     if not same or not set(one.record.groups) <= set(groups):  # audit: journal-opening-matches

@@ -13,7 +13,7 @@ from hashlib import sha256
 from secagg import labels
 from secagg.agreement.plan import Plan
 from secagg.crypto.keys import digest
-from secagg.evidence.runs import SignedDealing, SignedKeys, WrongUnmasking
+from secagg.evidence.runs import SignedDealing, SignedInput, SignedKeys, WrongUnmasking
 from secagg.types import ClientId, GroupId, u32
 
 
@@ -44,14 +44,22 @@ def view(plan: Plan, members: Iterable[tuple[SignedKeys, SignedDealing]]) -> byt
     return digest(labels.VIEW, plan.hash, u32(len(rows)), *rows)
 
 
-def masked_input(plan: Plan, sender: ClientId, seen: bytes, disputes: Sequence[ClientId]) -> bytes:
-    return labels.SIGN_VIEW + plan.hash + u32(sender) + seen + digest(labels.DISPUTES, _ids(disputes))
+def masked_input(plan: Plan, seen: bytes, given: SignedInput) -> bytes:
+    disputed = digest(labels.DISPUTES, _ids(given.disputes))
+    # audit: evidence-run-vectors-signed
+    return labels.SIGN_VIEW + plan.hash + u32(given.sender) + seen + disputed + given.vectors_hash
 
 
-def opening(plan: Plan, seen: bytes, survivors: Sequence[ClientId], groups: Sequence[GroupId]) -> bytes:
-    bound = bytes(32) if plan.degree else seen
+def inputs(given: Sequence[SignedInput]) -> bytes:
+    """The hash of all masked inputs of a run."""
+    return digest(labels.INPUTS, u32(len(given)), *(u32(one.sender) + one.vectors_hash for one in given))
+
+
+def opening(plan: Plan, seen: bytes, given: Sequence[SignedInput], groups: Sequence[GroupId]) -> bytes:
+    bound, survivors = bytes(32) if plan.degree else seen, _ids([one.sender for one in given])
     listed = u32(len(groups)) + b"".join(struct.pack("<HI", *group) for group in groups)
-    return labels.SIGN_OPENING + digest(labels.OPENING, plan.hash, bound, _ids(survivors), listed)
+    # audit: evidence-run-vectors-endorsed
+    return labels.SIGN_OPENING + digest(labels.OPENING, plan.hash, bound, survivors, inputs(given), listed)
 
 
 def unmasking(plan: Plan, sender: ClientId, content: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """What one run with survivors leaves behind, and its bytes: every signed message of a cell in a round.
 
-Masked vectors are not in it, because nobody signs them; sums are there by their hashes. What clients reveal in stage 4
-is there by its hash, except in a proof of blame. docs/evidence.md has every byte, and why each may be there.
+Masked vectors are there by the hash that their sender signed, sums by their hashes. What clients reveal in stage 4 is
+there by its hash, except in a proof of blame. docs/evidence.md has every byte, and why each may be there.
 """
 
 from __future__ import annotations
@@ -65,20 +65,21 @@ class SignedDealing:
 
 @dataclass(frozen=True, slots=True)
 class SignedInput:
-    """Stage 2 without the masked vectors: whom the sender disputes, and its signature.
+    """Stage 2 without the masked vectors: whom the sender disputes, the hash of the vectors, and its signature.
 
-    >>> SignedInput(3, (5,), bytes(64)).disputes
+    >>> SignedInput(3, (5,), bytes(32), bytes(64)).disputes
     (5,)
     """
 
     sender: Id
     disputes: Ids
+    vectors_hash: Hash
     signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
 class SignedOpening:
-    """Stage 3: a client's signature over the survivors and the groups to open.
+    """Stage 3: a client's signature over the survivors, their vectors and the groups to open.
 
     >>> SignedOpening(3, bytes(64)).sender
     3

@@ -1,9 +1,9 @@
 """One client in one run: five answers, each given once.
 
 The stages are those of Bonawitz et al. 2017, Fig. 4, over R groupings at once, with two additions: the view of U2 is
-signed with the masked input, and every client audits what the opened sums would reveal before it signs. `STEPS` is the
-whole state machine; `client_checks.py` holds what a client demands of each message. The state is FAILED while a message
-is being handled, and only success leaves it, so the server cannot retry a refused request with different content.
+signed with the masked vectors, and every client audits what the opened sums would reveal before it signs. `STEPS` is
+the whole state machine; `client_checks.py` holds what a client demands of each message. The state is FAILED while a
+message is being handled, and only success leaves it, so the server cannot retry a refused request with other content.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ class Client:
         return AgreementKey.from_private(self._memory.mask)
 
     def _mask(self, message: messages.Bundle, given: FromApplication) -> messages.MaskedInput:
-        """Open the boxes, encode the update and mask it once per grouping; sign the view of U2.
+        """Open the boxes, encode the update and mask it once per grouping; sign the view of U2 and the vectors.
 
         Bonawitz et al. 2017, Fig. 4, Round 2. If a box does not open, or a share does not match its
         dealer's hash, this client disputes it: the dealer stays, but this client holds no share from it.
@@ -326,15 +326,15 @@ class Client:
         memory.held = tuple(sorted((*own, *opened), key=lambda held: held.dealer))
         vectors = masked_vectors(plan, memory, members, encoded, out=given.out, threads=self._threads)
         charging.reserve(self._agreement, self._journal, self._record_name(labels.UPDATE_RECORD), self.me, self._budget)
-        statement = transcript.view_statement(plan.hash, memory.me, self._view, disputes)
+        hashed = transcript.vectors_hash(vectors, self._threads)
+        statement = transcript.view_statement(plan.hash, memory.me, self._view, disputes, hashed)
         return messages.MaskedInput(memory.me, disputes, self._identity.sign(statement), vectors)
 
     @cached_property
     def _view(self) -> bytes:
         """The hash of U2 as stage 2 showed it; it never changes afterwards."""
         adverts = {advert.sender: advert for advert in self._memory.adverts}
-        dealers = self._memory.dealers
-        return transcript.view(self.plan.hash, [(adverts[dealer.id], dealer) for dealer in dealers])
+        return transcript.view(self.plan.hash, [(adverts[dealer.id], dealer) for dealer in self._memory.dealers])
 
     def _sign(self, message: messages.Survivors, _: FromApplication) -> messages.Consistency:
         """Sign U3 and the groups, if all of U3 saw the same U2 and the audit allows the groups.
@@ -342,8 +342,7 @@ class Client:
         Bonawitz et al. 2017, Fig. 4, Round 3. The record comes first: after it, this update is opened for
         these survivors and these groups (or fewer of the groups), or never.
         """
-        plan, memory = self.plan, self._memory
-        risk = self._agreement.sparse_risk
+        plan, memory, risk = self.plan, self._memory, self._agreement.sparse_risk
         survivors = client_checks.check_survivors(plan, self.me, memory.dealers, self._view, risk, message)
         verdict = self._cache.verdict(plan, plan.summed(survivors))  # audit: only-whole-atoms
         refused = sorted(set(message.groups) - verdict.opened)
@@ -351,9 +350,9 @@ class Client:
             why = verdict.closed.get(refused[0], "the plan has no such group")
             raise PeerError(f"the server wants to open group {refused[0]}, which my audit closes: {why}")
         # audit: opening-belongs-to-run
-        wanted = Opening(plan.hash, self._view, survivors, message.groups)
+        wanted = Opening(plan.hash, self._view, survivors, transcript.inputs_hash(message.members), message.groups)
         self._record(wanted)  # audit: opening-recorded
-        memory.survivors, memory.groups = wanted.survivors, wanted.groups
+        memory.survivors, memory.inputs, memory.groups = wanted.survivors, wanted.inputs, wanted.groups
         return messages.Consistency(memory.me, self._identity.sign(self._statement()))
 
     def _record(self, wanted: Opening) -> None:
@@ -361,7 +360,8 @@ class Client:
         record_opening(self._journal, self._record_name(labels.OPENING_RECORD), rounds, self._memory.round, wanted)
 
     def _statement(self) -> bytes:
-        return transcript.opening(self.plan, self._view, self._memory.survivors, self._memory.groups)
+        m = self._memory
+        return transcript.opening(self.plan, self._view, m.survivors, m.inputs, m.groups)
 
     def _record_name(self, label: bytes, number: int | None = None) -> str:
         """The name of a record about one update (of this client, this training and this round), or of that number."""

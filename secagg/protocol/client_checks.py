@@ -57,11 +57,11 @@ def check_dealers(
 def check_survivors(
     plan: Plan, me: ClientId, dealers: Sequence[Dealer], view: bytes, sparse_risk: float, message: Survivors
 ) -> tuple[ClientId, ...]:
-    """Who sent masked vectors: at least t clients of U2 that all signed the same view of U2.
+    """Who sent masked vectors: at least t clients of U2 that all signed the same view of U2, and their vectors.
 
     They sign and hold shares, whether or not their atom is whole; `Plan.summed` says whose vectors are summed.
-    In sparse mode views differ from neighbourhood to neighbourhood, so U3 is only held against the roster,
-    and the graph of those left must still be connected, up to the risk that this client accepts.
+    In sparse mode views differ from neighbourhood to neighbourhood, so U3 is only held against the roster (this client
+    checks its own entry), and the graph of those left must still be connected, up to the risk that it accepts.
     """
     ids = tuple(member.id for member in message.members)
     known = {dealer.id for dealer in dealers}
@@ -71,12 +71,13 @@ def check_survivors(
         raise PeerError("the survivors must be inside U2")
     if len(set(ids) & known) < plan.t:  # audit: survivors-threshold
         raise TooFewSurvivors(f"{len(set(ids) & known)} clients survive, the threshold is {plan.t}")
-    if plan.semi_honest_only:
-        if plan.sparse_risk(len(plan.ids) - len(ids)) > sparse_risk:  # audit: sparse-dropouts-limited
-            raise PeerError("too many dropouts: the sparse graph may be disconnected")
-        return ids
+    # audit: sparse-dropouts-limited
+    if plan.semi_honest_only and plan.sparse_risk(len(plan.ids) - len(ids)) > sparse_risk:
+        raise PeerError("too many dropouts: the sparse graph may be disconnected")
     for member in message.members:
-        statement = transcript.view_statement(plan.hash, member.id, view, member.disputes)
+        if plan.semi_honest_only and member.id != me:  # audit: sparse-own-input
+            continue  # it has a view of its own
+        statement = transcript.view_statement(plan.hash, member.id, view, member.disputes, member.vectors_hash)
         # audit: u3-signed-my-view
         verify(plan.identities[member.id], member.signature, statement, signer=member.id)
     return ids

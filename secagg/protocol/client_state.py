@@ -54,6 +54,7 @@ class ClientMemory:
     dealers: Annotated[tuple[Dealer, ...], Many(DEALER)] = ()
     held: Annotated[tuple[HeldShares, ...], Many(Struct.of(HeldShares))] = field(default=(), repr=False)
     survivors: Ids = ()
+    inputs: Hash = bytes(HASH_BYTES)  # of all masked inputs, as stage 3 showed them
     groups: Groups = ()
     clipped: Annotated[int, U64] = 0
     answered: Annotated[tuple[bytes, ...], Many(Fixed(HASH_BYTES), 1)] = ()  # the hash of the message answered last
@@ -67,6 +68,7 @@ class Opening:
     plan_hash: Hash
     view: Hash  # contains the keys of U2, so another run of the same plan is another opening
     survivors: Ids
+    inputs: Hash  # contains the vectors of every survivor
     groups: Groups
 
 

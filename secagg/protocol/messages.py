@@ -94,7 +94,7 @@ class Bundle:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MaskedInput:
-    """Stage 2: the masked vectors, one per grouping, and a signature over the view of U2 and the disputes."""
+    """Stage 2: the masked vectors, one per grouping, and a signature over them, the view of U2 and the disputes."""
 
     sender: Id
     disputes: Ids
@@ -108,6 +108,7 @@ class Survivor:
 
     id: Id
     disputes: Ids
+    vectors_hash: Hash
     signature: Signature
 
 

@@ -60,7 +60,9 @@ def messages_of(memory: ServerMemory) -> RunRecord:
             SignedDealing(v, one.commitments, one.root, () if v in m.survivors else (one.signature,))
             for v, one in sorted(m.dealings.items())
         ),
-        inputs=tuple(SignedInput(v, one.disputes, one.signature) for v, one in sorted(m.survivors.items())),
+        inputs=tuple(
+            SignedInput(v, one.disputes, one.vectors_hash, one.signature) for v, one in sorted(m.survivors.items())
+        ),
         groups=m.groups if m.endorsements else (),
         openings=tuple(SignedOpening(v, one.signature) for v, one in sorted(m.endorsements.items())),
         unmaskings=tuple(

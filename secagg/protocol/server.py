@@ -26,7 +26,7 @@ from secagg.errors import AlreadyUsed, PeerError, TooFewSurvivors, UsageError
 from secagg.evidence.file import assemble
 from secagg.exposure.audit import Verdict
 from secagg.kernels.threads import thread_count
-from secagg.protocol import messages, outcome, records, server_state, transcript
+from secagg.protocol import inputs, messages, outcome, records, server_state, transcript
 from secagg.protocol.dealing import box_bytes, check_advert
 from secagg.protocol.journal import Journal, MemoryJournal, check_journal, record_name, store
 from secagg.protocol.result import NO_ANSWER, Dropout, Result, Stage
@@ -45,7 +45,7 @@ class Server:
     returns them again for clients that have not answered. After stage 3 has begun a run is resumed, never repeated: if
     `advance` raises TooFewSurvivors in CONSISTENCY or UNMASKING, the run stays open for late answers. `exclude` leaves
     clients out from the start: those that dealt bad shares in an earlier run of the same plan (`doomed_groups`).
-    `threads` limits how many cores the last stage uses.
+    `threads` limits how many cores hashing and the last stage use.
 
     >>> from secagg import Server
     >>> from secagg.simulation import make_agreement
@@ -106,10 +106,17 @@ class Server:
         (sender,) = ids("sender", [sender], self.plan.identities)
         if not isinstance(message, (*TYPES, *BUFFERS)):
             raise UsageError(f"expected bytes or a message class, got {type(message).__name__}")
+        hashed = inputs.hash_of(self.plan, sender, message, self._threads) if self._awaits_input(sender) else b""
         with self._lock:  # audit: server-one-thread-at-a-time
-            return self._receive(sender, message)
+            return self._receive(sender, message, hashed)
 
-    def _receive(self, sender: ClientId, message: messages.ToServer | Buffer) -> Dropout | None:
+    def _awaits_input(self, sender: ClientId) -> bool:
+        """Whether vectors are hashed before the lock is taken, so that those of several clients are hashed at once."""
+        with self._lock:
+            memory = self._memory
+            return self.stage is Stage.INPUTS and sender not in memory.dropouts and sender not in memory.survivors
+
+    def _receive(self, sender: ClientId, message: messages.ToServer | Buffer, hashed: bytes) -> Dropout | None:
         if sender in self._memory.dropouts or self.stage >= Stage.DONE:  # audit: dropout-stays-out
             return self._memory.dropouts.get(sender)
         try:
@@ -126,7 +133,7 @@ class Server:
             # audit: second-answer-ignored late-answer-ignored
             if belongs < self.stage or sender in self._answers():
                 return None
-            STEPS[self.stage, type(message)](self, message)
+            STEPS[self.stage, type(message)](self, message, hashed)
         except PeerError as bad:
             return self._drop(sender, str(bad))  # audit: bad-message-drops-sender
         return None
@@ -163,11 +170,11 @@ class Server:
     def _drop(self, client: ClientId, reason: str) -> Dropout:
         return self._memory.dropouts.setdefault(client, Dropout(self.stage, reason))
 
-    def _take_advert(self, message: messages.KeyAdvert) -> None:
+    def _take_advert(self, message: messages.KeyAdvert, _: bytes) -> None:
         check_advert(self.plan, message)  # audit: server-checks-adverts
         self._memory.adverts[message.sender] = message
 
-    def _take_dealing(self, message: messages.Dealing) -> None:
+    def _take_dealing(self, message: messages.Dealing, _: bytes) -> None:
         plan, memory, sender = self.plan, self._memory, message.sender
         holders, secrets = len(self._views.places(sender)), len(plan.groupings) + 1
         if (
@@ -184,25 +191,21 @@ class Server:
             raise PeerError("the root that it signed is not that of its share hashes")
         memory.dealings[sender], self._views.trees[sender] = message, tree
 
-    def _take_input(self, message: messages.MaskedInput) -> None:
+    def _take_input(self, message: messages.MaskedInput, hashed: bytes) -> None:
         plan, memory, sender = self.plan, self._memory, message.sender
-        groups = plan.groups_of[sender]
-        expected = (len(groups), plan.length if groups else 0)
+        expected = inputs.shape_of(plan, sender)
         if message.vectors.shape != expected:  # audit: masked-input-shape
             raise PeerError(f"its masked input has shape {message.vectors.shape}, expected {expected}")
         if not set(message.disputes) <= set(memory.dealings) - {sender}:  # audit: only-dealers-disputed
             raise PeerError("it disputes the shares of a client that dealt none")
-        statement = transcript.view_statement(plan.hash, sender, self._views.digest(sender), message.disputes)
+        hashed = hashed or transcript.vectors_hash(message.vectors, self._threads)  # the stage may just have begun
+        statement = transcript.view_statement(plan.hash, sender, self._views.digest(sender), message.disputes, hashed)
         # audit: masked-input-signed
         verify(plan.identities[sender], message.signature, statement, signer=sender)
         try:
-            for (r, g), vector in zip(groups, message.vectors, strict=True):
-                place = (r, self._atom_of.get(sender, g))
-                if place in memory.sums:
-                    np.add(memory.sums[place], vector, out=memory.sums[place])
-                else:
-                    memory.sums[place] = np.array(vector, dtype=np.uint32)
-            memory.survivors[sender] = messages.Survivor(sender, message.disputes, message.signature)
+            places = ((r, self._atom_of.get(sender, g)) for r, g in plan.groups_of[sender])
+            inputs.add(memory.sums, places, message.vectors)
+            memory.survivors[sender] = messages.Survivor(sender, message.disputes, hashed, message.signature)
         # audit: half-added-vectors-discarded
         except BaseException:  # out of memory, or interrupted
             self._fail()
@@ -213,14 +216,14 @@ class Server:
         """With atoms, sums are kept per atom, so that an atom with too few survivors can leave whole."""
         return {client: a for a, atom in enumerate(self.plan.atoms) for client in atom}
 
-    def _take_consistency(self, message: messages.Consistency) -> None:
+    def _take_consistency(self, message: messages.Consistency, _: bytes) -> None:
         sender = message.sender
         statement = self._views.statement(sender)
         # audit: endorsement-signed
         verify(self.plan.identities[sender], message.signature, statement, signer=sender)
         self._memory.endorsements[sender] = message
 
-    def _take_unmasking(self, message: messages.Unmasking) -> None:
+    def _take_unmasking(self, message: messages.Unmasking, _: bytes) -> None:
         most = ENTRY * len(self._memory.dealings) * (len(self.plan.groupings) + 1)
         if len(message.own) + len(message.seeds) + len(message.keys) > most:  # audit: unmasking-size
             raise PeerError(f"wrong unmasking size: at most {most} bytes of shares exist")

@@ -14,10 +14,10 @@ from secagg import labels
 from secagg.agreement.plan import Plan
 from secagg.arguments import instance, raw
 from secagg.codec import to_bytes
-from secagg.crypto.hashing import sha256_each
+from secagg.crypto.hashing import row_hashes, sha256_each
 from secagg.crypto.keys import digest
-from secagg.protocol.messages import GROUPS, IDS, Dealer, Dealing, KeyAdvert, Unmasking
-from secagg.types import Bytes, ClientId, GroupId, u32
+from secagg.protocol.messages import GROUPS, IDS, Dealer, Dealing, KeyAdvert, Survivor, Unmasking
+from secagg.types import Bytes, ClientId, GroupId, Ring32, u32
 
 KEY_SECRET = 0  # numbers of a client's secrets: 0 is its mask key, r + 1 its seed of grouping r
 
@@ -79,22 +79,37 @@ def view(plan_hash: bytes, members: Iterable[tuple[KeyAdvert, Dealer]]) -> bytes
     return digest(labels.VIEW, plan_hash, u32(len(rows)), *rows)
 
 
-def view_statement(plan_hash: bytes, sender: ClientId, view_digest: bytes, disputes: Sequence[ClientId]) -> bytes:
-    """What stage 2 signs."""
+def vectors_hash(vectors: Ring32, threads: int | None = None) -> bytes:
+    """The hash of a client's masked vectors: their number, then the SHA-256 of each."""
+    return digest(labels.INPUT_VECTORS, u32(len(vectors)), row_hashes(vectors, threads))
+
+
+def view_statement(
+    plan_hash: bytes, sender: ClientId, view_digest: bytes, disputes: Sequence[ClientId], hashed: bytes
+) -> bytes:
+    """What stage 2 signs; `hashed` is the `vectors_hash` of the sender's masked vectors."""
     disputed = digest(labels.DISPUTES, to_bytes(IDS, disputes))
-    # audit: stage-2-binds-plan stage-2-binds-disputes
-    return labels.SIGN_VIEW + plan_hash + u32(sender) + view_digest + disputed
+    # audit: stage-2-binds-plan stage-2-binds-disputes stage-2-binds-vectors
+    return labels.SIGN_VIEW + plan_hash + u32(sender) + view_digest + disputed + hashed
 
 
-def opening(plan: Plan, view_digest: bytes, survivors: Sequence[ClientId], groups: Sequence[GroupId]) -> bytes:
-    """What stage 3 signs: the one survivor set and the groups to open.
+def inputs_hash(members: Iterable[Survivor]) -> bytes:
+    """The hash of all masked inputs of a run: the id and the `vectors_hash` of every survivor, ascending by id."""
+    rows = [u32(member.id) + member.vectors_hash for member in members]
+    return digest(labels.INPUTS, u32(len(rows)), *rows)
+
+
+def opening(
+    plan: Plan, view_digest: bytes, survivors: Sequence[ClientId], inputs: bytes, groups: Sequence[GroupId]
+) -> bytes:
+    """What stage 3 signs: the one survivor set, the vectors of its members (`inputs_hash`), and the groups to open.
 
     In sparse mode each client has a view of its own neighbourhood, so the statement leaves the view out.
     """
     bound_view = bytes(32) if plan.semi_honest_only else view_digest
-    # audit: stage-3-binds-plan stage-3-binds-view stage-3-binds-survivors stage-3-binds-sums
-    statement = digest(labels.OPENING, plan.hash, bound_view, to_bytes(IDS, survivors), to_bytes(GROUPS, groups))
-    return labels.SIGN_OPENING + statement
+    members, opened = to_bytes(IDS, survivors), to_bytes(GROUPS, groups)
+    # audit: stage-3-binds-plan stage-3-binds-view stage-3-binds-survivors stage-3-binds-vectors stage-3-binds-sums
+    return labels.SIGN_OPENING + digest(labels.OPENING, plan.hash, bound_view, members, inputs, opened)
 
 
 def unmasking_statement(plan_hash: bytes, message: Unmasking) -> bytes:

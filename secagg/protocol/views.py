@@ -53,8 +53,13 @@ class Views:
 
     def statement(self, client: ClientId) -> bytes:
         """What this client must sign in stage 3."""
-        memory = self._memory
-        return transcript.opening(self._plan, self.digest(client), sorted(memory.survivors), memory.groups)
+        survivors, groups = sorted(self._memory.survivors), self._memory.groups
+        return transcript.opening(self._plan, self.digest(client), survivors, self._inputs, groups)
+
+    @cached_property
+    def _inputs(self) -> bytes:
+        """The hash of all masked inputs, once stage 2 is closed."""
+        return transcript.inputs_hash(member for _, member in sorted(self._memory.survivors.items()))
 
     def bundle(self, client: ClientId) -> Bundle:
         """U2, and from each dealer this client's box and the proof of its share hashes."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from typing import Final
 
@@ -10,17 +9,16 @@ import numpy as np
 
 from secagg import codec, labels
 from secagg.codec import Blob, Buffer, Struct
+from secagg.crypto.hashing import row_hashes as row_hashes  # used as transcript.row_hashes
 from secagg.crypto.keys import digest
-from secagg.kernels.threads import spread, thread_count
 from secagg.protocol.journal import record_name
-from secagg.types import ClientId, GroupId, Ring32, u32
+from secagg.types import ClientId, GroupId, u32
 from secagg.whole.messages import LAYOUTS, Advert, Answer, Release
 
 FIRST: Final = bytes(32)  # stands for the answer before the first one
 NO_SIGNATURE: Final = bytes(64)
 _HEADER: Final = Struct(Answer, LAYOUTS[35].fields[:-2])  # all but the signature and the vectors, which come last
 _BARE: Final = NO_SIGNATURE + bytes(8)  # a signature of zeros and a matrix of no rows and no columns
-_PARALLEL_BYTES: Final = 2**19  # rows from this size on are hashed in several threads
 
 
 def u64(value: int) -> bytes:
@@ -49,23 +47,6 @@ def adverts_hash(fingerprint: bytes, round: int, group: GroupId, members: Iterab
 def present_hash(fingerprint: bytes, round: int, members: Iterable[ClientId]) -> bytes:
     """The hash of the members that a roll call found: label, fingerprint, round, then their ids, ascending."""
     return digest(labels.PRESENT, fingerprint, u64(round), b"".join(map(u32, members)))
-
-
-def row_hashes(vectors: Ring32, threads: int | None = None) -> bytes:
-    """SHA-256 of each row's bytes, one after the other. Long rows are hashed in parallel."""
-    hashes = [b""] * len(vectors)
-
-    def work(start: int, stop: int) -> None:
-        for row in range(start, stop):
-            data = np.ascontiguousarray(vectors[row], dtype="<u4").data
-            hashes[row] = hashlib.sha256(data).digest()
-
-    workers = thread_count(threads) if vectors.shape[1] * 4 >= _PARALLEL_BYTES else 1
-    if workers == 1:
-        work(0, len(vectors))
-    else:
-        spread(work, 0, len(vectors), step=1, threads=workers)
-    return b"".join(hashes)
 
 
 def answer_hash(fingerprint: bytes, answer: Answer, rows: bytes) -> bytes:

@@ -36,7 +36,14 @@ STAGES: Final = {
     "unmasking": Unmasking,
 }
 CHEATS: Final[dict[str, Cheat]] = {}
-LIARS: Final = frozenset({"lies about its vector", "masks with a seed it did not commit to", "masks with nobody"})
+LIARS: Final = frozenset(
+    {
+        "lies about its vector",
+        "masks with a seed it did not commit to",
+        "masks with nobody",
+        "two signed inputs, the first one wrong",
+    }
+)
 SPOILERS: Final = frozenset(
     {
         "one share off the polynomial",
@@ -78,7 +85,8 @@ def statement_of(cluster: Cluster, message: Any) -> bytes:
     if isinstance(message, Dealing):
         return transcript.dealing_statement(plan.hash, own_advert(client), message)
     if isinstance(message, MaskedInput):
-        return transcript.view_statement(plan.hash, message.sender, client._view, message.disputes)
+        hashed = transcript.vectors_hash(message.vectors)
+        return transcript.view_statement(plan.hash, message.sender, client._view, message.disputes, hashed)
     if isinstance(message, Consistency):
         return client._statement()
     return transcript.unmasking_statement(plan.hash, message)
@@ -331,12 +339,34 @@ _disputing("disputes a stranger", lambda cluster, me: [max(cluster.plan.ids) + 1
 
 @cheat("lies about its vector", MaskedInput)
 def _lie(cluster: Cluster, me: int, message: Any) -> Any:
-    return replace(message, vectors=message.vectors + np.uint32(12345))
+    return resign(cluster, replace(message, vectors=message.vectors + np.uint32(12345)))
 
 
 @cheat("masks with nobody", MaskedInput)
 def _unpaired(cluster: Cluster, me: int, message: Any) -> Any:
-    return replace(message, vectors=np.zeros_like(message.vectors))
+    return resign(cluster, replace(message, vectors=np.zeros_like(message.vectors)))
+
+
+@cheat("vectors that it did not sign", MaskedInput)
+def _unsigned_vectors(cluster: Cluster, me: int, message: Any) -> Any:
+    return replace(message, vectors=message.vectors + np.uint32(12345))
+
+
+@cheat("one bit of a vector changed on the way", MaskedInput)
+def _one_bit(cluster: Cluster, me: int, message: Any) -> Any:
+    vectors = np.array(message.vectors)
+    vectors[-1:, -1:] ^= np.uint32(1 << 31)
+    return replace(message, vectors=vectors)
+
+
+@cheat("two signed inputs, the first one wrong", MaskedInput)
+def _two_inputs(cluster: Cluster, me: int, message: Any) -> list[Any]:
+    return [resign(cluster, replace(message, vectors=np.zeros_like(message.vectors))), message]
+
+
+@cheat("two signed inputs, the second one wrong", MaskedInput)
+def _second_thoughts(cluster: Cluster, me: int, message: Any) -> list[Any]:
+    return [message, resign(cluster, replace(message, vectors=np.zeros_like(message.vectors)))]
 
 
 @cheat("a vector too many", MaskedInput)

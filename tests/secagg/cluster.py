@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 from secagg import (
     Agreement,
@@ -33,10 +34,11 @@ from secagg import (
 )
 from secagg.crypto import Segment
 from secagg.exposure.audit import Verdict
+from secagg.protocol import client as client_module
 from secagg.protocol import client_checks, dealing, server
 from secagg.protocol.cache import Agreed
 from secagg.protocol.client import Client
-from secagg.protocol.client_state import State
+from secagg.protocol.client_state import ClientMemory, State
 from secagg.protocol.messages import ToClient, ToServer, Unmasking
 from secagg.protocol.result import BROKEN_ATOM, TOO_LARGE
 from secagg.protocol.wire import encode
@@ -137,6 +139,19 @@ def run_plan(plan: Plan, inputs: Mapping[int, Any], **options: Any) -> Result:
     """`run` of the agreement, round and context of this plan, with the tests' identities."""
     agreement = agreement_of(plan)
     return run(agreement, inputs, identities_of(plan), round=plan.round, context=plan.context, **options)
+
+
+def sends_other_vectors(monkeypatch: pytest.MonkeyPatch, who: int, change: Callable[[Any], Any]) -> None:
+    """Make one client sign and send other masked vectors than the protocol wants, from here on."""
+    honest = client_module.masked_vectors
+
+    def lie(plan: Plan, memory: ClientMemory, *rest: Any, **options: Any) -> Any:
+        vectors = honest(plan, memory, *rest, **options)
+        if memory.me == who:
+            vectors[:] = change(vectors)
+        return vectors
+
+    monkeypatch.setattr(client_module, "masked_vectors", lie)
 
 
 def clear_plan(plan: Plan, inputs: Mapping[int, Any], **options: Any) -> Result:

@@ -170,7 +170,7 @@ def play(case: Case) -> Outcome:
         return outcome
     result = cluster.server.result()
     noisy = [v for v, name in case.cheaters.items() if name not in CHEATS]
-    named = {v for v, name in case.cheaters.items() if name in LIARS} | set(noisy)
+    named = {v for v, name in case.cheaters.items() if name in LIARS}  # damage on the way does not change a vector
     spoilers = {v for v, name in case.cheaters.items() if name in SPOILERS} | set(noisy)
     if outcome.sparse:  # liveness depends on each neighbourhood: single clients may give up
         check_outcome(cluster, result, cheaters=plan.ids, spoilers=plan.ids)

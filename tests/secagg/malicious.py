@@ -176,10 +176,7 @@ class World:
     def survivors(self, inputs: Iterable[MaskedInput | Survivor], rows: Sequence[Any] | None = None) -> Survivors:
         members = tuple(
             sorted(
-                (
-                    Survivor(made.sender, made.disputes, made.signature) if isinstance(made, MaskedInput) else made
-                    for made in inputs
-                ),
+                (survivor(made) if isinstance(made, MaskedInput) else made for made in inputs),
                 key=lambda member: member.id,
             )
         )
@@ -203,15 +200,15 @@ class World:
             puppet.view = transcript.view(self.plan.hash, seen)
         return puppet.view
 
-    def collude_on_view(self, colluder: int, view: bytes) -> Survivor:
+    def collude_on_view(self, colluder: int, view: bytes, hashed: bytes = bytes(32)) -> Survivor:
         assert colluder in self.colluders
-        statement = transcript.view_statement(self.plan.hash, colluder, view, ())
-        return Survivor(colluder, (), signed(colluder, statement))
+        statement = transcript.view_statement(self.plan.hash, colluder, view, (), hashed)
+        return Survivor(colluder, (), hashed, signed(colluder, statement))
 
     def collude_on_opening(self, colluder: int, view: bytes, asked: Survivors) -> Consistency:
         assert colluder in self.colluders
         ids = [member.id for member in asked.members]
-        statement = transcript.opening(self.plan, view, ids, asked.groups)
+        statement = transcript.opening(self.plan, view, ids, transcript.inputs_hash(asked.members), asked.groups)
         return Consistency(colluder, signed(colluder, statement))
 
     # a whole run by the book
@@ -244,6 +241,11 @@ class World:
 
     def attacker(self) -> Attacker:
         return Attacker(self, [p for p in self.puppets if p.me not in self.colluders], self.puppets)
+
+
+def survivor(made: MaskedInput) -> Survivor:
+    """What the server passes on of a masked input."""
+    return Survivor(made.sender, made.disputes, transcript.vectors_hash(made.vectors), made.signature)
 
 
 def public_part(made: Dealing) -> Dealer:

@@ -422,7 +422,8 @@ class Client:
                 vector = add(vector, stream(key, plan.length), 1 if self.id < w else -1)
             vectors.append(struct.pack(f"<{plan.length}I", *vector))
         view = view_of(plan, self.keys, self.dealers)
-        signed = label("sign-view") + plan.hash + u32(self.id) + view + H("disputes", ids(disputes))
+        hashed = H("input-vectors", u32(len(vectors)), *(sha256(vector).digest() for vector in vectors))
+        signed = label("sign-view") + plan.hash + u32(self.id) + view + H("disputes", ids(disputes)) + hashed
         shape = u32(len(vectors)) + u32(plan.length if vectors else 0)
         return b"\x02\x05" + u32(self.id) + ids(disputes) + self.sign(signed) + shape + b"".join(vectors)
 
@@ -449,11 +450,13 @@ class Client:
 
     def endorse(self, survivors: bytes) -> bytes:
         plan, read = self.plan, message(survivors, 6)
-        self.survivors = [v for v, *_ in read.many(lambda: (read.number("I"), read.ids(), read.take(64)))]
+        members = read.many(lambda: (read.number("I"), read.ids(), read.take(32), read.take(64)))
+        self.survivors = [v for v, *_ in members]
         self.rows = read.rows()
         read.end()
         view = bytes(32) if plan.degree else view_of(plan, self.keys, self.dealers)
-        opening = H("opening", plan.hash, view, ids(self.survivors), rows(self.rows))
+        inputs = H("inputs", many(u32(v) + hashed for v, _, hashed, _ in members))
+        opening = H("opening", plan.hash, view, ids(self.survivors), inputs, rows(self.rows))
         return b"\x02\x07" + u32(self.id) + self.sign(label("sign-opening") + opening)
 
     def unmask(self, signatures: bytes) -> bytes:
@@ -609,11 +612,12 @@ class Server:
             }
         elif kind == 5:
             disputes, signature = body.ids(), body.take(64)
-            self.inputs[sender] = u32(sender) + ids(disputes) + signature
             count, columns = body.number("I"), body.number("I")
-            for place in range(count):
-                words = struct.unpack(f"<{columns}I", body.take(4 * columns))
-                self.vectors[sender, self.plan.places[sender][place][0]] = list(words)
+            vectors = [body.take(4 * columns) for _ in range(count)]
+            hashed = H("input-vectors", u32(count), *(sha256(vector).digest() for vector in vectors))
+            self.inputs[sender] = u32(sender) + ids(disputes) + hashed + signature
+            for (r, _), vector in zip(self.plan.places[sender], vectors, strict=True):
+                self.vectors[sender, r] = list(struct.unpack(f"<{columns}I", vector))
         elif kind == 7:
             self.endorsements[sender] = u32(sender) + body.take(64)
         else:

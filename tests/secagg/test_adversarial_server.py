@@ -41,9 +41,9 @@ from secagg.protocol.messages import (
     ToClient,
     Unmasking,
 )
-from tests.secagg.cluster import both_kinds, identity, make_inputs, make_plan, signed
+from tests.secagg.cluster import Cluster, both_kinds, identity, make_inputs, make_plan, signed
 from tests.secagg.drbg import Drbg
-from tests.secagg.malicious import Puppet, World
+from tests.secagg.malicious import Puppet, World, survivor
 
 FIELD = 2**255 - 19
 
@@ -416,8 +416,8 @@ def test_u3_outside_u2_is_refused() -> None:
     puppets = world.run_to(Stage.INPUTS, absent={5: Stage.SHARES})
     members = [puppets[v].find(MaskedInput) for v in range(5)]
     view = world.view_of(puppets[0])
-    statement = transcript.view_statement(plan.hash, 5, view, ())
-    asked = world.survivors([*members, Survivor(5, (), signed(5, statement))])
+    statement = transcript.view_statement(plan.hash, 5, view, (), bytes(32))
+    asked = world.survivors([*members, Survivor(5, (), bytes(32), signed(5, statement))])
     refuses(puppets[0], asked, PeerError, "survivors must be inside U2")
 
 
@@ -430,16 +430,64 @@ def test_u3_below_the_threshold_is_refused() -> None:
 def test_a_member_of_u3_that_signed_another_view_or_none_is_refused_and_named() -> None:
     world, puppets, inputs = masked()
     again = World(world.plan, name=b"another run").run_to(Stage.INPUTS)
+    next_round = World(make_plan(5, round=world.plan.round + 1), name=b"another round").run_to(Stage.INPUTS)
     disputing = replace(inputs[2], disputes=(1,))
+    honest = survivor(inputs[2])
     for bad in (
         replace(inputs[2], signature=bytes(64)),
         replace(inputs[2], signature=inputs[3].signature),
         replace(inputs[2], signature=again[2].find(MaskedInput).signature),
         disputing,
+        # vectors that it did not send: nobody's, another's, its own of another run or round
+        replace(honest, vectors_hash=bytes(32)),
+        replace(honest, vectors_hash=survivor(inputs[3]).vectors_hash),
+        replace(honest, vectors_hash=survivor(again[2].find(MaskedInput)).vectors_hash),
+        survivor(again[2].find(MaskedInput)),
+        survivor(next_round[2].find(MaskedInput)),
+        replace(survivor(inputs[3]), id=2),
     ):
         asked = world.survivors({**inputs, 2: bad}.values())
         error = refuses(puppets[0].fork(), asked, PeerError, "client 2: wrong signature")
         assert error.culprit == 2
+
+
+def test_vectors_under_my_id_that_i_did_not_send_are_refused() -> None:
+    world, puppets, inputs = masked()
+    asked = world.survivors({**inputs, 0: replace(survivor(inputs[0]), vectors_hash=bytes(32))}.values())
+    assert refuses(puppets[0], asked, PeerError, "client 0: wrong signature").culprit == 0
+
+
+def test_a_sparse_client_signs_no_other_vectors_under_its_own_id() -> None:
+    plan = make_plan(12, degree=6, threshold=3, colluders=1, sparse_risk=0.1)
+    cluster = Cluster(plan, make_inputs(plan)).start()
+    for _ in range(2):
+        cluster.deliver_all()
+        cluster.advance()
+    cluster.deliver_all()
+    asked = cluster.server.advance()[0]
+    assert isinstance(asked, Survivors)
+    forged = replace(
+        asked, members=tuple(replace(m, vectors_hash=bytes(32)) if m.id == 0 else m for m in asked.members)
+    )
+    with pytest.raises(PeerError, match="client 0: wrong signature"):
+        cluster.clients[0].receive(forged)
+
+
+def test_one_client_with_different_vectors_for_different_clients_opens_nothing() -> None:
+    """Client 4 signs two sets of vectors. Whatever the server shows to whom, at most one set has t signatures."""
+    world, puppets, inputs = masked(colluders=1)
+    world.colluders, view = frozenset({4}), world.view_of(puppets[0])
+    asked = [world.survivors({**inputs, 4: world.collude_on_view(4, view, bytes([k]) * 32)}.values()) for k in range(2)]
+    for v in range(4):
+        puppets[v].tell(asked[v % 2])
+    for v in range(4):
+        mine = [puppets[w].find(Consistency) for w in range(4) if w % 2 == v % 2]
+        mine.append(world.collude_on_opening(4, view, asked[v % 2]))
+        refuses(puppets[v].fork(), world.signatures(mine), TooFewSurvivors, "threshold")
+        everybody = [puppets[w].find(Consistency) for w in range(4)]
+        error = refuses(puppets[v].fork(), world.signatures(everybody), PeerError, "wrong signature")
+        assert error.culprit == 1 - v % 2
+    assert not world.attacker().learned
 
 
 def test_a_group_that_the_audit_closes_is_refused() -> None:
@@ -603,14 +651,15 @@ def test_a_signature_over_anything_else_does_not_count() -> None:
     made = {v: p.find(Consistency) for v, p in puppets.items()}
     again = World(world.plan, name=b"another run").run_to(Stage.CONSISTENCY)
     asked, view, plan = puppets[0].heard(Survivors), world.view_of(puppets[0]), world.plan
-    ids = [member.id for member in asked.members]
+    ids, inputs = [member.id for member in asked.members], transcript.inputs_hash(asked.members)
     for bad in (
         bytes(64),
         made[3].signature,
         again[2].find(Consistency).signature,  # the same plan, U3 and groups, another run
-        signed(2, transcript.opening(plan, view, ids[:-1], asked.groups)),  # another U3
-        signed(2, transcript.opening(plan, view, ids, ())),  # other groups
-        signed(2, transcript.opening(plan, bytes(32), ids, asked.groups)),  # another view
+        signed(2, transcript.opening(plan, view, ids[:-1], inputs, asked.groups)),  # another U3
+        signed(2, transcript.opening(plan, view, ids, inputs, ())),  # other groups
+        signed(2, transcript.opening(plan, bytes(32), ids, inputs, asked.groups)),  # another view
+        signed(2, transcript.opening(plan, view, ids, bytes(32), asked.groups)),  # other vectors
     ):
         forged = {**made, 2: Consistency(2, bad)}
         error = refuses(puppets[0].fork(), world.signatures(forged.values()), PeerError, "client 2: wrong signature")

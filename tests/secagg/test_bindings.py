@@ -14,7 +14,7 @@ from secagg.crypto import box
 from secagg.crypto.keys import digest
 from secagg.crypto.prg import mask, pairwise_keys, pairwise_sign, self_key
 from secagg.protocol import transcript
-from secagg.protocol.messages import Dealer, Dealing, KeyAdvert, MaskedInput, Unmasking
+from secagg.protocol.messages import Dealer, Dealing, KeyAdvert, MaskedInput, Survivor, Unmasking
 from tests.secagg.cluster import make_plan
 from tests.secagg.malicious import World
 
@@ -23,6 +23,8 @@ ADVERT = KeyAdvert(1, A, B, bytes(64))
 DEALER = Dealer(1, (A, B), C)
 DEALING = Dealing(1, (A, B), C, bytes(64), b"", b"")
 SHARES = Unmasking(1, b"own", (1, 2), b"seeds", (3,), b"keys", bytes(64))
+SURVIVOR = Survivor(1, (2,), A, bytes(64))
+ROWS = np.arange(6, dtype=np.uint32).reshape(2, 3)
 PLAN = make_plan(4)
 
 
@@ -80,16 +82,40 @@ BOUND: dict[str, tuple[Any, dict[str, Any], dict[str, list[Any]]]] = {
     ),
     "stage 2 signature": (
         transcript.view_statement,
-        {"plan_hash": A, "sender": 1, "view_digest": B, "disputes": (2, 3)},
-        {"plan_hash": [B], "sender": [2], "view_digest": [C], "disputes": [(), (2,), (2, 4), (2, 3, 4)]},
+        {"plan_hash": A, "sender": 1, "view_digest": B, "disputes": (2, 3), "hashed": C},
+        {
+            "plan_hash": [B],
+            "sender": [2],
+            "view_digest": [C],
+            "disputes": [(), (2,), (2, 4), (2, 3, 4)],
+            "hashed": [A, B],
+        },
+    ),
+    "hash of masked vectors": (
+        transcript.vectors_hash,
+        {"vectors": ROWS},
+        {"vectors": [ROWS[:1], ROWS[::-1], ROWS + 1, ROWS[:, :2], ROWS.reshape(3, 2), ROWS.reshape(1, 6), ROWS[:0]]},
+    ),
+    "hash of all masked inputs": (
+        transcript.inputs_hash,
+        {"members": [SURVIVOR]},
+        {
+            "members": [
+                [],
+                [replace(SURVIVOR, id=2)],
+                [replace(SURVIVOR, vectors_hash=B)],
+                [SURVIVOR, replace(SURVIVOR, id=2)],
+            ]
+        },
     ),
     "stage 3 signature": (
         transcript.opening,
-        {"plan": PLAN, "view_digest": A, "survivors": (0, 1, 2), "groups": ((0, 0),)},
+        {"plan": PLAN, "view_digest": A, "survivors": (0, 1, 2), "inputs": B, "groups": ((0, 0),)},
         {
             "plan": [make_plan(4, round=6), make_plan(4, context=b"x"), make_plan(4, length=4)],
             "view_digest": [B],
             "survivors": [(0, 1), (0, 1, 3), (0, 1, 2, 3)],
+            "inputs": [A, C],
             "groups": [(), ((0, 1),), ((0, 0), (0, 1)), ((1, 0),)],
         },
     ),

@@ -170,7 +170,7 @@ STRATEGIES: dict[str, st.SearchStrategy[Any]] = {
     ),
     "MaskedInput": st.builds(MaskedInput, ids, id_sets, signatures, matrices),
     "Survivors": st.builds(
-        Survivors, st.lists(st.builds(Survivor, ids, id_sets, signatures), max_size=3).map(tuple), rows
+        Survivors, st.lists(st.builds(Survivor, ids, id_sets, hashes, signatures), max_size=3).map(tuple), rows
     ),
     "Consistency": st.builds(Consistency, ids, signatures),
     "Signatures": st.builds(Signatures, st.lists(st.builds(Endorsement, ids, signatures), max_size=3).map(tuple)),

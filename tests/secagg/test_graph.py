@@ -466,7 +466,7 @@ def test_only_neighbours_count_for_a_client_of_a_sparse_run() -> None:
     near = plan.peers(0)
     far = [v for v in plan.ids if v not in near][:3]
     dealers = [Dealer(v, (), bytes(32)) for v in near]
-    everybody = Survivors(tuple(Survivor(v, (), bytes(64)) for v in sorted((0, *far))), ())
+    everybody = Survivors(tuple(Survivor(v, (), bytes(32), bytes(64)) for v in sorted((0, *far))), ())
     with pytest.raises(TooFewSurvivors, match="1 clients survive"):
         client_checks.check_survivors(plan, 0, dealers, bytes(32), 1.0, everybody)
     statement = b"what all signed"

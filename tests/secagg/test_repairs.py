@@ -51,6 +51,7 @@ from tests.secagg.cluster import (
     make_plan,
     plan_from,
     run_plan,
+    sends_other_vectors,
     signed,
 )
 from tests.secagg.drbg import Drbg
@@ -290,13 +291,10 @@ def test_dropouts_and_stage_are_public() -> None:
 # --- sums against each other -----------------------------------------------------------------------------------
 
 
-def test_a_sum_that_honest_members_cannot_reach_is_discarded() -> None:
+def test_a_sum_that_honest_members_cannot_reach_is_discarded(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = make_plan(6, schedule=Schedule(name="random", size=3), bound=100)
-
-    def huge(stage: Stage, message: object) -> object:
-        return replace(message, vectors=message.vectors + np.uint32(10**6)) if stage is Stage.INPUTS else message
-
-    result = run_plan(plan, {v: np.full(3, v) for v in plan.ids}, tamper={2: huge})
+    sends_other_vectors(monkeypatch, 2, lambda vectors: vectors + np.uint32(10**6))
+    result = run_plan(plan, {v: np.full(3, v) for v in plan.ids})
     (group,) = result.lost
     assert 2 in plan.group(group)
     assert result.lost[group] == TOO_LARGE
@@ -304,20 +302,13 @@ def test_a_sum_that_honest_members_cannot_reach_is_discarded() -> None:
     assert len(result.groups) == 1
 
 
-def test_different_vectors_in_two_groupings_are_noticed() -> None:
+def test_different_vectors_in_two_groupings_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = Schedule(name="transversal", size=3, groupings=2)
     plan = make_plan(9, schedule=schedule, bound=1000, policy=Policy(mode="report-even-if-exposed"))
-
-    def two_faced(stage: Stage, message: object) -> object:
-        if stage is Stage.INPUTS:
-            vectors = np.array(message.vectors)
-            vectors[1] += np.uint32(5)
-            return replace(message, vectors=vectors)
-        return message
-
     inputs = {v: np.full(3, v) for v in plan.ids}
     assert run_plan(plan, inputs).inconsistent == ()
-    assert run_plan(plan, inputs, tamper={2: two_faced}).inconsistent
+    sends_other_vectors(monkeypatch, 2, lambda vectors: vectors + np.array([[0], [5]], np.uint32))
+    assert run_plan(plan, inputs).inconsistent
 
 
 @given(st.integers(1, 5), st.lists(st.integers(-1000, 1000), min_size=3, max_size=3))
@@ -627,7 +618,7 @@ def test_a_vanished_dealer_dooms_its_group_exactly_if_fewer_than_t_survivors_hol
 ) -> None:
     plan = make_plan(6, threshold=4, colluders=0)  # 5 survivors hold a share of client 5
     memory = ServerMemory(plan=plan, instance=bytes(16))
-    memory.survivors = {v: Survivor(v, (5,) if v < disputes else (), bytes(64)) for v in range(5)}
+    memory.survivors = {v: Survivor(v, (5,) if v < disputes else (), bytes(32), bytes(64)) for v in range(5)}
     views = SimpleNamespace(places=lambda _: {v: place for place, v in enumerate(plan.ids)})
     assert bool(outcome.doomed_groups(memory, views)) is doomed  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from secagg import Client, JournalError, MemoryJournal, Plan, Policy, Server, Stage, UsageError, encode
-from secagg.protocol import unmask
+from secagg.protocol import transcript, unmask
 from secagg.protocol.dealing import box_bytes
 from secagg.protocol.messages import Dealing, ToServer
 from secagg.protocol.server import CLOSE, STEPS
@@ -187,6 +187,38 @@ def test_sums_whose_masks_are_half_off_are_never_taken_for_whole(monkeypatch: py
     assert_lost_for_good(cluster.server)
     cluster.server = Server.restore(saved, journal, plan=cluster.plan)  # what was saved before is whole
     result = cluster.finish()
+    for row, total in expected_rows(cluster.plan, cluster.inputs, result.survivors).items():
+        assert np.array_equal(result.groups[row].total, total)
+
+
+def test_vectors_are_hashed_once_and_without_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, _ = delivered(Stage.SHARES)
+    cluster.advance()
+    while not cluster.flying[0].up:
+        cluster.deliver()
+    hashed = []
+    real = transcript.vectors_hash
+
+    def watched(vectors: Any, threads: int | None = None) -> bytes:
+        hashed.append((cluster.server._lock._is_owned(), threads))  # type: ignore[attr-defined]
+        return real(vectors, threads)
+
+    monkeypatch.setattr(transcript, "vectors_hash", watched)
+    monkeypatch.setattr(cluster.server, "_threads", 2)
+    letters = [(letter.client, letter.data) for letter in cluster.flying]
+    for _ in range(2):  # the second time, nothing is hashed
+        for v, data in letters:
+            assert cluster.server.receive(v, data) is None
+    assert hashed == [(False, 2)] * len(letters)
+    assert len(cluster.server._memory.survivors) == len(letters)
+
+
+def test_an_input_that_comes_while_its_stage_begins_is_hashed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at the stage and the lock, another thread may have closed the stage before."""
+    cluster, _ = delivered(Stage.SHARES)
+    monkeypatch.setattr(Server, "_awaits_input", lambda *_: False)
+    result = cluster.finish()
+    assert not result.dropouts
     for row, total in expected_rows(cluster.plan, cluster.inputs, result.survivors).items():
         assert np.array_equal(result.groups[row].total, total)
 

@@ -19,7 +19,7 @@ from secagg.protocol import wire
 from secagg.protocol.messages import MaskedInput, ToServer, Unmasking
 from secagg.simulation import Cost, Misbehaviour, Tamper
 from tests.benchmarks.secagg.memory import Watch, held
-from tests.secagg.cluster import LOOSE, clear_plan, make_inputs, make_plan, run_plan
+from tests.secagg.cluster import LOOSE, clear_plan, make_inputs, make_plan, run_plan, sends_other_vectors
 from tests.secagg.drbg import Drbg
 
 STAGES = list(Stage)[:5]
@@ -154,15 +154,29 @@ def test_a_client_that_spoils_a_message_drops_out_at_that_stage_alone(
 
 
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=needs_fork)])
-def test_a_wrong_vector_spoils_only_the_sums_of_its_own_groups(processes: int) -> None:
+def test_a_wrong_vector_spoils_only_the_sums_of_its_own_groups(monkeypatch: pytest.MonkeyPatch, processes: int) -> None:
+    plan = PLANS["groups"]()
+    honest = play(plan)
+    sends_other_vectors(monkeypatch, 4, lambda vectors: vectors[::-1] + np.uint32(1))
+    spoiled = play(plan, processes=processes)
+    differ = {row for row in honest.groups if row in spoiled.lost or (honest.sum(row) != spoiled.sum(row)).any()}
+    assert differ == {row for row in honest.groups if 4 in honest.groups[row].members}
+
+
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=needs_fork)])
+def test_vectors_that_are_changed_after_their_sender_signed_them_do_not_count(processes: int) -> None:
     plan = PLANS["groups"]()
 
     def reverse(message: MaskedInput) -> MaskedInput:
-        return dataclasses.replace(message, vectors=message.vectors[::-1] + np.uint32(1))
+        return dataclasses.replace(message, vectors=message.vectors[::-1])
 
-    honest, spoiled = play(plan), play(plan, tamper={4: at(Stage.INPUTS, reverse)}, processes=processes)
-    differ = {row for row in honest.groups if row in spoiled.lost or (honest.sum(row) != spoiled.sum(row)).any()}
-    assert differ == {row for row in honest.groups if 4 in honest.groups[row].members}
+    result = play(plan, tamper={4: at(Stage.INPUTS, reverse)}, processes=processes)
+    assert {v: out.stage for v, out in result.dropouts.items()} == {4: Stage.INPUTS}
+    assert "wrong signature" in result.dropouts[4].reason
+    without = play(plan, drop={4: Stage.INPUTS})
+    assert {row: result.sum(row).tolist() for row in result.groups} == {
+        row: without.sum(row).tolist() for row in without.groups
+    }
 
 
 def test_a_client_with_wrong_shares_is_named_and_the_sum_stays_exact() -> None:

@@ -19,7 +19,7 @@ from secagg import Plan, Schedule, Stage, labels
 from secagg.protocol import client_checks
 from secagg.protocol.messages import Consistency, Dealing, MaskedInput, Survivor, Survivors
 from tests.secagg.cluster import make_plan, remembered_signatures
-from tests.secagg.malicious import Attacker, Learned, Puppet, World
+from tests.secagg.malicious import Attacker, Learned, Puppet, World, survivor
 
 Ids = tuple[int, ...]
 
@@ -101,7 +101,7 @@ class Lab:
                 members.append(self.world.collude_on_view(w, digest))
             elif (puppet := self.masked(w, views)) is not None:
                 sent = puppet.find(MaskedInput)
-                members.append(Survivor(w, sent.disputes, sent.signature))
+                members.append(survivor(sent))
             else:
                 return None  # no signature to show
         key = (v, views[v], digest, tuple(member.signature for member in members))

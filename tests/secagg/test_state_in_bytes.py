@@ -22,6 +22,7 @@ from secagg import (
     FileJournal,
     JournalError,
     MemoryJournal,
+    PeerError,
     Plan,
     Schedule,
     SecAggError,
@@ -31,6 +32,7 @@ from secagg import (
     UsageError,
 )
 from secagg.exposure import Policy
+from secagg.protocol import transcript
 from secagg.protocol.client_state import State
 from secagg.protocol.messages import Consistency, MaskedInput, ToClient, Unmasking
 from secagg.protocol.wire import encode
@@ -384,6 +386,37 @@ def at_stage(stage: Stage) -> Cluster:
         cluster.deliver_all()
         cluster.advance()
     return cluster
+
+
+def test_a_server_whose_saved_bytes_were_changed_cannot_pass_off_other_vectors() -> None:
+    """The hash of a client's vectors in the saved bytes is under that client's signature."""
+    cluster = at_stage(Stage.CONSISTENCY)
+    saved = cluster.server.save()
+    hashed = cluster.server._memory.survivors[3].vectors_hash
+    assert saved.count(hashed) == 1
+    cluster.server = Server.restore(saved.replace(hashed, bytes(32)), cluster.server_journal, plan=cluster.plan)
+    cluster.flying.clear()
+    cluster.send_again()
+    cluster.deliver_all()
+    assert {str(error) for error in cluster.errors.values()} == {"client 3: wrong signature"}
+    assert set(cluster.errors) == set(cluster.plan.ids)
+
+
+def test_a_client_whose_saved_bytes_were_changed_unmasks_no_other_vectors() -> None:
+    """It holds the others' signatures of stage 3 against the inputs hash that it saved."""
+    cluster = at_stage(Stage.UNMASKING)
+    saved = cluster.clients[2].save()
+    inputs = transcript.inputs_hash(member for _, member in sorted(cluster.server._memory.survivors.items()))
+    assert saved.count(inputs) == 1
+    for place, changed in ((0, saved.replace(inputs, bytes(32))), (1, saved)):
+        journal = MemoryJournal()
+        client = Client.restore(changed, identity(2), cluster.agreed, journal)
+        (letter,) = [letter for letter in cluster.flying if letter.client == 2]
+        if place:
+            assert isinstance(client.receive(letter.data), Unmasking)
+        else:
+            with pytest.raises(PeerError, match="wrong signature"):
+                client.receive(letter.data)
 
 
 @pytest.mark.parametrize("restart", [False, True])

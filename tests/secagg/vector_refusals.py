@@ -14,6 +14,7 @@ import numpy as np
 from secagg import Member, Plan, Policy, Schedule, codec, labels, reference
 from secagg.agreement.plan import LAYOUT, flat
 from secagg.crypto import hashtree
+from secagg.crypto.hashing import row_hashes
 from secagg.crypto.keys import LOW_ORDER_POINTS, AgreementKey, digest
 from secagg.crypto.shamir import PRIME
 from secagg.protocol import transcript
@@ -404,7 +405,7 @@ def bundles(case: Case) -> None:
 @vector("bad_split_view", after="survivors sent")
 def split_views(case: Case) -> None:
     """A member of U3 signed another view of U2 than client 2 saw (without client 11, or with another root or
-    key), or another set of disputes, or for another run: client 2 does not sign stage 3.
+    key), or another set of disputes, or other vectors, or for another run: client 2 does not sign stage 3.
     """
     bad = BadMessages(case, ME)
     plan, honest = flat_plan(), got(case, "survivors", Survivors)
@@ -414,8 +415,9 @@ def split_views(case: Case) -> None:
     view = transcript.view(plan.hash, seen)
 
     def with_three(view: bytes, *, plan_hash: bytes = plan.hash, sender: int = 3, signer: int = 3) -> Survivors:
-        signature = identity(signer).sign(transcript.view_statement(plan_hash, sender, view, ()))
-        three = Survivor(3, (), signature)
+        hashed = next(m.vectors_hash for m in honest.members if m.id == 3)
+        signature = identity(signer).sign(transcript.view_statement(plan_hash, sender, view, (), hashed))
+        three = Survivor(3, (), hashed, signature)
         return replace(honest, members=tuple(three if m.id == 3 else m for m in honest.members))
 
     for name, forged in {
@@ -434,6 +436,20 @@ def split_views(case: Case) -> None:
         ),
         "wrong signature": replace(
             honest, members=tuple(replace(m, signature=flip(m.signature)) if m.id == 3 else m for m in honest.members)
+        ),
+        "vectors not signed": replace(
+            honest,
+            members=tuple(replace(m, vectors_hash=flip(m.vectors_hash)) if m.id == 3 else m for m in honest.members),
+        ),
+        "another's vectors": replace(
+            honest,
+            members=tuple(
+                replace(m, vectors_hash=honest.members[0].vectors_hash) if m.id == 3 else m for m in honest.members
+            ),
+        ),
+        "my vectors not signed": replace(
+            honest,
+            members=tuple(replace(m, vectors_hash=bytes(32)) if m.id == ME else m for m in honest.members),
         ),
     }.items():
         bad.send(name, forged, "PeerError")
@@ -487,7 +503,7 @@ def both_kinds(case: Case) -> None:
 
 @vector("bad_signatures", after="signatures sent")
 def endorsements(case: Case) -> None:
-    """Stage-3 signatures that a client must not count: over other survivors or rows or for another run, by a
+    """Stage-3 signatures that a client must not count: over other survivors, vectors or rows or for another run, by a
     stranger, twice, out of order, or too few of them.
     """
     bad = BadMessages(case, ME)
@@ -501,14 +517,15 @@ def endorsements(case: Case) -> None:
         signature = identity(last.id if signer is None else signer).sign(statement)
         return Signatures((*honest.endorsements[:-1], Endorsement(last.id, signature)))
 
-    everyone, rows = memory.survivors, memory.groups
-    good = transcript.opening(plan, view, everyone, rows)
+    everyone, inputs, rows = memory.survivors, memory.inputs, memory.groups
+    good = transcript.opening(plan, view, everyone, inputs, rows)
     other = flat_plan(round=8)
     for name, forged in {
-        "other survivors": with_last(transcript.opening(plan, view, everyone[:-1], rows)),
-        "other rows": with_last(transcript.opening(plan, view, everyone, ())),
-        "another view": with_last(transcript.opening(plan, bytes(32), everyone, rows)),
-        "another plan": with_last(transcript.opening(other, view, everyone, rows)),
+        "other survivors": with_last(transcript.opening(plan, view, everyone[:-1], inputs, rows)),
+        "other rows": with_last(transcript.opening(plan, view, everyone, inputs, ())),
+        "another view": with_last(transcript.opening(plan, bytes(32), everyone, inputs, rows)),
+        "other vectors": with_last(transcript.opening(plan, view, everyone, flip(inputs), rows)),
+        "another plan": with_last(transcript.opening(other, view, everyone, inputs, rows)),
         "another signer": with_last(good, signer=2),
         "a stage-2 signature": Signatures(
             (
@@ -616,23 +633,24 @@ def repeated_run(case: Case) -> None:
 @vector("bad_interrupted_opening", after="survivors sent", base="n9_transversal_weights")
 def interrupted(case: Case) -> None:
     """Client 100 stored the record of an opening and stopped before its answer left. Restored, it signs the
-    same survivors with the same rows or fewer; more rows, other survivors, another run (view) or another plan
-    are refused.
+    same survivors with the same rows or fewer; more rows, other survivors, other vectors of theirs, another run
+    (view) or another plan are refused.
     """
     client = 100
     honest, plan = got(case, "survivors", Survivors), crossed_plan()
     memory = case.session.actors[str(client)].memory()
     view = view_of(plan, memory.adverts, memory.dealers)
-    survivors = tuple(member.id for member in honest.members)
+    survivors, inputs = tuple(member.id for member in honest.members), transcript.inputs_hash(honest.members)
     update = identity(client).public + plan.training_id + plan.round.to_bytes(8, "little")
     name = record_name(labels.OPENING_RECORD, update)
     before = {
-        "the same": (Opening(plan.hash, view, survivors, honest.groups), True),
-        "more rows before": (Opening(plan.hash, view, survivors, (*honest.groups, (1, 1))), True),
-        "fewer rows before": (Opening(plan.hash, view, survivors, honest.groups[1:]), "AlreadyUsed"),
-        "other survivors": (Opening(plan.hash, view, survivors[:-1], honest.groups), "AlreadyUsed"),
-        "another run": (Opening(plan.hash, bytes(32), survivors, honest.groups), "AlreadyUsed"),
-        "another plan": (Opening(bytes(32), view, survivors, honest.groups), "AlreadyUsed"),
+        "the same": (Opening(plan.hash, view, survivors, inputs, honest.groups), True),
+        "more rows before": (Opening(plan.hash, view, survivors, inputs, (*honest.groups, (1, 1))), True),
+        "fewer rows before": (Opening(plan.hash, view, survivors, inputs, honest.groups[1:]), "AlreadyUsed"),
+        "other survivors": (Opening(plan.hash, view, survivors[:-1], inputs, honest.groups), "AlreadyUsed"),
+        "other vectors": (Opening(plan.hash, view, survivors, flip(inputs), honest.groups), "AlreadyUsed"),
+        "another run": (Opening(plan.hash, bytes(32), survivors, inputs, honest.groups), "AlreadyUsed"),
+        "another plan": (Opening(bytes(32), view, survivors, inputs, honest.groups), "AlreadyUsed"),
     }
     journals = {what: {name: codec.to_bytes(OPENING, record).hex()} for what, (record, _) in before.items()}
     case.given["journals"] = case.session.given["journals"] = journals
@@ -750,14 +768,17 @@ def dealings_to_server(case: Case) -> None:
 
 @vector("bad_inputs_to_server", after="masked made")
 def inputs_to_server(case: Case) -> None:
-    """Masked inputs that make their sender a dropout: wrong shape, another view, disputes with nobody."""
+    """Masked inputs that make their sender a dropout: wrong shape, another view, disputes with nobody, vectors that
+    the signature does not cover.
+    """
     plan, bad = flat_plan(), BadMessagesToServer(case)
     honest = got(case, "masked/3", MaskedInput)
     memory = case.session.actors["3"].memory()
     view = view_of(plan, memory.adverts, memory.dealers)
 
-    def signed(view: bytes, disputes: tuple[int, ...]) -> MaskedInput:
-        statement = transcript.view_statement(plan.hash, 3, view, disputes)
+    def signed(view: bytes, disputes: tuple[int, ...], hashed: bytes | None = None) -> MaskedInput:
+        hashed = transcript.vectors_hash(honest.vectors) if hashed is None else hashed
+        statement = transcript.view_statement(plan.hash, 3, view, disputes, hashed)
         return replace(honest, disputes=disputes, signature=identity(3).sign(statement))
 
     for name, forged in {
@@ -769,6 +790,10 @@ def inputs_to_server(case: Case) -> None:
         "disputes itself": signed(view, (3,)),
         "disputes a stranger": signed(view, (12,)),
         "disputes not signed": replace(honest, disputes=(5,)),
+        "vectors not signed": replace(honest, vectors=honest.vectors + np.uint32(1)),
+        "another's vectors": replace(honest, vectors=got(case, "masked/5", MaskedInput).vectors),
+        "a wrong hash signed": signed(view, (), bytes(32)),
+        "the bare hash of the row signed": signed(view, (), row_hashes(honest.vectors)),
         "in another's name": got(case, "masked/5", MaskedInput),
     }.items():
         bad.send(name, forged)
@@ -787,9 +812,10 @@ def openings_to_server(case: Case) -> None:
 
     for name, forged in {
         "wrong signature": Consistency(3, flip(got(case, "consistency/3", Consistency).signature)),
-        "other survivors": signed(plan, view, memory.survivors[:-1], memory.groups),
-        "no rows": signed(plan, view, memory.survivors, ()),
-        "another view": signed(plan, bytes(32), memory.survivors, memory.groups),
+        "other survivors": signed(plan, view, memory.survivors[:-1], memory.inputs, memory.groups),
+        "other vectors": signed(plan, view, memory.survivors, flip(memory.inputs), memory.groups),
+        "no rows": signed(plan, view, memory.survivors, memory.inputs, ()),
+        "another view": signed(plan, bytes(32), memory.survivors, memory.inputs, memory.groups),
         "in another's name": got(case, "consistency/5", Consistency),
     }.items():
         bad.send(name, forged)
@@ -855,8 +881,10 @@ def out_of_turn(case: Case) -> None:
     # client 3 dealt nothing and has dropped out, although it signs the right view
     plan, bundle = flat_plan(), got(case, "without 3/bundle/2", Bundle)
     view = view_of(plan, got(case, "keylist", KeyList).adverts, bundle.dealers)
-    signature = identity(3).sign(transcript.view_statement(plan.hash, 3, view, ()))
-    uninvited = replace(got(case, "masked/3", MaskedInput), signature=signature)
+    honest = got(case, "masked/3", MaskedInput)
+    hashed = transcript.vectors_hash(honest.vectors)
+    signature = identity(3).sign(transcript.view_statement(plan.hash, 3, view, (), hashed))
+    uninvited = replace(honest, signature=signature)
     out = case.do("server.receive", {"client": 3, "message": case.give("uninvited", encode(uninvited))})
     assert out == {"outcome": "dropped"}
 

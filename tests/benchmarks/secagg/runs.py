@@ -164,7 +164,7 @@ def run_table(runs: Sequence[Run], rates: Rates) -> Table:
             "client: CPU time of the mean client. server: CPU time while it receives messages, clock time on "
             "all cores while it closes a stage. 2017: Bonawitz et al., Fig. 8 (Java, one thread). all: from "
             f"the first key to the sum, every client and the server on {cores()} cores. floor: CPU time of "
-            "the signatures, agreements, masks and passes over vectors alone.",
+            "the signatures, agreements, masks, hashes and passes over vectors alone.",
         ),
     )
 

@@ -13,7 +13,7 @@ import pytest
 
 from secagg import UsageError
 from secagg.crypto import keys
-from secagg.protocol import client_checks, dealing, server, unmask
+from secagg.protocol import client_checks, dealing, server, transcript, unmask
 from secagg.protocol import masking as client_masking
 from secagg.protocol.result import Stage
 from tests.benchmarks import __main__ as benchmarks
@@ -37,7 +37,7 @@ from tests.benchmarks.secagg.runs import (
 from tests.benchmarks.secagg.runs import bars as run_bars
 from tests.benchmarks.secagg.work import Rates, Size, Work
 
-RATES = Rates(agree_us=40, verify_us=100, sign_us=50, mask_gb_per_s=10, copy_gb_per_s=20)
+RATES = Rates(agree_us=40, verify_us=100, sign_us=50, mask_gb_per_s=10, hash_gb_per_s=2, copy_gb_per_s=20)
 
 
 def made_up(size: Size, *, client: float = 1.0, server: float = 2.0) -> Run:
@@ -78,7 +78,12 @@ def test_the_floor_counts_exactly_what_a_run_does(size: Size, monkeypatch: pytes
         done["mask bytes"] += 4 * len(vector) * len(mask_keys)
         add_masks(vector, mask_keys, signs, **options)
 
-    add_masks = client_masking.add_masks
+    def hashing(vectors: Any, *options: Any) -> bytes:
+        done["hash bytes"] += vectors.nbytes
+        return row_hashes(vectors, *options)
+
+    add_masks, row_hashes = client_masking.add_masks, transcript.row_hashes
+    monkeypatch.setattr(transcript, "row_hashes", hashing)
     monkeypatch.setattr(keys.AgreementKey, "agree", counting("agree", keys.AgreementKey.agree))
     monkeypatch.setattr(keys.Identity, "sign", counting("sign", keys.Identity.sign))
     for module in (client_checks, dealing, server):
@@ -90,6 +95,7 @@ def test_the_floor_counts_exactly_what_a_run_does(size: Size, monkeypatch: pytes
     assert done["verify"] == work.verifications
     assert done["sign"] == work.signatures
     assert done["mask bytes"] == work.mask_bytes
+    assert done["hash bytes"] == work.hash_bytes
     if size.groupings == 1:
         assert done["agree"] == work.agreements
     else:  # clients who meet again in another grouping agree once
@@ -102,8 +108,15 @@ def test_the_papers_round_has_the_masks_that_its_authors_would_count() -> None:
 
 
 def test_rates_turn_work_into_seconds() -> None:
-    work = Work(agreements=1000, verifications=100, signatures=20, mask_bytes=3 * 10**9, vector_bytes=2 * 10**9)
-    assert RATES.floor(work) == pytest.approx(0.04 + 0.01 + 0.001 + 0.3 + 0.1)
+    work = Work(
+        agreements=1000,
+        verifications=100,
+        signatures=20,
+        mask_bytes=3 * 10**9,
+        hash_bytes=10**9,
+        vector_bytes=2 * 10**9,
+    )
+    assert RATES.floor(work) == pytest.approx(0.04 + 0.01 + 0.001 + 0.3 + 0.5 + 0.1)
 
 
 def test_this_machine_has_rates() -> None:

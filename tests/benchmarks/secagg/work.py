@@ -1,11 +1,12 @@
 """The work of a run, counted from the protocol, and the least CPU time for it on this machine.
 
-Counted are key agreements, signatures, mask bytes and passes over vectors. Multiplied by the rates of this
-processor they give a floor: the CPU time that no implementation with these primitives can beat.
+Counted are key agreements, signatures, mask bytes, hashed bytes and passes over vectors. Multiplied by the rates of
+this processor they give a floor: the CPU time that no implementation with these primitives can beat.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -80,6 +81,7 @@ class Work:
     verifications: int  # Ed25519
     signatures: int  # Ed25519
     mask_bytes: int  # AES-128-CTR
+    hash_bytes: int  # SHA-256 of masked vectors: where they are made, and where they arrive
     vector_bytes: int  # read or written in passes over vectors: encode, copy, mask, add
 
     @classmethod
@@ -102,6 +104,7 @@ class Work:
             verifications=n * (n - 1) + stay * (stay + size.threshold) + messages,
             signatures=messages,
             mask_bytes=4 * words * (own + pairs + orphans),
+            hash_bytes=4 * words * 2 * vectors,
             vector_bytes=4 * words * (2 * stay + 7 * vectors),
         )
 
@@ -114,6 +117,7 @@ class Rates:
     verify_us: float
     sign_us: float
     mask_gb_per_s: float
+    hash_gb_per_s: float
     copy_gb_per_s: float  # read and written
 
     @classmethod
@@ -129,13 +133,15 @@ class Rates:
             verify_us=1e6 * _shortest(lambda: verify(identity.public, signature, b"", signer=0), 200),
             sign_us=1e6 * _shortest(lambda: identity.sign(b""), 200),
             mask_gb_per_s=4e-9 * words * len(keys) / masks,
+            hash_gb_per_s=1e-9 * vector.nbytes / _shortest(lambda: hashlib.sha256(vector.data).digest(), 20),
             copy_gb_per_s=8e-9 * len(large) / _shortest(lambda: np.copyto(copy, large), 10),
         )
 
     def floor(self, work: Work) -> float:
         """The least CPU seconds for this work."""
         micro = work.agreements * self.agree_us + work.verifications * self.verify_us + work.signatures * self.sign_us
-        nano = work.mask_bytes / self.mask_gb_per_s + work.vector_bytes / self.copy_gb_per_s
+        nano = work.mask_bytes / self.mask_gb_per_s + work.hash_bytes / self.hash_gb_per_s
+        nano += work.vector_bytes / self.copy_gb_per_s
         return 1e-6 * micro + 1e-9 * nano
 
 

@@ -39,6 +39,7 @@ class Dealt:
 class Masked:
     sender: int
     disputes: list[int]
+    vectors: bytes  # their hash
     signature: bytes
 
 
@@ -127,7 +128,7 @@ class RunFile(File):
             self.blob(),
             self.many(lambda: Keys(self.number("I"), self.take(64), self.take(64))),
             self.many(self.dealing),
-            self.many(lambda: Masked(self.number("I"), self.sorted_ids(), self.take(64))),
+            self.many(lambda: Masked(self.number("I"), self.sorted_ids(), self.take(32), self.take(64))),
             self.groups(),
             self.many(lambda: (self.number("I"), self.take(64))),
             self.many(lambda: (self.number("I"), self.take(32), self.take(64))),
@@ -248,10 +249,12 @@ class Run:
         for masked in r.inputs:
             v = masked.sender
             disputed = H("disputes", ids(masked.disputes))
-            self._is_signed(v, masked.signature, "view", p.hash, u32(v), self._view(v), disputed)
+            self._is_signed(v, masked.signature, "view", p.hash, u32(v), self._view(v), disputed, masked.vectors)
+        vectors = H("inputs", many(u32(masked.sender) + masked.vectors for masked in r.inputs))
         for v, signature in r.openings:
             view = bytes(32) if p.degree else self._view(v)
-            self._is_signed(v, signature, "opening", H("opening", p.hash, view, ids(self.inputs), rows(r.groups)))
+            opening = H("opening", p.hash, view, ids(self.inputs), vectors, rows(r.groups))
+            self._is_signed(v, signature, "opening", opening)
         for v, content, signature in r.unmaskings:
             self._is_signed(v, signature, "unmasking", p.hash, u32(v), content)
 

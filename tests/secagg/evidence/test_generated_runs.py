@@ -85,6 +85,16 @@ def disputed(record: RunRecord, draw: random.Random) -> RunRecord | None:
     return replace(record, inputs=(*record.inputs[:place], changed, *record.inputs[place + 1 :]))
 
 
+def swapped(record: RunRecord, draw: random.Random) -> RunRecord | None:
+    if len(record.inputs) < 2:
+        return None
+    first, second = draw.sample(range(len(record.inputs)), 2)
+    inputs = list(record.inputs)
+    inputs[first] = replace(inputs[first], vectors_hash=record.inputs[second].vectors_hash)
+    inputs[second] = replace(inputs[second], vectors_hash=record.inputs[first].vectors_hash)
+    return replace(record, inputs=tuple(inputs))
+
+
 def opened_too_much(record: RunRecord, draw: random.Random) -> RunRecord | None:
     closed = [one for one in record.lost if one.group not in record.groups]
     if not closed:
@@ -172,6 +182,8 @@ SPOILS: dict[str, Spoil] = {
     "root": message("dealings", "root"),
     "dealing's signature": message("dealings", "signature"),
     "masked input's signature": message("inputs", "signature"),
+    "hash of masked vectors": message("inputs", "vectors_hash"),
+    "hashes of masked vectors swapped": of_run(swapped),
     "opening's signature": message("openings", "signature"),
     "content of an unmasking": message("unmaskings", "content"),
     "unmasking's signature": message("unmaskings", "signature"),

@@ -1,6 +1,8 @@
 """Evidence of runs with survivors: what is in it, what is not, and what the verifier says about it."""
 
+from collections.abc import Collection
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from secagg import FileJournal, Stage, UsageError
 from secagg.agreement import Noise
 from secagg.crypto import SegmentNoise
 from secagg.crypto.keys import LOW_ORDER_POINTS
-from secagg.evidence import Absence, Evidence, LostGroup, OpenedSum, RunRecord, assemble, verify
+from secagg.evidence import Absence, Evidence, LostGroup, OpenedSum, RunRecord, assemble, run_statements, verify
 from secagg.evidence.run_check import check_run
 from secagg.evidence.runs import DealtHashes, ShownShare, WrongDealing, WrongUnmasking, most_proofs
 from secagg.exposure.audit import Policy
@@ -33,6 +35,7 @@ from tests.secagg.evidence.run_common import (
     played,
     signatures_of,
 )
+from tests.secagg.second import H, u32
 
 CHEATER, GONE = 1, 2
 
@@ -325,6 +328,52 @@ def test_what_was_signed_counts() -> None:
     assert "on its masked input" in spoiled(lambda one: replace(one, context=b"another model"))
 
 
+def with_hash(record: RunRecord, v: int, hashed: bytes, signers: Collection[int]) -> RunRecord:
+    """The record with other vectors of one client, which signs them; `signers` sign the opening again."""
+    plan = agreed("flat").plan(record.round, 0, record.context)
+    view = check_run(agreed("flat"), record).views[v]
+    place = [one.sender for one in record.inputs].index(v)
+    one = replace(record.inputs[place], vectors_hash=hashed)
+    one = replace(one, signature=identity(v).sign(run_statements.masked_input(plan, view, one)))
+    inputs = (*record.inputs[:place], one, *record.inputs[place + 1 :])
+    statement = run_statements.opening(plan, view, inputs, record.groups)
+    openings = tuple(
+        replace(opening, signature=identity(opening.sender).sign(statement)) if opening.sender in signers else opening
+        for opening in record.openings
+    )
+    return replace(record, inputs=inputs, openings=openings)
+
+
+def test_the_hash_of_vectors_is_under_the_signatures_of_stage_two_and_three() -> None:
+    """A hub cannot change the hash, and a client that helps it cannot sign another vector after the opening."""
+    record = record_of(evidence("flat"))
+    other, swapped = flipped(record.inputs[0].vectors_hash), record.inputs[1].vectors_hash
+    for hashed in (other, swapped, bytes(32)):
+        found = spoiled(part("inputs", 0, vectors_hash=hashed), "flat")
+        assert "the signature of client 0 on its masked input is wrong" in found
+    helped = spoiled(lambda one: with_hash(one, 1, other, {1}), "flat")
+    assert "on its masked input" not in helped
+    assert "the signature of client 0 on its opening is wrong" in helped
+    conspiracy = changed(
+        evidence("flat"), 0, lambda one: with_hash(one, 1, other, range(5))
+    )  # all who signed do it again
+    assert verify(conspiracy).holds
+    assert second.check(conspiracy) == ""
+
+
+def test_the_hash_of_vectors_is_that_of_what_a_client_sent() -> None:
+    agreement = agreed("two groupings")
+    plan = plan_from(agreement, b"model")
+    cluster = Cluster(plan, make_inputs(plan))
+    sent = {one.sender: one.vectors for one in run_to_the_end(cluster, GONE) if type(one).__name__ == "MaskedInput"}
+    inputs = record_of(evidence_of(agreement, [cluster.server.result()])).inputs
+    assert GONE not in {one.sender for one in inputs}
+    for one in inputs:
+        rows = [sha256(row.astype("<u4").tobytes()).digest() for row in sent[one.sender]]
+        assert len(rows) == 2
+        assert one.vectors_hash == H("input-vectors", u32(2), *rows)
+
+
 def lost(record: RunRecord) -> tuple[LostGroup, ...]:
     return tuple(LostGroup(0, g, b"lost") for g in range(2))
 
@@ -361,8 +410,6 @@ def test_thresholds_and_stages() -> None:
 
 def test_only_what_the_audit_opens_may_be_signed() -> None:
     """All clients conspire and sign a group of which one member is left."""
-    from secagg.evidence import run_statements
-
     agreement = agreed("groups")
     data = evidence()
     record = record_of(data, 1)
@@ -373,7 +420,7 @@ def test_only_what_the_audit_opens_may_be_signed() -> None:
     # the survivors of this record are those who stay, and now all but one of the group are gone too
     assert checked.verdict is not None
     wanted = ((0, 0), (0, 1), (1, 0))
-    statement = run_statements.opening(plan, checked.views[0], [one.sender for one in record.inputs], wanted)
+    statement = run_statements.opening(plan, checked.views[0], record.inputs, wanted)
     signed = tuple(replace(one, signature=identity(one.sender).sign(statement)) for one in record.openings)
     conspiracy = changed(data, 1, lambda one: replace(one, groups=wanted, openings=signed))
     assert "(1, 0) was to be opened, and the audit closes it" in problems(conspiracy)
@@ -535,10 +582,17 @@ def test_a_journal_finds_another_opening_and_another_plan(tmp_path: Path) -> Non
     assert "accepted another plan" in against(evidence_of(agreement, [another]), tmp_path)
 
 
+def test_a_journal_finds_other_vectors_than_its_client_signed_for(tmp_path: Path) -> None:
+    """Everybody signs again, with another vector of client 1; the records of the first opening stay."""
+    data = with_journals(tmp_path, 1)
+    other = changed(data, 0, lambda one: with_hash(one, 1, bytes(32), range(5)))
+    assert verify(other).holds
+    assert "client 0 signed another opening than the evidence has" in against(other, tmp_path)
+
+
 def test_a_journal_without_an_opening_that_the_evidence_has(tmp_path: Path) -> None:
     data = with_journals(tmp_path, 2)
     from secagg import labels
-    from secagg.evidence import run_statements
 
     agreement = agreed("flat")
     name = run_statements.record_name(labels.OPENING_RECORD, identity(3).public, agreement.fingerprint, 5)

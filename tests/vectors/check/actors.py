@@ -155,16 +155,24 @@ def _masking_values(memory: ClientMemory, message: Message, actor: Actor) -> Val
             "pairs": pairs,
         }
     view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
-    statement = transcript.view_statement(plan.hash, memory.me, view, message.disputes)
-    return {"rows": rows, "view": view.hex(), "signed": statement.hex(), "clipped": memory.clipped}
+    hashed = transcript.vectors_hash(message.vectors)
+    statement = transcript.view_statement(plan.hash, memory.me, view, message.disputes, hashed)
+    return {
+        "rows": rows,
+        "view": view.hex(),
+        "vectors": hashed.hex(),
+        "signed": statement.hex(),
+        "clipped": memory.clipped,
+    }
 
 
 def _opening_values(memory: ClientMemory, _: Message, actor: Actor) -> Values:
     plan, adverts = actor.machine.plan, {advert.sender: advert for advert in memory.adverts}
     view = transcript.view(plan.hash, [(adverts[dealer.id], dealer) for dealer in memory.dealers])
-    record = Opening(plan.hash, view, memory.survivors, memory.groups)
+    record = Opening(plan.hash, view, memory.survivors, memory.inputs, memory.groups)
     return {
-        "signed": transcript.opening(plan, view, memory.survivors, memory.groups).hex(),
+        "inputs": memory.inputs.hex(),
+        "signed": transcript.opening(plan, view, memory.survivors, memory.inputs, memory.groups).hex(),
         "record": codec.to_bytes(client_state.OPENING, record).hex(),
     }
 
