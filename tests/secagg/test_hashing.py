@@ -111,6 +111,51 @@ def test_a_kernel_that_fails_its_self_test_is_not_used(monkeypatch: pytest.Monke
     rows = random_rows(KERNEL_ROWS, 8)
     with pytest.warns(RuntimeWarning, match="self-test"):
         assert listed(sha256_each(b"x", rows)) == one_by_one(b"x", rows)
+    monkeypatch.undo()
+    hashing.has_kernel.cache_clear()
+    monkeypatch.setattr(hashing, "_two_by_kernel", lambda first, second: [bytes(32), bytes(32)])
+    with pytest.warns(RuntimeWarning, match="self-test"):
+        assert not hashing.has_kernel()
+
+
+# --- long vectors -------------------------------------------------------------------------------------------
+
+
+@needs_instructions
+@pytest.mark.parametrize("length", [0, 1, *range(52, 68), *range(116, 132), 1000, 2**16 + 3])
+def test_two_messages_at_once_are_hashed_as_each(length: int) -> None:
+    first, second = random_rows(2, length)
+    expected = [sha256(first.tobytes()).digest(), sha256(second.tobytes()).digest()]
+    assert hashing._two_by_kernel(first, second) == expected
+    assert hashing._two_by_kernel(second.copy(), first.copy()) == expected[::-1]
+    assert len(sha.hash_two.signatures) == 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kernel", [pytest.param(True, marks=needs_instructions), False])
+@pytest.mark.parametrize("threads", [1, 2, 3, None])
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 7])
+def test_every_vector_is_hashed(count: int, threads: int | None, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashing, "has_kernel", lambda: kernel)
+    vectors = np.random.default_rng(count).integers(0, 2**32, (count, 100), np.uint32)
+    expected = b"".join(sha256(vector.astype("<u4").tobytes()).digest() for vector in vectors)
+    for least in (hashing._LONG_BYTES, 400, 0):
+        monkeypatch.setattr(hashing, "_LONG_BYTES", least)
+        assert hashing.row_hashes(vectors, threads) == expected
+        assert hashing.row_hashes(np.asfortranarray(vectors), threads) == expected
+        assert hashing.row_hashes(vectors[:, ::-1], threads) != expected or not count
+
+
+@needs_instructions
+def test_vectors_are_hashed_in_pairs_if_they_are_more_than_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = []
+    kernel = hashing._two_by_kernel
+    monkeypatch.setattr(hashing, "_two_by_kernel", lambda *two: pairs.append(two) or kernel(*two))
+    monkeypatch.setattr(hashing, "has_kernel", lambda: True)
+    monkeypatch.setattr(hashing, "_LONG_BYTES", 400)
+    for count, threads, length, expected in ((5, 2, 100, 2), (2, 1, 100, 1), (2, 2, 100, 0), (5, 2, 99, 0)):
+        pairs.clear()
+        hashing.row_hashes(np.zeros((count, length), np.uint32), threads)
+        assert len(pairs) == expected
 
 
 # --- what is defined for one and computed for many ---------------------------------------------------------
