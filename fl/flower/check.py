@@ -19,6 +19,8 @@ from fl.errors import ConfigError
 from fl.flower.apps.member import AppNode
 from fl.flower.node import Node
 from fl.flower.training import TRAINING
+from secagg import AgreementRefused
+from secagg.agreement import MemberFolder
 
 SECONDS: Final = 10.0  # for an answer of the SuperLink
 CONTROL: Final = "/v1/control/list-runs"  # what only whoever starts runs should reach
@@ -60,6 +62,10 @@ def _check_folder(folder: Path) -> Finding:
         else:
             app = AppNode.open(folder)
             agreement, client = app.agreement, app.client
+        if agreement.terms.predecessors:
+            agreement.check(MemberFolder(folder).earlier(agreement.terms))
+    except AgreementRefused as error:
+        return Finding(what, f"{error}; sign it with --earlier, which stores the earlier agreements here")
     except ConfigError as error:
         return Finding(what, str(error))
     name = agreement.terms.members[list(agreement.terms.ids).index(client)].name

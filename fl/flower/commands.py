@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,11 +64,17 @@ def _add_nodes(command: Add) -> None:
 
     option = command("identity", _identity, "create the keys of a node and print its public key")
     option("folder", type=Path, metavar="NODE", help="folder of the node")
+    about = "replace state.key, and forget what it encrypted: the keys of rounds to come"
+    option("--new-state-key", action="store_true", help=about)
 
     option = command("enrol", _enrol, "write an agreement for all members to sign, and what they learn")
     option("file", help="the experiment: a TOML file, or the name of a packaged one")
-    option("members", type=Path, help="file with one line per member: NAME PUBLIC-KEY EXAMPLES")
+    about = "file with one line per member: NAME PUBLIC-KEY EXAMPLES; with --earlier, of newcomers only"
+    option("members", type=Path, nargs="?", help=about)
     option("--set", action="append", default=[], metavar="KEY=VALUE", help="change one key")
+    about = "folders of all earlier trainings on the same data: the new one is their successor, audited with them"
+    option("--earlier", type=Path, nargs="+", default=[], metavar="DIR", help=about)
+    option("--without", nargs="+", default=[], metavar="NAME", help="with --earlier: members that leave")
     option("--test", metavar="MODULE:FUNCTION", help="as server_app has it; without, the data set of the experiment")
     option("--classes", type=int, help="as server_app has it")
     option("--out", type=Path, default=Path(), metavar="DIR", help="folder for agreement.toml and training.toml (.)")
@@ -127,46 +133,90 @@ def _node(options: argparse.Namespace) -> None:
 
 
 def _identity(options: argparse.Namespace) -> None:
-    from fl.flower.node import make_node
+    from fl.flower.node import make_node, renew_state_key
 
+    if options.new_state_key:
+        renew_state_key(options.folder)
     print(make_node(options.folder).public.hex())
 
 
 def _enrol(options: argparse.Namespace) -> None:
     from fl.config.checks import load
-    from fl.flower.training import AGREEMENT, TRAINING, enrolled, proposed_terms, read_members, training_text
-    from secagg.agreement import Proposal, write_agreement
-
-    members = read_members(options.members)
-    experiment = load(options.file, [*options.set, f"clients={len(members)}"])
+    from fl.flower.successor import read_earlier, succeed
     from fl.flower.task import model_length
+    from fl.flower.training import enrolled, proposed_terms, read_members
 
+    members = [] if options.members is None else read_members(options.members)
+    if options.earlier:
+        earlier = read_earlier(options.earlier)
+        experiment = load(options.file, [*options.set, f"clients={len(earlier[0].examples)}"])
+        length = model_length(experiment, options.test, options.classes)
+        found = succeed(experiment, earlier, options.without, members, length)
+        _write_training(
+            options.out, found.terms, found.experiment, found.examples, f" --earlier {_agreements(options)}"
+        )
+        _tell_successor(found)
+        return
+    if not members or options.without:
+        raise ConfigError("expected a file of members; only with --earlier it may be left out, and --without given")
+    experiment = load(options.file, [*options.set, f"clients={len(members)}"])
     length = model_length(experiment, options.test, options.classes)
     experiment = enrolled(experiment, members)
     terms = proposed_terms(experiment, members, length)
-    agreed, training = options.out / AGREEMENT, options.out / TRAINING
+    _write_training(options.out, terms, experiment, [member.examples for member in members])
+
+
+def _agreements(options: argparse.Namespace) -> str:
+    from fl.flower.training import AGREEMENT
+
+    return " ".join(str(folder / AGREEMENT) for folder in options.earlier)
+
+
+def _write_training(out: Path, terms: Any, experiment: Any, examples: Sequence[int], more: str = "") -> None:
+    from fl.flower.training import AGREEMENT, TRAINING, training_text
+    from secagg.agreement import Proposal, write_agreement
+
+    agreed, training = out / AGREEMENT, out / TRAINING
     for file in (agreed, training):
         if file.exists():
             raise ConfigError(f"{file} already exists; choose another --out for another training")
-    options.out.mkdir(parents=True, exist_ok=True)
+    out.mkdir(parents=True, exist_ok=True)
     agreed.write_text(write_agreement(Proposal(terms=terms)), "utf-8")
-    training.write_text(training_text(experiment, [member.examples for member in members]), "utf-8")
+    training.write_text(training_text(experiment, examples), "utf-8")
     print(
-        f"{agreed}, {training}: {len(members)} members, {length:,} parameters\n"
-        f"next, every member commits, reveals and signs: secagg agree {agreed} --commit NODE (docs/flower.md)"
+        f"{agreed}, {training}: {len(examples)} members, {terms.segments[0].length:,} parameters\n"
+        f"next, every member commits, reveals and signs: secagg agree {agreed} --commit NODE{more} (docs/flower.md)"
     )
+
+
+def _tell_successor(found: Any) -> None:
+    if found.leavers:
+        print(f"{len(found.leavers)} members leave together: {', '.join(found.leavers)}")
+    if found.newcomers:
+        print(f"{len(found.newcomers)} members are new: {', '.join(found.newcomers)}")
+    groups = "the groups of before are kept" if found.kept else "groups are drawn anew"
+    print(f"{groups}; audited together with the earlier trainings: {found.outlook}")
+    if found.outlook.passed < found.outlook.draws:
+        print("if the seed draws groups that do not pass, nobody can sign: choose another name and commit again")
 
 
 def _show(options: argparse.Namespace) -> None:
     from fl.flower.training import read_training
-    from secagg.agreement import summarise
+    from secagg.agreement import MemberFolder, summarise
+    from secagg.agreement.folder import IDENTITY
 
     found = read_training(options.file)
+    folder, terms = options.file.parent, found.agreement.terms
     for member, examples in zip(found.agreement.terms.members, found.examples, strict=True):
         print(f"client {member.id:<4} {member.name:<20} {member.identity.hex()}  {examples} examples")
     experiment = found.experiment
     print(f"model       {experiment.model}, {found.parameters:,} parameters, {experiment.rounds} rounds")
-    print("\n".join(summarise(found.agreement).lines()))
+    earlier = MemberFolder(folder).earlier(terms) if (folder / IDENTITY).exists() else ()
+    if len(earlier) == len(terms.predecessors):
+        print("\n".join(summarise(found.agreement, earlier).lines()))
+    else:
+        print("\n".join(summarise(terms).lines()))
+        print("it has predecessors; what all open together: secagg agree agreement.toml --earlier FILES")
     print(f"fingerprint {found.fingerprint.hex()}")
     if experiment.privacy.audit != "enforce":
         print("WARNING: NO CLIENT IS PROTECTED: the exposure audit of this training only reports")

@@ -27,6 +27,7 @@ from typing import IO, Any, Final
 from fl.config.schema import LABEL_FLIP, NO_ATTACK, Experiment
 from fl.errors import ConfigError, FlowerError, RecordError
 from fl.flower.node import make_node
+from fl.flower.now import Follower
 from fl.flower.supernode import POLL, QUIET, Executor, with_config
 from fl.flower.training import TRAINING, Enrolled, Training, check_experiment, enrolled, proposed_terms, write_training
 from fl.reporting.progress import Progress
@@ -292,7 +293,7 @@ def run_app(
             federation.start_node(number, folder, simulate=simulate)
         files = [f"training={json.dumps(str(place / TRAINING))}", f"out={json.dumps(str(out.resolve()))}"]
         process = federation.run(app or write_app(place / "app"), [*files, *settings])
-        for text in server_lines(federation, process):
+        for text in server_lines(federation, process, Follower(out)):
             show.note(text)
         if not (out / "summary.json").exists():
             logs = out.parent / f"{out.name}-logs"
@@ -302,18 +303,26 @@ def run_app(
             raise FlowerError(f"the training did not finish; Flower's logs are in {logs}")
 
 
-def server_lines(federation: Federation, process: subprocess.Popen[bytes]) -> Iterator[str]:
-    """What the ServerApp prints while it runs, line by line, until Flower's command ends."""
+def server_lines(
+    federation: Federation, process: subprocess.Popen[bytes], follower: Follower | None = None
+) -> Iterator[str]:
+    """What the ServerApp prints while it runs, as soon as a line is complete, until Flower's command ends.
+
+    With a follower, also what a round that takes long waits for.
+    """
     seen = 0
     while True:
         over = process.poll() is not None
-        lines = federation.log("run").splitlines()
-        for line in lines[seen : None if over else -1]:
-            seen += 1
+        lines = federation.log("run").splitlines(keepends=True)
+        whole = len(lines) if over or not lines or lines[-1].endswith("\n") else len(lines) - 1
+        for line in lines[seen:whole]:
             if "share: " in line:
-                yield line.split("share: ", 1)[1]
+                yield line.split("share: ", 1)[1].rstrip()
+        seen = whole
         if over:
             return
+        if follower is not None:
+            yield from follower.lines()
         time.sleep(0.5)
 
 

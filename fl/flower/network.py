@@ -18,6 +18,7 @@ from flwr.app import Message
 from fl.flower import envelope
 from fl.flower.client import location_statement
 from fl.flower.envelope import Envelope, MalformedError
+from fl.flower.now import JOINING, Watch
 from fl.flower.training import Training
 from secagg import PeerError
 from secagg.crypto import verify
@@ -77,8 +78,10 @@ class Network:
     mistaken: set[int] = field(default_factory=set)  # strangers that would refuse every round
     refused: dict[int, str] = field(default_factory=dict)  # clients that would, and why
     exchanges: int = 0
+    watch: Watch = field(default_factory=Watch)
     _hellos: dict[str, tuple[int, int]] = field(default_factory=dict)  # message -> (round, node)
     _greeted: set[tuple[int, int]] = field(default_factory=set)  # (round, node)
+    _last_seen: set[int] = field(default_factory=set)  # the nodes that were connected at the last look
     _told: dict[int, str] = field(default_factory=dict)  # strangers that the user knows of
 
     def exchange(
@@ -90,6 +93,9 @@ class Network:
         that appears at another node is sent its request again.
         """
         self.exchanges += 1
+        for request in sorted(requests.values(), key=lambda one: one.action == envelope.HELLO)[:1]:
+            self._show(self._last_seen)
+            self.watch.begin(request.action, request.round, requests, seconds)
         flight = Flight(self, requests, seconds)
         flight.send(requests)
         end = time.monotonic() + seconds  # the time that sending takes does not count
@@ -100,6 +106,7 @@ class Network:
                 client = flight.waiting.pop(number)
                 response = self._read(client, requests[client].round, reply)
                 self._take_next_keys(client, flight.asked[client], greeting, response)
+                self.watch.answered(client, response.problem)
                 yield response
             if time.monotonic() - looked > LOOK_AROUND:
                 looked = time.monotonic()
@@ -107,6 +114,7 @@ class Network:
                 if greeting is not None:
                     self._greet(greeting, connected - set(self.nodes.values()), seconds)
                 flight.notice_gone(connected)
+                self._show(connected)
             if follow:
                 flight.send([client for client in flight.away if client in self.nodes])
             time.sleep(POLL if flight.waiting else 0)
@@ -136,7 +144,8 @@ class Network:
             elsewhere = {node for client, node in self.nodes.items() if client not in wanted}
             if self._settled(round, wanted):  # no client is missing, so the strangers remain strangers
                 elsewhere |= set(self.strangers)
-            asked |= self._greet(round, self._connected() - elsewhere, seconds)
+            connected = self._connected()
+            asked |= self._greet(round, connected - elsewhere, seconds)
             for _ in self._pull(()):
                 raise AssertionError("only hellos are under way")
             pending = any(hello[0] == round for hello in self._hellos.values())
@@ -146,8 +155,16 @@ class Network:
                 ready = min(ready, time.monotonic())
             if time.monotonic() - ready >= (patience if pending else unseen):
                 break
+            self.watch.begin(JOINING, round, wanted, seconds)
+            for client in wanted:
+                if self._settled(round, [client]):
+                    self.watch.answered(client)
+            self._show(connected)
             time.sleep(POLL)
         self.exchanges += asked
+
+    def _show(self, connected: Collection[int]) -> None:
+        self.watch.look([client for client, node in self.nodes.items() if node in connected], self.strangers)
 
     def hello_parts(self) -> Mapping[str, bytes]:
         """The first message names the agreement, so that a node with another one can say so."""
@@ -177,19 +194,9 @@ class Network:
         return all(found or (round, client) in self.declined for found, client in zip(have, wanted, strict=True))
 
     def _pull(self, waiting: Collection[str]) -> Iterator[tuple[str, Message | None]]:
-        """The responses that have arrived, None for one that cannot be read. Hellos are taken here.
-
-        One at a time: Flower decodes what nodes sent while it pulls, and a reply that does not decode must
-        affect its sender only.
-        """
+        """The responses that have arrived, None for one that cannot be read. Hellos are taken here."""
         for number in (*waiting, *self._hellos):
-            try:
-                replies: list[Message | None] = [*self.grid.pull_messages([number])]
-            except (OSError, httpx.HTTPError):
-                raise  # the SuperLink does not answer; no client is at fault
-            except Exception:  # whatever Flower raises for bytes that a node chose
-                replies = [None]
-            for reply in replies:
+            for reply in pull_one(self.grid, number):
                 if number in self._hellos:
                     round, node = self._hellos.pop(number)
                     self._take_hello(node, round, reply)
@@ -197,7 +204,7 @@ class Network:
                     yield number, reply
 
     def _connected(self) -> set[int]:
-        connected = set(self.grid.get_node_ids())
+        self._last_seen = connected = set(self.grid.get_node_ids())
         self._hellos = {number: hello for number, hello in self._hellos.items() if hello[1] in connected}
         return connected
 
@@ -265,7 +272,7 @@ class Network:
     def _take_keys(self, node: int, round: int, found: Envelope, expected: int | None = None) -> None:
         """Place a client at this node if it proves who it is. Its keys are checked like any peer's."""
         client = int.from_bytes(found.parts.get("member", b""), "little")
-        if not 0 <= client < len(self.training.examples) or expected not in (None, client):
+        if client not in self.training.weights or expected not in (None, client):
             raise PeerError("it does not say which member it is")
         data, signature = found.parts.get("advert", b""), found.parts.get("seat", b"")
         statement = location_statement(self.training.fingerprint, self.run_id, node, client, data)
@@ -277,6 +284,20 @@ class Network:
             self.keys.take(round, client, data)
         else:
             self.declined.add((round, client))
+
+
+def pull_one(grid: Grid, number: str) -> list[Message | None]:
+    """The reply to a message if it has arrived, None in its place if it cannot be read.
+
+    One at a time: Flower decodes what nodes sent while it pulls, and a reply that does not decode must affect its
+    sender only.
+    """
+    try:
+        return [*grid.pull_messages([number])]
+    except (OSError, httpx.HTTPError):
+        raise  # the SuperLink does not answer; no client is at fault
+    except Exception:  # whatever Flower raises for bytes that a node chose
+        return [None]
 
 
 @dataclass(slots=True)
@@ -302,6 +323,7 @@ class Flight:
             else:
                 self.waiting[sent], self.asked[client] = client, node
                 self.away.pop(client, None)
+                self.network.watch.asked(client)
 
     def notice_gone(self, connected: Collection[int]) -> None:
         """Stop waiting for clients whose node has disconnected, or that are at another node now."""

@@ -14,10 +14,12 @@ the disk is restored, an update can be opened twice: keep the journal as long as
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 import sys
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -31,6 +33,8 @@ from secagg import Agreement, Budget, FileJournal, Identity, UsageError
 from secagg.agreement import MemberFolder, read_floors
 
 STATE_KEY: Final = "state.key"
+WHOLE_FOLDER: Final = "whole"
+WHOLE_STATE: Final = "client.state"
 FLOORS: Final = "floors.toml"
 PRIVATE_BYTES: Final = 32
 NONCE_BYTES: Final = 12
@@ -75,9 +79,9 @@ class Node:
         if client is None:
             raise ConfigError(f"{place / AGREEMENT} does not list the key of this node")
         journal = FileJournal(place / "journal")  # one for all trainings: their sums can be subtracted
-        name = training.agreement.terms.members[client].name or f"node-{client}"
+        name = next(member.name for member in training.agreement.terms.members if member.id == client)
         budget, key = budget_of(place / FLOORS), read_key(place / STATE_KEY)
-        return cls(place, client, name, identity, training, journal, budget, key)
+        return cls(place, client, name or f"node-{client}", identity, training, journal, budget, key)
 
     @property
     def agreement(self) -> Agreement:
@@ -121,12 +125,40 @@ def make_node(folder: Path | str, identity: Identity | None = None) -> Identity:
     except UsageError as error:
         raise KeyFileError(str(error)) from None
     if not (place / STATE_KEY).exists():
-        handle = os.open(place / STATE_KEY, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "w") as file:
-            file.write(os.urandom(PRIVATE_BYTES).hex() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        _write_key(place / STATE_KEY)
     return identity_of(place)
+
+
+def renew_state_key(folder: Path | str) -> None:
+    """Make a new `state.key` and forget the keys of rounds to come, which whoever has read the old one may know.
+
+    The journal and the last answer stay, so no round is answered twice. Nothing is encrypted again: that would not make
+    known keys secret. The server asks for fresh ones.
+    """
+    place = Path(folder)
+    identity_of(place)
+    with ExitStack() as stack:
+        for lock in sorted(place.glob(f"{WHOLE_FOLDER}/*/lock")):  # no message is answered meanwhile
+            file = stack.enter_context(lock.open("r+"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            (lock.parent / WHOLE_STATE).unlink(missing_ok=True)
+        draft = place / f".{STATE_KEY}.new"
+        draft.unlink(missing_ok=True)
+        _write_key(draft)
+        os.replace(draft, place / STATE_KEY)
+        handle = os.open(place, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _write_key(path: Path) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(handle, "w") as file:
+        file.write(os.urandom(PRIVATE_BYTES).hex() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def budget_of(path: Path) -> Budget | None:

@@ -99,6 +99,7 @@ def serve(
     e = training.experiment
     e = e.replace(machine=e.machine.replace(checkpoint_every=1))  # an opened round cannot be repeated
     with open_folder(out, training, e) as folder:
+        network.watch.folder = out
         task = task_of(e, server_data(e, test, validation, classes))
         show = LineProgress(prefix="share: ")  # Flower mixes these lines with its own
         show_warnings(e, training.cohort.layout, show)

@@ -55,7 +55,8 @@ def start_node(
     if app and executor is not None:
         raise ConfigError("--app: a warm executor that runs already may run other code; leave out --executor")
     executor = executor or Executor.start(folder.resolve() / WARM, app=app).wait()
-    os.environ["PATH"] = f"{executor}{os.pathsep}{os.environ.get('PATH', '')}"
+    beside = Path(sys.executable).parent  # Flower starts its commands by name, and a service has a PATH without them
+    os.environ["PATH"] = os.pathsep.join([str(executor), str(beside), os.environ.get("PATH", os.defpath)])
     command = [sys.executable, "-m", "fl.flower.supernode", str(poll), *with_config(folder, options, simulate)]
     os.execv(sys.executable, command)
 

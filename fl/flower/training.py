@@ -57,7 +57,7 @@ class Enrolled:
 
 @dataclass(frozen=True)
 class Training:
-    """An agreement and what its members learn. Client i is the member with id i."""
+    """An agreement and what its members learn. Client i is the member with id i; `examples` are in their order."""
 
     agreement: Agreement
     experiment: Experiment
@@ -68,7 +68,8 @@ class Training:
     def __post_init__(self) -> None:
         e, terms = self.experiment, self.agreement.terms
         check_experiment(e)
-        if not len(self.examples) == len(terms.ids) == e.clients or terms.ids != tuple(range(e.clients)):
+        numbered = terms.predecessors or terms.ids == tuple(range(e.clients))  # in a successor, ids of leavers are free
+        if not len(self.examples) == len(terms.ids) == e.clients or not numbered:
             raise ConfigError(
                 f"expected members 0 to {e.clients - 1} as experiment.clients says, got {len(terms.ids)} members in "
                 f"the agreement and {len(self.examples)} numbers of examples"
@@ -78,7 +79,7 @@ class Training:
                 f"the agreement is named {terms.name!r}, but this experiment needs {training_name(e)!r}: the members "
                 "agreed on another experiment"
             )
-        if self.weights != capped_weights(self.examples, e.privacy.weight_ratio):
+        if not self._weights_follow():
             raise ConfigError("the agreement's weights do not follow from the numbers of examples")
         expected = terms_of(e, terms.members, self.parameters)
         for name, keys in FROM_EXPERIMENT.items():
@@ -105,8 +106,19 @@ class Training:
         return self.agreement.terms.segments[0].length
 
     @property
-    def weights(self) -> tuple[int, ...]:
-        return tuple(member.weight for member in self.agreement.terms.members)
+    def weights(self) -> Mapping[int, int]:
+        """The weight of each client."""
+        return self.agreement.terms.weights
+
+    def examples_of(self, client: int) -> int:
+        """The number of examples that a client has said it has."""
+        return self.examples[self.agreement.terms.ids.index(client)]
+
+    def _weights_follow(self) -> bool:
+        weights, ratio = tuple(self.weights.values()), self.experiment.privacy.weight_ratio
+        if self.agreement.terms.predecessors:  # weights stay, and the caps of before with them
+            return follow_earlier_caps(self.examples, weights, ratio)
+        return weights == capped_weights(self.examples, ratio)
 
     @cached_property
     def cohort(self) -> Cohort:
@@ -133,6 +145,20 @@ class Training:
                 self._plans.clear()
             self._plans[where] = self.agreement.plan(*where, b"")
         return self._plans[where]
+
+
+def follow_earlier_caps(examples: Sequence[int], weights: Sequence[int], ratio: float) -> bool:
+    """Whether weights are the numbers of examples between some caps, none more than `ratio` times another.
+
+    In a successor weights stay as they were. So the caps are those that the members of before had, and not those that
+    follow from the members of now.
+
+    >>> follow_earlier_caps([10, 50, 200], [20, 50, 60], 3.0), follow_earlier_caps([10, 50, 200], [20, 55, 60], 3.0)
+    (True, False)
+    """
+    low, high = min(weights), max(weights)
+    capped = all(weight == min(max(count, low), high) for count, weight in zip(examples, weights, strict=True))
+    return capped and high <= ratio * low
 
 
 def check_experiment(e: Experiment) -> None:

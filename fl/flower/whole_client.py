@@ -21,15 +21,15 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from fl.errors import ConfigError
-from fl.flower.node import MistakeError, Node, RefusedError
+from fl.flower.node import WHOLE_FOLDER, WHOLE_STATE, MistakeError, Node, RefusedError
 from fl.secure.population import as_entry
 from fl.training.randomness import context
-from secagg import Agreement, Budget, FileJournal, Identity, LossWarning, UsageError
+from secagg import Agreement, AgreementRefused, Budget, FileJournal, Identity, LossWarning, UsageError
 from secagg.agreement import MemberFolder
 from secagg.whole import Advert, Client, FileStore, Hello, Resend, Task, encode, respond
 
-FOLDER: Final = "whole"
-STATE: Final = "client.state"
+FOLDER: Final = WHOLE_FOLDER
+STATE: Final = WHOLE_STATE
 ALL_ROUNDS: Final = 2**64 - 1  # in place of a round, where a state is sealed
 
 
@@ -162,6 +162,8 @@ def _step(node: Node, round: int, message: bytes, entry: Any = None) -> bytes | 
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", LossWarning)  # the experiment sets the clip; it counts what is lost
                 parts = respond(client, store, found, entry, context=bound)
+        except AgreementRefused:
+            raise
         except UsageError as error:
             raise MistakeError("its update does not fit the agreement", str(error)) from None
         member.save()

@@ -5,7 +5,7 @@ Samples, cells, clusters and the clients that are left out follow from the agree
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -57,7 +57,7 @@ class CellResult:
     """
 
     cell: Cell
-    weights: Sequence[int]
+    weights: Mapping[int, int]
     mean_weight: float
     encoding: Segments
     dropouts: dict[int, Dropout]
@@ -197,10 +197,10 @@ class Cohort:
     Without an agreement (`no-share`) only the clients of each round are drawn.
     """
 
-    def __init__(self, experiment: Experiment, weights: Sequence[int], agreement: Agreement | None) -> None:
+    def __init__(self, experiment: Experiment, weights: Mapping[int, int], agreement: Agreement | None) -> None:
         self.experiment = experiment
         self.layout = Layout.of(experiment)
-        self.weights = tuple(weights)
+        self.weights = dict(weights)
         self.agreement = agreement
         self.suspects = LeftOut(experiment, agreement)
         self._verdicts: dict[Opened, Verdict] = {}
@@ -208,7 +208,7 @@ class Cohort:
     @property
     def mean_weight(self) -> float:
         """The mean n_i of all members: updates are multiplied by n_i over this before they are encoded."""
-        return sum(self.weights) / len(self.weights)
+        return sum(self.weights.values()) / len(self.weights)
 
     def drawn(self, round: int) -> list[int]:
         """The clients drawn for a round."""
@@ -246,6 +246,6 @@ class Cohort:
         if opened not in self._verdicts:
             if len(self._verdicts) >= KEPT_VERDICTS:
                 self._verdicts.clear()
-            weights = dict(enumerate(self.weights)) if len(set(self.weights)) > 1 else None
+            weights = self.weights if len(set(self.weights.values())) > 1 else None
             self._verdicts[opened] = verdict_of(drawn, opened, self.agreement.terms.policy, weights)
         return self._verdicts[opened]

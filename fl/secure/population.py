@@ -46,7 +46,7 @@ class Population(Cohort):
         self._identities: dict[int, Identity] = {}
         if experiment.method != "no-share":
             agreement, self._identities = simulated_agreement(experiment, weights, length)
-        super().__init__(experiment, weights, agreement)
+        super().__init__(experiment, dict(enumerate(weights)), agreement)
         self._noise = noise_source(experiment.seed)
         self._run: WholeRun | None = None  # keeps the clients from round to round
         self._first: int | None = None  # the first round that it has played

@@ -313,7 +313,7 @@ def stop_reason(experiment: Experiment, history: Sequence[Mapping[str, Any]]) ->
 
 def _info(setting: Setting, x: Vector) -> dict[str, Any]:
     score = setting.trainer.evaluate(x)
-    layout, weights = setting.cohort.layout, setting.cohort.weights
+    layout, weights = setting.cohort.layout, setting.cohort.weights.values()
     return {
         "started": now(),
         "versions": versions(),

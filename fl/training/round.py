@@ -340,7 +340,7 @@ def _describe_closed(setting: Setting, results: Sequence[CellResult]) -> str:
     """How many sums stay closed because clients are unequal, one reason, and what to change; empty if none do."""
     cohort, schedule = setting.cohort, setting.cohort.layout.schedule
     reasons = [why for result in results for why in result.closed.values() if "leverage" in why]
-    if not reasons or schedule is None or len(set(cohort.weights)) == 1:
+    if not reasons or schedule is None or len(set(cohort.weights.values())) == 1:
         return ""
     every, ratio = sum(len(result.clusters) for result in results), fitting_ratio(setting.experiment, schedule.size)
     return (

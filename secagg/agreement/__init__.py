@@ -22,6 +22,7 @@ from secagg.agreement.noise import Noise
 from secagg.agreement.origin import Approval, BeaconPulse, Ceremony, Commitment, Reveal, approve, commit, reveal
 from secagg.agreement.plan import Member, Plan
 from secagg.agreement.proposal import Problem, Proposal, Signature
+from secagg.agreement.prospects import Prospect, prospect
 from secagg.agreement.successors import successor_terms
 from secagg.agreement.summary import Summary, summarise
 from secagg.agreement.terms import SURVIVORS, WHOLE, Groups, Terms
@@ -34,5 +35,5 @@ __all__ += ["Floors", "Permitted", "Risk", "Summary", "alone", "alone_in_groupin
 __all__ += ["SURVIVORS", "WHOLE", "Groups", "correlation", "summarise"]
 __all__ += ["AlreadySigned", "MemberFolder", "Problem", "Proposal", "Signature", "read_agreement", "write_agreement"]
 __all__ += ["Figures", "Kept", "Noise", "all_rounds", "most_per_round", "round_figures", "successor_terms"]
-__all__ += ["worst_round"]
+__all__ += ["Prospect", "prospect", "worst_round"]
 __all__ += ["cell_sizes", "colluders_in_cell", "even_sizes", "read_draft", "read_floors", "threshold_in_cell"]

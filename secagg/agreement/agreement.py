@@ -11,10 +11,10 @@ from typing import ClassVar
 from secagg import labels
 from secagg.agreement.audit import check_policy
 from secagg.agreement.cost import check_noise
-from secagg.agreement.keeping import draw_kept, lasting_groupings
+from secagg.agreement.keeping import lasting_groupings
 from secagg.agreement.origin import BeaconPulse, Ceremony, Origin, origin_to_bytes, read_origin
 from secagg.agreement.plan import Plan
-from secagg.agreement.successors import check_earlier
+from secagg.agreement.successors import check_earlier, drawn_cells
 from secagg.agreement.terms import SURVIVORS, Terms
 from secagg.arguments import each, ids, instance, keyed, whole
 from secagg.codec import Blob, Buffer, Reader, to_bytes
@@ -113,11 +113,7 @@ class Agreement:
         key = terms.first_round if fixed else round
         drawn = self._drawn.get(key)
         if drawn is None:
-            sample = terms.sample or None
-            if terms.keep is None:
-                drawn = terms.schedule.draw_cells(terms.ids, self.seed, round, terms.cells, sample)
-            else:
-                drawn = (draw_kept(terms.keep, terms.schedule, terms.ids, self.seed, round, sample),)
+            drawn = drawn_cells(terms, self.seed, round)
             self._drawn.clear()  # several threads may draw; all get the same
             self._drawn[key] = drawn
         return drawn

@@ -154,7 +154,7 @@ def _judge_union(training: Training, earlier: tuple[Training, ...] | None) -> Pe
     union = list(dict.fromkeys(grouping for span in spans for grouping in span.groupings))
     partial, rounds = not all(span.whole for span in spans), spans[-1].rounds
     found = _everybody_exposed(terms, union, rounds) if partial else None
-    found = found or _judge(terms, union, rounds=rounds)
+    found = found or _judge(terms, union, rounds=rounds, earlier=[one.terms for one in earlier or ()])
     if partial and not found.objections:
         found = replace(found, objections=("there are too many different groups to judge them together",))
     return replace(found, bound=not all(span.exact for span in spans), partial=partial)
@@ -311,10 +311,14 @@ def _weighted(terms: Terms) -> bool:
     return len(set(terms.weights.values())) > 1 and any(segment.clip is not None for segment in terms.segments)
 
 
-def _weightings(terms: Terms) -> list[Weights]:
-    """The weights of floats, and those of integers if the vector has both kinds."""
-    integers = any(segment.bound is not None for segment in terms.segments)
-    return [terms.weights] + [None] * integers if _weighted(terms) else [None]  # audit: audit-counts-weights
+def _weightings(terms: Terms, earlier: Sequence[Terms] = ()) -> list[Weights]:
+    """The weights of floats, and those of integers if the vectors have both kinds. Leavers have those of before."""
+    every = (*earlier, terms)
+    integers = any(segment.bound is not None for one in every for segment in one.segments)
+    floats = any(segment.clip is not None for one in every for segment in one.segments)
+    weights = {client: weight for one in every for client, weight in one.weights.items()}  # audit: leavers-weigh-too
+    weighted = floats and len(set(weights.values())) > 1
+    return [weights] + [None] * integers if weighted else [None]  # audit: audit-counts-weights
 
 
 def _judge_drawn(training: Training, round: int) -> Permitted:
@@ -322,12 +326,20 @@ def _judge_drawn(training: Training, round: int) -> Permitted:
     return _judge(training.terms, cell.groupings, rounds=1, columns=cell.columns)
 
 
-def _judge(terms: Terms, groupings: Sequence[Grouping], *, rounds: int, columns: Sequence[Group] = ()) -> Permitted:
-    """What these groups reveal together, and where they break the policy."""
+def _judge(
+    terms: Terms,
+    groupings: Sequence[Grouping],
+    *,
+    rounds: int,
+    columns: Sequence[Group] = (),
+    earlier: Sequence[Terms] = (),
+) -> Permitted:
+    """What these groups reveal together, and where they break the policy. Some may be groups of `earlier` terms."""
+    weightings = _weightings(terms, earlier)
     groups = list(dict.fromkeys(chain.from_iterable(groupings)))
     members = list(chain.from_iterable(groups))
     if len(set(members)) == len(members):
-        every = [_judge_disjoint(terms, groups, weights, rounds) for weights in _weightings(terms)]
+        every = [_judge_disjoint(terms, groups, weights, rounds) for weights in weightings]
     else:
         policy = replace(terms.policy, mode=REPORT_EVEN_IF_EXPOSED)
         every = [
@@ -336,7 +348,7 @@ def _judge(terms: Terms, groupings: Sequence[Grouping], *, rounds: int, columns:
                 audit(groupings, set(members), policy, weights=weights, plan_hash=terms.hash, columns=columns),
                 rounds,
             )
-            for weights in _weightings(terms)
+            for weights in weightings
         ]
     return max(every, key=lambda found: (len(found.objections), found.leverage))
 

@@ -28,7 +28,7 @@ class Kept:
     """The earlier groups that are kept: the seed that drew them, and the members of then that have left, by id.
 
     A successor of a successor keeps the groups of the first agreement: the seed is the first one's, and `dropped` has
-    everybody that has left since.
+    everybody that has left since; nobody, if all go on.
 
     >>> Kept(bytes(32), (3, 4, 5)).dropped
     (3, 4, 5)
@@ -40,9 +40,9 @@ class Kept:
     def __post_init__(self) -> None:
         object.__setattr__(self, "seed", raw("keep.seed", self.seed, HASH_BYTES))
         settle(self, ids, "dropped")
-        if list(self.dropped) != sorted(set(self.dropped)) or not 1 <= len(self.dropped) <= MOST_DROPPED:
+        if list(self.dropped) != sorted(set(self.dropped)) or len(self.dropped) > MOST_DROPPED:
             raise UsageError(
-                f"keep.dropped: expected 1 to {MOST_DROPPED} different ids in ascending order, got "
+                f"keep.dropped: expected at most {MOST_DROPPED} different ids in ascending order, got "
                 f"{len(self.dropped)}; list the members that left"
             )
 

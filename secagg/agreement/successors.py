@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from secagg.agreement.keeping import Kept, together
+from secagg.agreement.keeping import Kept, draw_kept, together
 from secagg.agreement.terms import WHOLE, Terms
 from secagg.arguments import has, ids
 from secagg.errors import AgreementRefused, UsageError
@@ -30,7 +30,8 @@ def successor_terms(earlier: Training, leavers: Iterable[ClientId], *, name: str
     """Terms of a successor that keeps the groups of an agreement, without these members and those they leave with.
 
     A group of `fixed` leaves as a whole, and with several groupings every group that is connected to it; with `atoms`,
-    an atom. `changes` are other fields of the terms, such as the rounds.
+    an atom. Without leavers all members go on in their groups. `changes` are other fields of the terms, such as the
+    rounds.
 
     >>> from secagg.simulation import make_agreement
     >>> agreement, _ = make_agreement(members=9, size=3, length=4, clip=1.0)
@@ -41,8 +42,6 @@ def successor_terms(earlier: Training, leavers: Iterable[ClientId], *, name: str
     has("earlier", earlier, "an agreement", "terms", "seed", "fingerprint")
     terms = earlier.terms
     gone = set(ids("leavers", leavers, terms.identities))
-    if not gone:
-        raise UsageError("leavers: expected the members that leave, by id, got none")
     if name == terms.name:
         raise UsageError(f"name: expected another name than {name!r}: a member signs one agreement per name")
     units = [set(unit) for unit in together(terms.keep, terms.schedule, terms.ids, earlier.seed)]
@@ -60,6 +59,14 @@ def successor_terms(earlier: Training, leavers: Iterable[ClientId], *, name: str
         "transport": terms.transport and terms.transport.without(terms.ids, gone),
     }
     return replace(terms, **fields | changes)
+
+
+def drawn_cells(terms: Terms, seed: bytes, round: int) -> tuple[Drawn, ...]:
+    """What this seed draws for a round of these terms: the groupings of each cell."""
+    sample = terms.sample or None
+    if terms.keep is None:
+        return terms.schedule.draw_cells(terms.ids, seed, round, terms.cells, sample)
+    return (draw_kept(terms.keep, terms.schedule, terms.ids, seed, round, sample),)
 
 
 def check_earlier(training: Training, earlier: Sequence[Training]) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 from argparse import ArgumentParser, Namespace, _SubParsersAction
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from secagg.agreement.draft import draft_terms, is_draft
 from secagg.agreement.floors import Floors
 from secagg.agreement.folder import MemberFolder
 from secagg.agreement.proposal import Part, Proposal
+from secagg.agreement.prospects import prospect
 from secagg.agreement.successors import successor_terms
 from secagg.agreement.summary import DELTA, summarise
 from secagg.agreement.terms import Terms
@@ -44,7 +46,9 @@ def add_parser(commands: _SubParsersAction[ArgumentParser]) -> None:
     )
     help_earlier = "the agreements that FILE names as predecessors; what all of them open together is judged"
     parser.add_argument("--earlier", metavar="FILES", type=Path, nargs="+", default=[], help=help_earlier)
-    help_successor = "write the proposal of a successor to FILE that keeps the groups; --without says who leaves"
+    help_successor = (
+        "write the proposal of a successor to FILE that keeps the groups; --without says who leaves, if any"
+    )
     one.add_argument("--successor", metavar="FILE", type=Path, help=help_successor)
     parser.add_argument("--without", metavar="ID", type=int, nargs="+", default=[], help="members that leave")
     help_floors = "my floors (TOML; docs/agreement.md); otherwise DIR/floors.toml, otherwise the defaults"
@@ -69,8 +73,8 @@ def run(options: Namespace) -> int:
     proposal = _read(options.file)
     if options.successor or options.without:
         return _successor(proposal, options)
-    earlier = [_read(path).agreement for path in options.earlier]
     place: Path | None = options.commit or options.reveal or options.sign
+    earlier = _earlier(proposal.terms, options, place)
     floors = _floors(options.floors, place)
     written: Path | None = None
     if place:
@@ -146,6 +150,19 @@ def _over_network(options: Namespace) -> int:
     return agree_network.sign(options.file, options.sign, invitation, options.fingerprint, floors, earlier, show)
 
 
+def _earlier(terms: Terms, options: Namespace, place: Path | None) -> list[Agreement]:
+    """The predecessors: from the files that were given, otherwise those that the member's folder keeps."""
+    found = [_read(path).agreement for path in options.earlier]
+    if place and not found:
+        found = list(MemberFolder(place).earlier(terms))
+        if len(found) < len(terms.predecessors):
+            raise UsageError(
+                f"{options.file} names {len(terms.predecessors)} earlier agreements on the same data, and {place} has "
+                f"{len(found)} of them; give their files with --earlier, to see what all of them open together"
+            )
+    return found
+
+
 def _step(proposal: Proposal, place: Path, options: Namespace, earlier: Sequence[Agreement]) -> Step:
     folder = MemberFolder(place)
     with folder.locked():
@@ -163,8 +180,8 @@ def _floors(path: Path | None, place: Path | None) -> Floors:
 def _successor(proposal: Proposal, options: Namespace) -> int:
     """Write the proposal of a successor, and say who leaves."""
     place: Path | None = options.successor
-    if place is None or not options.without:
-        raise UsageError("expected both --successor FILE and --without ID ..., the members that leave")
+    if place is None:
+        raise UsageError("--without: expected --successor FILE beside it")
     if place.exists():
         raise UsageError(f"{place} exists; choose another name: it becomes the name of the successor")
     terms = successor_terms(proposal.agreement, options.without, name=place.stem)
@@ -174,7 +191,8 @@ def _successor(proposal: Proposal, options: Namespace) -> int:
     if options.json:
         print(json.dumps({"wrote": str(place), "leave": left, "members": len(terms.members)}, indent=2))
     else:
-        print(f"{len(left)} members leave together: {', '.join(map(proposal.who, left))}")
+        if left:
+            print(f"{len(left)} members leave together: {', '.join(map(proposal.who, left))}")
         print(f"Written: {place}, with {len(terms.members)} members in the groups of before.")
         print(f"Commit, reveal and sign it as a new agreement, with --earlier {options.file}")
     return 0
@@ -216,11 +234,13 @@ def _delta(options: Namespace, floors: Floors) -> float:
 
 def _report(proposal: Proposal, earlier: Sequence[Agreement], problems: list[str], delta: float) -> dict[str, Any]:
     terms, fingerprint = proposal.terms, _fingerprint(proposal)
+    outlook = prospect(terms, earlier) if earlier and not fingerprint else None
     return {
         **summarise(proposal.agreement if fingerprint else terms, earlier, delta).to_json(),
         "terms": terms.hash.hex(),
         "fingerprint": fingerprint,
         "predecessors": [one.hex() for one in terms.predecessors],
+        "prospect": outlook and {**asdict(outlook), "text": str(outlook)},
         "signed": len(proposal.signatures),
         "complete": not problems,
         "problems": problems,
@@ -249,6 +269,8 @@ def _lines(proposal: Proposal, report: dict[str, Any], options: Namespace) -> It
         yield "Fingerprint. Compare it with the other members by voice before you sign:"
         yield f"  {grouped(report['fingerprint'])}"
     else:
+        if report["prospect"]:
+            yield f"With the earlier agreements together, the audit: {report['prospect']['text']}."
         yield "There is no seed yet. These are the terms that members commit to; compare by voice:"
         yield f"  {grouped(report['terms'])}"
     if "wrote" in report:

@@ -347,7 +347,7 @@ def test_weights_that_would_reveal_too_much_of_a_client_are_refused_with_what_fi
     with pytest.raises(ConfigError, match=r"leverage of client 5.*privacy\.weight_ratio = 1\.41"):
         Population(experiment(clients=6, secure=False), sizes, 5)
     fitting = Population(experiment(clients=6, secure=False, privacy={"weight_ratio": 1.41}), sizes, 5)
-    assert max(fitting.weights) / min(fitting.weights) <= 1.41
+    assert max(fitting.weights.values()) / min(fitting.weights.values()) <= 1.41
 
 
 def test_a_result_holds_the_verdict_of_its_audit() -> None:

@@ -67,6 +67,7 @@ class AppGrid:
     log: list[tuple[int, str]] = field(default_factory=list)
     replies: list[Message] = field(default_factory=list)
     _sent: int = 0
+    _waiting: dict[str, Message] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, 1, 1  # as Flower sets them
@@ -83,8 +84,20 @@ class AppGrid:
     def get_node_ids(self) -> list[int]:
         return sorted(self.contexts)
 
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        numbers = []
+        for message in list(messages):
+            reply = self._deliver(message)
+            numbers.append(f"message-{self._sent}")
+            if reply is not None:
+                self._waiting[numbers[-1]] = reply
+        return numbers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        return [self._waiting.pop(number) for number in message_ids if number in self._waiting]
+
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        return [reply for message in list(messages) if (reply := self._deliver(message)) is not None]
+        return self.pull_messages(self.push_messages(messages))
 
     def _deliver(self, message: Message) -> Message | None:
         self._sent += 1

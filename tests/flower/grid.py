@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from flwr.app import Context, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.supercore.task_identity import TaskIdentity
 
 from fl.flower.client import client_app
@@ -23,6 +24,7 @@ class InProcessGrid:
 
     folders: list[Path]
     simulate: bool = True
+    app: ClientApp = field(default_factory=client_app)
     before: Hook = lambda client, action, message: message
     after: Hook = lambda client, action, message: message
     contexts: dict[int, Context] = field(default_factory=dict)
@@ -34,7 +36,6 @@ class InProcessGrid:
 
     def __post_init__(self) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN_ID, 1, 1  # as Flower sets them
-        self.app = client_app()
         for client in range(len(self.folders)):
             self.start(client)
 

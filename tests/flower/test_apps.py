@@ -44,14 +44,14 @@ def run(strategy: Strategy, grid: AppGrid, rounds: int = 2) -> Result:
         grid=grid,  # type: ignore[arg-type]
         initial_arrays=start_arrays(),
         num_rounds=rounds,
+        timeout=1.0,
         train_config=ConfigRecord({"lr": 0.1}),
     )
 
 
 def over(place: Path, inner: Strategy | None = None, **more: Any) -> SecureStrategy:
-    return SecureStrategy(
-        inner or FedAvg(), CONFIG | {"agreement": str(place / "agreement.toml")}, join_seconds=0.0, **more
-    )
+    config = CONFIG | {"agreement": str(place / "agreement.toml")}
+    return SecureStrategy(inner or FedAvg(), config, join_seconds=0.0, hello_seconds=1.0, **more)
 
 
 def values(arrays: ArrayRecord) -> np.ndarray:

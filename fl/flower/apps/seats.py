@@ -23,6 +23,7 @@ from fl.flower.apps.messages import (
 )
 from fl.flower.apps.vectors import TRAIN
 from fl.flower.envelope import Envelope, MalformedError
+from fl.flower.now import JOINING, Watch
 from secagg import PeerError
 from secagg.crypto import verify
 from secagg.whole import Server, Stage, WholeResult, encode
@@ -33,8 +34,8 @@ LOOK: Final = 1.0  # seconds between two looks for nodes
 class Seats:
     """The nodes that have proven which member they are, and why others have not."""
 
-    def __init__(self, server: Server, join_seconds: float, hello_seconds: float) -> None:
-        self._server, self._join, self._hello = server, join_seconds, hello_seconds
+    def __init__(self, server: Server, join_seconds: float, hello_seconds: float, watch: Watch) -> None:
+        self._server, self._join, self._hello, self._watch = server, join_seconds, hello_seconds, watch
         self._node_of: dict[int, int] = {}  # client -> Flower node
         self._again: set[int] = set()  # clients that must be asked again: they failed in the last round
         self._reasons: dict[int, str] = {}  # client -> why it has no answer
@@ -71,8 +72,11 @@ class Seats:
         while True:
             nodes = set(grid.get_node_ids())
             self._node_of = {client: node for client, node in self._node_of.items() if node in nodes}
+            if len(self._node_of) < members and not self._waited:
+                self._watch.begin(JOINING, round, self._server.agreement.terms.ids, self._join)
             self._ask(round, grid, nodes - asked)
             asked |= nodes
+            self.told(None)
             if len(self._node_of) >= members or time.monotonic() >= end:
                 break
             if len(self._node_of) != said:
@@ -117,9 +121,23 @@ class Seats:
         self._node_of[client] = node
         self._again.discard(client)
         self.strangers.pop(node, None)
+        self._watch.answered(client)
+
+    def told(self, node: int | None) -> None:
+        """A node has answered, or None if the server has only looked."""
+        client = next((client for client, place in self._node_of.items() if place == node), None)
+        if client is not None:
+            self._watch.answered(client)
+        self._watch.look(self._node_of, self.strangers)
 
     def begin(
-        self, round: int, message_type: str, content: RecordDict, run_config: Mapping[str, object], weighted_by: str
+        self,
+        round: int,
+        message_type: str,
+        content: RecordDict,
+        run_config: Mapping[str, object],
+        weighted_by: str,
+        seconds: float,
     ) -> list[Message]:
         """The messages of a round, for the members whose groups are complete."""
         self._reasons, self.mistakes = {}, {}
@@ -136,6 +154,12 @@ class Seats:
                 SKIP: weighted_by.encode(),
             }
             messages.append(Message(with_envelope(content, Envelope(round, parts)), node, message_type))
+        self._watch.begin(message_type.partition(".")[0], round, rounds, seconds)
+        for client in rounds:
+            if client in self._reasons:
+                self._watch.answered(client, self._reasons[client])
+            else:
+                self._watch.asked(client)
         return messages
 
     def close(self, replies: Iterable[Message]) -> WholeResult:

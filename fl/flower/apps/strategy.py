@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Strategy
+from flwr.serverapp.strategy import Result, Strategy
 from flwr.supercore import log
 
 import robust
@@ -23,6 +23,8 @@ from fl.flower.apps.ledger import Ledger
 from fl.flower.apps.member import signed_agreement
 from fl.flower.apps.messages import OURS
 from fl.flower.apps.seats import Seats
+from fl.flower.apps.watching import WatchedGrid
+from fl.flower.now import Watch
 from fl.flower.simulated import refuse_simulation
 from secagg import Agreement
 from secagg.evidence import EvidenceLog, interrupted
@@ -31,6 +33,7 @@ from secagg.whole import Server, WholeResult
 
 WEIGHTED_BY: Final = "num-examples"
 AGREED: Final = "agreement"  # the key of the run configuration
+TIMEOUT: Final = 3600.0  # Flower's own, for the answers of a round
 
 
 class SecureStrategy(Strategy):
@@ -77,7 +80,8 @@ class SecureStrategy(Strategy):
         self._ledger = Ledger(Path(record) if record else file.with_suffix(".record"), self.agreement)
         self._evidence = EvidenceLog(self._ledger.folder / "evidence", self.agreement, signatures)
         self._server = Server(self.agreement)
-        self._seats = Seats(self._server, join_seconds, hello_seconds)
+        self._watch, self._seconds = Watch(self._ledger.folder), 0.0
+        self._seats = Seats(self._server, join_seconds, hello_seconds, self._watch)
         self._arrays: ArrayRecord | None = None
         self._skipped, self._opened = 0, False
 
@@ -88,6 +92,12 @@ class SecureStrategy(Strategy):
         log(INFO, "\t│\t└──%d members in groups of %d", len(terms.members), terms.schedule.size)
         log(INFO, "\t├──> Groups combined by: %s", self.rule or type(self.inner).__name__)
         self.inner.summary()
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, *more: Any, **options: Any) -> Result:
+        """Flower's loop, with a grid that shows who has answered while a round is under way."""
+        refuse_simulation(grid)
+        self._seconds = float(more[1] if len(more) > 1 else options.get("timeout", TIMEOUT))
+        return super().start(WatchedGrid(grid, self._seats.told), initial_arrays, *more, **options)  # type: ignore
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -130,6 +140,7 @@ class SecureStrategy(Strategy):
                 "an agreement for this model with `share flower propose`"
             )
         self._ledger.check()
+        self._watch.shown = server_round
         self._seats.gather(self._ledger.next, grid)
         if self._seats.strange_mistakes and not self._opened:
             raise FlowerError(f"the training stops, because waiting does not help: {self._seats.strange_mistakes}")
@@ -142,7 +153,7 @@ class SecureStrategy(Strategy):
         round = self._ledger.claim()
         self._evidence.append([interrupted(self.agreement, round, "the server stopped before the round was over")])
         weighted_by = str(getattr(self.inner, "weighted_by_key", WEIGHTED_BY))
-        return self._seats.begin(round, message_type, content, self._run_config, weighted_by)
+        return self._seats.begin(round, message_type, content, self._run_config, weighted_by, self._seconds)
 
     def _close(self, kind: str, server_round: int, replies: Iterable[Message]) -> list[Message]:
         """One message for each group that opened, or for the robust result; none if the round was skipped."""
