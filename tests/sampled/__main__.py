@@ -20,7 +20,7 @@ from pathlib import Path
 from queue import Queue
 
 from tests.sampled.draw import all_mutants, sample, survivors
-from tests.sampled.judge import FILES, Judge, Sound, Verdict, Verdicts
+from tests.sampled.judge import FILES, Judge, Sound, Verdicts
 from tests.sampled.operators import Mutant
 from tests.sampled.related import Related
 from tests.sampled.tree import ROOT, Copy
@@ -74,9 +74,10 @@ def drawn(options: argparse.Namespace) -> list[Mutant]:
     return sample(options.seed, options.count)
 
 
-def summary(chosen: Sequence[Mutant], known: dict[str, Verdict]) -> tuple[str, bool]:
+def summary(chosen: Sequence[Mutant], verdicts: Verdicts) -> tuple[str, bool]:
     """The figures of a sample as text, and whether at least 95% of the mutants that are not equivalent died."""
-    judged = [known[mutant.id] for mutant in chosen if mutant.id in known]
+    judged = [verdicts.known[mutant.id] for mutant in chosen if mutant.id in verdicts.known]
+    at_first = sum(verdicts.first[one.id].verdict == "killed" for one in judged)
     killed = [one for one in judged if one.verdict == "killed"]
     alive = [one for one in judged if one.verdict != "killed"]
     equivalent = [one for one in alive if one.id in survivors() and survivors()[one.id].equivalent]
@@ -87,7 +88,7 @@ def summary(chosen: Sequence[Mutant], known: dict[str, Verdict]) -> tuple[str, b
     share = len(killed) / counted if counted else 0.0
     lines.append(
         f"{len(judged)} of {len(chosen)} mutants judged: {len(killed)} killed, {len(equivalent)} equivalent,"
-        f" {len(gaps)} alive; {share:.1%} of those that are not equivalent died"
+        f" {len(gaps)} alive; {share:.1%} of those that are not equivalent died ({at_first} of all at their first run)"
     )
     return "\n".join(lines), len(judged) == len(chosen) and share >= 0.95
 
@@ -105,7 +106,7 @@ def main(words: Sequence[str]) -> int:
         todo = [one for one in alive if not (one.id in survivors() and survivors()[one.id].equivalent)]
     if todo and not options.list:
         run(todo, verdicts, options)
-    text, good = summary(chosen, verdicts.known)
+    text, good = summary(chosen, verdicts)
     print(text)
     return 0 if good else 1
 

@@ -15,6 +15,8 @@ LIST = ROOT / "tests" / "survivors.toml"
 SCOPE = (
     "secagg/protocol",
     "secagg/whole",
+    "secagg/agreement",
+    "secagg/codec.py",
     "secagg/exposure",
     "secagg/crypto",
     "robust",

@@ -1,18 +1,22 @@
 """Whether a test fails on a mutant: the tests that are most likely to fail run first, within a budget of time."""
 
 import threading
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from tests import json_lines
 from tests.sampled.draw import survivors
 from tests.sampled.operators import Mutant
-from tests.sampled.pytest_server import BROKEN, TOO_LONG
+from tests.sampled.pytest_server import BROKEN, ENDLESS, TOO_LONG
 from tests.sampled.related import Related
 from tests.sampled.tree import Copy, changed
 
 KILLERS = 6  # tests that killed other mutants of the same file, to begin with
 FILES = 14  # related test files of one run; importing all takes long, and a mutant that lives so long has few chances
+ORDINARY = (0, 2, 5)  # exit codes of pytest: all passed, stopped, nothing to run
+WRONG_NAMES = 4  # the exit code of pytest for a test that it does not find, and for settings that it cannot use
+NO_END = "does not end: "
 
 
 @dataclass(frozen=True)
@@ -31,17 +35,20 @@ class Verdicts:
 
     def __init__(self, path: Path) -> None:
         self._path, self._lock = path, threading.Lock()
-        self.known = {one.id: one for one in (Verdict(**entry) for entry in json_lines.read(path))}
+        found = [Verdict(**entry) for entry in json_lines.read(path)]
+        self.known = {one.id: one for one in found}
+        self.first = {one.id: one for one in reversed(found)}  # before survivors were run again
 
     def add(self, verdict: Verdict) -> None:
         with self._lock:
             self.known[verdict.id] = verdict
+            self.first.setdefault(verdict.id, verdict)
             json_lines.append(self._path, asdict(verdict))
 
     def killers(self, mutant: Mutant) -> list[str]:
         """Tests that killed mutants of the same function, then of the same file."""
         with self._lock:
-            killed = [one for one in self.known.values() if one.verdict == "killed" and "::" in one.by]
+            killed = [one for one in self.known.values() if one.verdict == "killed" and one.by.startswith("tests/")]
         near = [one.by for one in killed if one.id.startswith(f"{mutant.file}: {mutant.name or 'module'}: ")]
         same = [one.by for one in reversed(killed) if one.id.startswith(f"{mutant.file}: ")]
         return list(dict.fromkeys(near + same))[:KILLERS]
@@ -57,10 +64,19 @@ class Sound:
         return [test for test, good in self._known.items() if not good]
 
     def holds(self, test: str, copy: Copy) -> bool:
-        """Whether a test passes on the unchanged copy; for a whole file, whether its first test does."""
+        """Whether a test exists and passes on the unchanged copy; for a whole file, whether its first test does."""
         if test not in self._known:
-            self._known[test] = not copy.run([test] if "::" in test or test.endswith(".py") else [], 0.0)["failed"]
+            answer = copy.run([test], 0.0)
+            self._known[test] = answer["code"] in ORDINARY and not answer["failed"]
         return self._known[test]
+
+    def ends_soon(self, test: str, copy: Copy, mutant: Mutant) -> bool:
+        """Whether a test stays far below the limit without the mutant, even if the changed file is compiled again."""
+        with changed(copy.folder, mutant.file, (copy.folder / mutant.file).read_text()):
+            answer = copy.run([test], 0.0)
+        good = answer["code"] in ORDINARY and not answer["failed"] and sum(answer["ran"].values()) < ENDLESS / 4
+        self._known[test] = good
+        return good
 
 
 @dataclass(frozen=True)
@@ -74,37 +90,55 @@ class Judge:
     files: int  # how many related test files run; with 0 only the test that `survivors.toml` names
 
     def judge(self, mutant: Mutant, copy: Copy) -> Verdict:
-        """Run tests on a copy with this mutant in it. A test that fails must pass on the copy without it."""
+        """Run tests on a copy with this mutant in it. What fails there must be well on the copy without it."""
         while True:
-            found = self._run(mutant, copy)
-            if found.verdict != "killed" or not found.by.startswith("tests/") or self.sound.holds(found.by, copy):
+            found, last = self._run(mutant, copy)
+            if found.verdict != "killed" or self._is_its_doing(found.by, last, mutant, copy):
                 return found
+            if not {found.by.removeprefix(NO_END), *last} & set(self.sound.unsound()):
+                return replace(found, verdict="no verdict", by=f"{found.by}, also without the mutant")
+
+    def _is_its_doing(self, by: str, last: Sequence[str], mutant: Mutant, copy: Copy) -> bool:
+        """Whether the unchanged copy does better."""
+        if by.startswith(NO_END):
+            return self.sound.ends_soon(by.removeprefix(NO_END), copy, mutant)
+        if by.startswith("tests/"):
+            return self.sound.holds(by, copy)
+        if by == f"exit {WRONG_NAMES}":  # a test that was renamed since, unless nothing can be collected any more
+            held = [self.sound.holds(test, copy) for test in last if not test.startswith("-")]
+            return all(held)
+        return copy.run(last, self.budget)["code"] in (*ORDINARY, 1)
 
     def _steps(self, mutant: Mutant) -> list[list[str]]:
         listed = survivors().get(mutant.id)
         first = [listed.killed_by] if listed and listed.killed_by else []
         first += self.verdicts.killers(mutant) if self.files else []
         rest = self.related.tests(mutant.file)[: self.files]
-        return [step for step in (first, rest[:3], rest[3:]) if step]
+        unsound = self.sound.unsound()
+        steps = ([test for test in step if test not in unsound] for step in (first, rest[:3], rest[3:]))
+        return [step for step in steps if step]
 
-    def _run(self, mutant: Mutant, copy: Copy) -> Verdict:
-        def verdict(kind: str, by: str) -> Verdict:
-            return Verdict(mutant.id, mutant.operator, kind, by, round(seconds, 2))
+    def _run(self, mutant: Mutant, copy: Copy) -> tuple[Verdict, Sequence[str]]:
+        """A verdict, and the tests that led to it."""
+
+        def verdict(kind: str, by: str) -> tuple[Verdict, Sequence[str]]:
+            return Verdict(mutant.id, mutant.operator, kind, by, round(seconds, 2)), tests
 
         source, seconds, ran, steps = (copy.folder / mutant.file).read_text(), 0.0, 0, self._steps(mutant)
-        left_out = [f"--deselect={test}" for test in self.sound.unsound()]
+        left_out, tests = [f"--deselect={test}" for test in self.sound.unsound()], list[str]()
         with changed(copy.folder, mutant.file, mutant.applied(source)):
             for step in steps:
-                answer = copy.run([*step, *left_out], self.budget - seconds)
+                tests = [*step, *left_out]
+                answer = copy.run(tests, self.budget - seconds)
                 seconds += sum(answer["ran"].values())
                 ran += len(answer["ran"])
                 if answer["code"] == TOO_LONG:
-                    return verdict("killed", "a test that does not end")
+                    return verdict("killed", NO_END + answer["failed"])
                 if answer["code"] == BROKEN:
                     return verdict("no verdict", "see pytest.log of the copy")
                 if answer["failed"]:
                     return verdict("killed", answer["failed"])
-                if answer["code"] not in (0, 2, 5):
+                if answer["code"] not in ORDINARY:
                     # A crash of the interpreter, or settings of pytest that name something that cannot be imported.
                     return verdict("killed", f"exit {answer['code']}")
                 if answer["stopped"]:

@@ -2,7 +2,8 @@
 
 Operators: comparison, boolean, arithmetic, constant (a number one up or down, True for False), statement (a call, a
 `raise`, an assignment to a part of something becomes `pass`), return (the value becomes None), loop (`break` for
-`continue` and the reverse), default (a constant that stands as a default value).
+`continue` and the reverse), exception (`except` that catches nothing), default (a constant that stands as a default
+value).
 
 Left alone, because a change there changes no behaviour: annotations, docstrings, names for the type checker, the text
 of f-strings, and what happens only when a file is run as a program.
@@ -220,6 +221,11 @@ class Finder(ast.NodeVisitor):
     def visit_Return(self, node: ast.Return) -> None:
         if node.value is not None and not (isinstance(node.value, ast.Constant) and node.value.value is None):
             self.add("return", *self.span(node), "return None", node)
+        self.generic_visit(node)
+
+    def visit_ExceptHandler(self, node: ast.ExceptHandler) -> None:
+        if node.type is not None:
+            self.add("exception", *self.span(node.type), "()", node.type)
         self.generic_visit(node)
 
     def visit_Break(self, node: ast.Break) -> None:

@@ -3,7 +3,8 @@
     python -m tests.sampled.pytest_server      # in the copy; a line of JSON in, a line of JSON out
 
 A run gets test files or tests in their order, stops at the first failure, and stops when its budget of processor time
-is used. A single test that uses far more than it should is a mutant that never ends.
+is used. A single test that uses far more than it should ends the process: the system's own timers do that, because a
+compiled loop that never ends gives Python no turn to act on a signal.
 """
 
 import contextlib
@@ -30,6 +31,8 @@ HEAVY = (
 HEAVY_TOO = ("hypothesis.extra.numpy", "matplotlib.figure", "rich.progress", "jinja2", "safetensors.torch", "torch")
 ENDLESS, SILENT = 100, 900  # seconds of processor time, and of any time, for one test
 TOO_LONG, BROKEN = 97, 98  # exit codes
+TIMERS = (signal.SIGPROF, signal.SIGALRM)  # of processor time and of any time
+ANSWER, RUNNING = Path("answer.json").absolute(), Path("running.txt").absolute()  # what came out; the test that runs
 
 
 def cost() -> float:
@@ -49,6 +52,7 @@ class Watch:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
         start = cost()
+        RUNNING.write_text(item.nodeid)
         signal.setitimer(signal.ITIMER_PROF, ENDLESS)
         signal.alarm(SILENT)
         try:
@@ -72,8 +76,8 @@ class Watch:
 
 def run(tests: list[str], budget: float) -> dict[str, Any]:
     """In the child: run pytest and say what came out."""
-    for number in (signal.SIGPROF, signal.SIGALRM):
-        signal.signal(number, lambda *_: os._exit(TOO_LONG))
+    for number in TIMERS:
+        signal.signal(number, signal.SIG_DFL)
     watch = Watch(budget)
     code = pytest.main(
         ["-q", "-x", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", *tests], [watch]
@@ -83,8 +87,8 @@ def run(tests: list[str], budget: float) -> dict[str, Any]:
 
 def fork(tests: list[str], budget: float) -> dict[str, Any]:
     """Run pytest in a fork that has a session of its own, so that all its processes end with it."""
-    answer = Path("answer.json")
-    answer.unlink(missing_ok=True)
+    ANSWER.unlink(missing_ok=True)
+    RUNNING.write_text("")
     child = os.fork()
     if child == 0:
         os.setsid()
@@ -92,7 +96,7 @@ def fork(tests: list[str], budget: float) -> dict[str, Any]:
         os.dup2(log, 1)
         os.dup2(log, 2)
         try:
-            answer.write_text(json.dumps(run(tests, budget)))
+            ANSWER.write_text(json.dumps(run(tests, budget)))
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
@@ -103,8 +107,10 @@ def fork(tests: list[str], budget: float) -> dict[str, Any]:
         os.killpg(child, signal.SIGKILL)
     code = os.waitstatus_to_exitcode(status)
     if code == 0:
-        found: dict[str, Any] = json.loads(answer.read_text())
+        found: dict[str, Any] = json.loads(ANSWER.read_text())
         return found
+    if -code in TIMERS:
+        return {"code": TOO_LONG, "failed": RUNNING.read_text(), "ran": {}, "stopped": False}
     return {"code": code, "failed": "", "ran": {}, "stopped": False}
 
 

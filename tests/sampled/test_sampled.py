@@ -44,6 +44,7 @@ def made(source: str) -> set[tuple[str, str]]:
         ("class A:\n    x: int = 0", {("default", "x: int = (1)"), ("default", "x: int = (-1)")}),
         ("for a in b:\n    break", {("loop", "continue")}),
         ("def f():\n    raise A", {("statement", "pass")}),
+        ("try:\n    x\nexcept (A, B) as e:\n    y = e", {("exception", "except () as e:"), ("statement", "pass")}),
     ],
 )
 def test_ordinary_operators(source: str, expected: set[tuple[str, str]]) -> None:
@@ -221,8 +222,6 @@ def test_a_test_kills_only_if_it_passes_without_the_mutant(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("answer", "verdict"),
     [
-        ({"code": TOO_LONG}, "killed"),
-        ({"code": -11}, "killed"),  # the interpreter crashed
         ({"code": 98}, "no verdict"),
         ({"code": 5, "ran": {}}, "no test"),
         ({}, "survived"),
@@ -230,6 +229,37 @@ def test_a_test_kills_only_if_it_passes_without_the_mutant(tmp_path: Path) -> No
 )
 def test_what_else_can_come_out(tmp_path: Path, answer: dict[str, Any], verdict: str) -> None:
     assert judged(tmp_path, answer)[0].verdict == verdict
+
+
+ENDLESS_TEST = {"code": TOO_LONG, "failed": "tests/a.py::t", "ran": {}}
+
+
+@pytest.mark.parametrize(
+    ("answers", "verdict", "by"),
+    [
+        ([ENDLESS_TEST, {"ran": {"t": 24.0}}], "killed", "does not end: tests/a.py::t"),
+        ([ENDLESS_TEST, {"ran": {"t": 26.0}}, {}], "survived", "1 tests of 2 files and killers"),
+        ([ENDLESS_TEST, ENDLESS_TEST, {}], "survived", "1 tests of 2 files and killers"),
+        ([{"code": -11}, {}], "killed", "exit -11"),  # the interpreter crashed
+        ([{"code": -11}, {"code": -11}], "no verdict", "exit -11, also without the mutant"),
+        ([{"code": 4}, {}, {}], "killed", "exit 4"),  # pytest could not begin
+        ([{"code": 4}, {"code": 4}, {}, {}], "survived", "1 tests of 1 files and killers"),  # tests/a.py is gone
+    ],
+)
+def test_what_is_no_failed_test_kills_only_if_the_unchanged_copy_does_better(
+    tmp_path: Path, answers: list[dict[str, Any]], verdict: str, by: str
+) -> None:
+    found, copy = judged(tmp_path, *answers)
+    assert (found.verdict, found.by, copy.answers) == (verdict, by, [])
+
+
+def test_a_compiled_loop_that_never_ends_is_stopped_and_named(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text("def test_1(): pass\ndef test_2(): (2 ** 10**9) % 3; pow(7, 10**10**6)")
+    code = "import json; from tests.sampled import pytest_server as p; p.ENDLESS = 0.2; print(json.dumps("
+    code += "p.fork(['test_a.py'], 9.0)))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    assert json.loads(done.stdout) == {"code": TOO_LONG, "failed": "test_a.py::test_2", "ran": {}, "stopped": False}
 
 
 def test_verdicts_are_kept_and_killers_of_the_same_file_come_first(tmp_path: Path) -> None:
@@ -241,18 +271,24 @@ def test_verdicts_are_kept_and_killers_of_the_same_file_come_first(tmp_path: Pat
     assert Verdicts(tmp_path / "v").killers(mutant) == ["tests/a.py::near", "tests/a.py::far"]
 
 
-def test_the_bar_is_95_percent_of_those_that_are_not_equivalent(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bar_is_95_percent_of_those_that_are_not_equivalent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chosen: list[Mutant] = list(mutants_of("x.py", "".join(f"x{i} = 1\n" for i in range(20))))
     assert len(chosen) == 40
-    known = {one.id: Verdict(one.id, "constant", "killed", "t", 1.0) for one in chosen}
-    for one in chosen[:3]:
-        known[one.id] = Verdict(one.id, "constant", "survived", "", 1.0)
-    assert command.summary(chosen, known)[1] is False
+    verdicts = Verdicts(tmp_path / "v")
+    for place, one in enumerate(chosen):
+        verdicts.add(Verdict(one.id, "constant", "survived" if place < 4 else "killed", "t", 1.0))
+    verdicts.add(Verdict(chosen[3].id, "constant", "killed", "t", 1.0))  # by a test that was written since
+    assert command.summary(chosen, verdicts)[1] is False
     first = Survivor(file="x.py", old="x0 = 1", new="x0 = (2)", equivalent="nobody reads it")
     monkeypatch.setattr(command, "survivors", lambda: {first.id: first})
     assert first.id == chosen[0].id
-    text, good = command.summary(chosen, known)
+    text, good = command.summary(chosen, Verdicts(tmp_path / "v"))
     assert good is (37 / 39 >= 0.95) is False
     assert "40 of 40 mutants judged: 37 killed, 1 equivalent, 2 alive; 94.9% of" in text
-    del known[chosen[5].id]
-    assert command.summary(chosen, known)[1] is False  # not all are judged
+    assert text.endswith("died (36 of all at their first run)")
+    verdicts.add(Verdict(chosen[1].id, "constant", "killed", "t", 1.0))
+    assert command.summary(chosen, verdicts)[1] is True
+    del verdicts.known[chosen[5].id]
+    assert command.summary(chosen, verdicts)[1] is False  # not all are judged

@@ -11,20 +11,22 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-FOLDERS, FILES = ("secagg", "robust", "fl", "tests"), ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
+FOLDERS = ("secagg", "robust", "fl", "tests", "docs")
+FILES = ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
 KEPT = "before"  # in the copy: the changed file and the compiled code, as they were
 
 
 def copy_tree(folder: Path, origin: Path = ROOT) -> None:
-    """Put the packages, the tests and what the tests read into a folder, with the compiled code beside the sources."""
+    """Put the packages, the tests and what the tests read into a folder, with the compiled code beside the sources.
+
+    Nothing is shared with the origin: whoever edits it does not disturb a run.
+    """
     if (folder / KEPT).is_dir():  # a run was killed while a mutant was in this copy
         restore(folder)
     for name in FOLDERS:
         shutil.copytree(origin / name, folder / name, dirs_exist_ok=True)
     for name in FILES:
         shutil.copy2(origin / name, folder)
-    if not (folder / "docs").exists():
-        (folder / "docs").symlink_to(ROOT / "docs")
 
 
 @contextmanager
