@@ -76,7 +76,7 @@ def main(words: Sequence[str]) -> int:
         one for one in mutants() if one.killed_by and all(w in f"{one.item} {one.file} {one.killed_by}" for w in words)
     ]
     if not chosen:
-        print(f"no mutant has all of these words: {' '.join(words)}{__doc__}")
+        print(f"no mutant has all of these words: {' '.join(words)}\n{__doc__}")
         return 2
     bad = 0
     with tempfile.TemporaryDirectory() as place:
