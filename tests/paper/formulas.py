@@ -162,3 +162,20 @@ def server_cost(n: int, m: int, R: int, d: int) -> Cost:
     """What the server relays and receives for all clients."""
     one = client_cost(n, m, R, d)
     return Cost(n * one.keys, n * one.words)
+
+
+# how far is the mean of R resamples from the mean of all benign updates? (theorems 1 and 2 and their proofs)
+
+
+def paper_resampling_variance(benign: int, taken: int, R: int) -> Fraction:
+    """Theorem 1: "sigma^2/(bm) (n-q-bm) / (R(n-q) - 1)", for sigma = 1, n-q = benign and bm = taken."""
+    return Fraction(benign - taken, taken * (R * benign - 1))
+
+
+def resampling_variance(benign: int, taken: int, R: int) -> Fraction:
+    """The variance of the mean of R independent draws of `taken` among `benign` values, each without replacement.
+
+    The proof takes the draws for a single one of R * taken among R * benign values. But in one clustering no update
+    occurs twice, and clusterings are independent of each other: variances of means are added and divided by R^2.
+    """
+    return Fraction(benign - taken, taken * (benign - 1) * R)

@@ -1,7 +1,7 @@
 """The paper's formulas, and the exact ones against every small clustering and samples of large ones."""
 
 from fractions import Fraction
-from itertools import product
+from itertools import combinations, product
 
 import pytest
 
@@ -160,6 +160,33 @@ def test_costs_beside_the_papers():
     assert exact.words == 3000
     assert 1000 < exact.keys < 1200
     assert formulas.client_cost(60, 3, 1000, 5).keys == pytest.approx(59)
+
+
+# how far is the mean of R resamples from the mean of all benign updates?
+
+
+@pytest.mark.parametrize(("benign", "taken", "R"), [(4, 2, 1), (4, 2, 3), (5, 3, 2), (6, 1, 2), (6, 4, 2), (3, 3, 2)])
+def test_the_variance_of_resampling_is_that_of_all_draws(benign, taken, R):
+    values = [Fraction(v * v) for v in range(benign)]
+    mean = sum(values) / benign
+    spread = sum((v - mean) ** 2 for v in values) / benign
+    means = [sum(drawn) / taken for drawn in combinations(values, taken)]
+    squares = [(sum(drawn) / R - mean) ** 2 for drawn in product(means, repeat=R)]
+    assert sum(squares) / len(squares) == spread * formulas.resampling_variance(benign, taken, R)
+
+
+def test_the_papers_variance_of_resampling_is_too_small_for_several_clusterings():
+    for benign, taken, R in product(range(2, 9), range(1, 8), range(1, 6)):
+        if taken < benign:
+            ratio = formulas.resampling_variance(benign, taken, R) / formulas.paper_resampling_variance(
+                benign, taken, R
+            )
+            assert ratio == Fraction(R * benign - 1, R * benign - R)
+            assert (ratio == 1) == (R == 1)
+            assert ratio < Fraction(benign, benign - 1)
+    assert formulas.resampling_variance(48, 24, 10) == Fraction(479, 470) * formulas.paper_resampling_variance(
+        48, 24, 10
+    )
 
 
 @pytest.mark.parametrize("call", [

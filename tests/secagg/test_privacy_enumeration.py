@@ -70,6 +70,7 @@ class Masking:
 
         monkeypatch.setattr(masking, "pairwise_keys", pairwise_keys)
         self.keys = self._all_keys()
+        self.absent: Sequence[bytes] = ()  # keys whose masks are left out
 
     def _add(self, vector: Any, keys: Sequence[bytes], signs: Sequence[int], **_: object) -> None:
         for key, sign in zip(keys, signs, strict=True):
@@ -112,7 +113,7 @@ class Masking:
         ]
         encoded = {v: np.array([inputs[v]], np.uint32) for v in plan.ids}
         for values in product(range(ring), repeat=len(self.keys)):
-            self.values = dict(zip(self.keys, values, strict=True))
+            self.values = dict(zip(self.keys, values, strict=True)) | dict.fromkeys(self.absent, 0)
             view: list[int] = []
             for v, client in self.clients.items():
                 view += (masking.masked_vectors(plan, client._memory, members[v], encoded[v]).ravel() % ring).tolist()
@@ -160,6 +161,15 @@ def test_a_dropped_clients_input_leaves_no_trace_though_its_vector_arrived(four:
     first = four.views({0: 0, 1: 1, 2: 1, 3: 0}, 2, opened=opened, dropouts=[3])
     assert four.views({0: 1, 1: 0, 2: 1, 3: 1}, 2, opened=opened, dropouts=[3]) == first
     assert four.views({0: 1, 1: 0, 2: 0, 3: 0}, 2, opened=opened, dropouts=[3]) != first
+
+
+def test_without_its_own_mask_a_dropped_clients_vector_is_open(four: Masking) -> None:
+    """Why the second mask is not optional: the test above fails without it, and every view shows the input."""
+    four.absent = [four.own(v, 0) for v in four.plan.ids]
+    four.keys = [key for key in four.keys if key not in four.absent]
+    first = four.views({0: 0, 1: 1, 2: 1, 3: 0}, 2, opened=[(0, 0)], dropouts=[3])
+    other = four.views({0: 1, 1: 0, 2: 1, 3: 1}, 2, opened=[(0, 0)], dropouts=[3])
+    assert not set(first) & set(other)
 
 
 def test_over_two_groupings_only_the_opened_sums_count(twice: Masking) -> None:
