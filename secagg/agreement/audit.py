@@ -124,10 +124,11 @@ def _badness(found: Permitted) -> tuple[int, int, float]:
     return len(found.objections), len(found.exposed), found.leverage
 
 
-def audit_training(training: Training, earlier: Iterable[Training] = ()) -> Permitted:
+def audit_training(training: Training, earlier: Iterable[Training] | None = ()) -> Permitted:
     """What the groups of all rounds, and of earlier agreements on the same data, reveal together.
 
-    The worst case: every update is the same in all rounds, up to a factor and an offset that all clients share.
+    `earlier` None judges the agreement alone, whatever predecessors it names. The worst case: every update is the same
+    in all rounds, up to a factor and an offset that all clients share.
 
     >>> from secagg.simulation import make_agreement
     >>> agreement, _ = make_agreement(members=12, size=6, length=1, clip=1.0, rounds=9, schedule="atoms", atom=3)
@@ -135,8 +136,8 @@ def audit_training(training: Training, earlier: Iterable[Training] = ()) -> Perm
     3
     """
     has("training", training, "an agreement", "terms", "seed", "cells")
-    before = each("earlier", earlier, object)
-    for one in before:
+    before = None if earlier is None else each("earlier", earlier, object)
+    for one in before or ():
         has("earlier, each", one, "an agreement", "terms", "seed", "cells")
     return _judge_union(training, before)  # type: ignore[arg-type]
 

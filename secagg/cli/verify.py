@@ -17,6 +17,7 @@ from secagg.evidence.statement import check_envelope, envelope
 from secagg.evidence.verify import Report, verify
 
 SHOWN = 20  # problems and notes that are printed; --json has all
+LONGEST = 400  # characters of one of them: a hub's reason could fill the screen
 
 
 def add_parser(commands: _SubParsersAction[ArgumentParser]) -> None:
@@ -70,18 +71,24 @@ def _lines(report: Report, found: dict[str, object]) -> Iterator[str]:
     for client, why in report.blamed.items():
         yield f"- client {client} is convicted by its own signatures: {why}"
     for note in notes[:SHOWN]:
-        yield f"note: {note}"
+        yield f"note: {_short(note)}"
+    if len(notes) > SHOWN:
+        yield f"note: {len(notes) - SHOWN} more notes on single rounds (--json lists all)"
     if "statement" in found:
         yield f"The in-toto statement {found['statement']}."
     if "wrote" in found:
         yield f"Written: {found['wrote']}"
     if problems:
         yield "THIS EVIDENCE DOES NOT HOLD:"
-        yield from (f"  {problem}" for problem in problems[:SHOWN])
+        yield from (f"  {_short(problem)}" for problem in problems[:SHOWN])
         if len(problems) > SHOWN:
             yield f"  and {len(problems) - SHOWN} more (--json lists all)"
     else:
         yield "The evidence holds."
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}... (--json has all of it)"
 
 
 def _judged(report: Report) -> str:

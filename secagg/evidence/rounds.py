@@ -22,13 +22,15 @@ Claim = tuple[ClientId, bytes, bytes, str]  # who signed, the signature, what, a
 class CheckedRound:
     """A record with what follows from it. `signed` are the signatures that are still to be verified.
 
-    `chain` has hash and predecessor of each answer, `asked` the clients with a complete group.
+    `chain` has hash and predecessor of each answer, `drawn` the clients of this round's groups, `asked` those with a
+    complete group.
     """
 
     round: int
     problems: list[str] = field(default_factory=list)
     signed: list[Claim] = field(default_factory=list)
     chain: dict[ClientId, tuple[bytes, bytes]] = field(default_factory=dict)
+    drawn: frozenset[ClientId] = frozenset()
     asked: frozenset[ClientId] = frozenset()
     absent: dict[ClientId, str] = field(default_factory=dict)
     blamed: dict[ClientId, str] = field(default_factory=dict)
@@ -92,7 +94,7 @@ def check_round(agreement: Agreement, record: RoundRecord) -> CheckedRound:
         checked.problems.append(f"round {record.round}: it names client {strangers[0]}, who is not a member")
         return checked
     layout = _Layout(agreement, record)
-    checked.asked = frozenset(layout.seats)
+    checked.drawn, checked.asked = frozenset(layout.everybody), frozenset(layout.seats)
     checked.absent = {one.client: shown(one.reason) for one in record.absent}
     found = [*_lists(record), *_adverts(layout, checked), *_releases(layout, checked), *_answers(layout, checked)]
     found += [*_opened(layout, checked), *_texts(record), *_charge(layout)]

@@ -62,7 +62,7 @@ def check_envelope(text: str, data: Buffer, hub: bytes) -> list[str]:
         kinds = (outer["payloadType"], statement["_type"], statement["predicateType"])
         digests = [subject["digest"]["sha256"] for subject in statement["subject"]]
         fingerprint = statement["predicate"]["agreement"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):  # the last for JSON that is nested without end
         return ["the statement is not a DSSE envelope with an in-toto Statement v1"]
     problems = []
     if kinds != (PAYLOAD_TYPE, STATEMENT_TYPE, PREDICATE_TYPE):

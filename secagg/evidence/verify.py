@@ -118,7 +118,7 @@ def verify(
     checked: list[CheckedRound] | list[CheckedRun]
     if evidence.agreement.terms.groups == WHOLE:
         checked = rounds = [check_round(evidence.agreement, record) for record in evidence.rounds]
-        problems += [*_order(evidence), *_chains(rounds, notes)]
+        problems += [*_order(evidence, notes), *_chains(rounds, notes)]
     else:
         checked = runs = [check_run(evidence.agreement, record) for record in evidence.runs]
         problems += _run_order(evidence, notes)
@@ -162,6 +162,8 @@ def _report(
     agreement, records = evidence.agreement, evidence.records
     if not agreement.terms.policy.enforced:
         notes = [*notes, "the policy only reports: every sum may be opened, whatever it exposes"]
+    # Notes on single rounds repeat what the hub says, as often as it likes: they do not come before the others.
+    notes = sorted(notes, key=lambda note: note.startswith("round "))  # audit: evidence-limits-first
     blamed: dict[ClientId, str] = {}
     for one in checked:
         blamed |= one.blamed
@@ -191,7 +193,8 @@ def _exposure(agreement: Agreement, checked: Sequence[CheckedRound] | Sequence[C
     """What the permitted sums reveal; with survivors and memory = "round", what the opened ones do in the worst run."""
     over_all = agreement.terms.policy.memory == "training"
     if agreement.terms.groups == WHOLE or over_all:
-        found = audit_training(agreement) if over_all and not agreement.terms.predecessors else audit_round(agreement)
+        # Alone: what it reveals together with earlier agreements is judged if they are given.
+        found = audit_training(agreement, None) if over_all else audit_round(agreement)  # audit: evidence-exposure-span
         return str(found.anonymity), found.leverage
     verdicts = [one.verdict for one in checked if isinstance(one, CheckedRun) and one.verdict and one.record.openings]
     if not verdicts:
@@ -217,8 +220,8 @@ def _members(evidence: Evidence) -> Iterator[str]:
         yield f"the agreement is signed by client {stranger}, who is not a member"
 
 
-def _order(evidence: Evidence) -> Iterator[str]:
-    """One record per round, in order, inside the agreement."""
+def _order(evidence: Evidence, notes: list[str]) -> Iterator[str]:
+    """One record per round, in order, inside the agreement. Rounds may be missing: their answers would be chained."""
     last = None
     for record in evidence.rounds:
         if record.round not in evidence.agreement.terms.rounds:  # audit: evidence-rounds-agreed
@@ -226,6 +229,14 @@ def _order(evidence: Evidence) -> Iterator[str]:
         if last is not None and record.round <= last:  # audit: evidence-rounds-in-order
             yield f"round {record.round} follows round {last}: a round is opened once, in order"
         last = record.round
+    if gaps := _gaps({record.round for record in evidence.rounds}):
+        notes.append(f"rounds are missing between others: {gaps}; nobody who answered them has answered since")
+
+
+def _gaps(rounds: Collection[int]) -> str:
+    """The first rounds that are missing between others."""
+    gaps = [t for a, b in pairwise(sorted(rounds)) for t in range(a + 1, min(b, a + 10))]
+    return ", ".join(map(str, gaps[:10]))
 
 
 def _run_order(evidence: Evidence, notes: list[str]) -> Iterator[str]:
@@ -244,9 +255,8 @@ def _run_order(evidence: Evidence, notes: list[str]) -> Iterator[str]:
     for round, count in cells.items():
         if count < len(terms.cells):  # audit: evidence-all-cells
             yield f"round {round} has records of {count} of its {len(terms.cells)} cells"
-    gaps = [t for a, b in pairwise(sorted(cells)) for t in range(a + 1, min(b, a + 10))]
-    if gaps:
-        notes.append(f"rounds are missing between others: {', '.join(map(str, gaps[:10]))}")
+    if gaps := _gaps(cells):
+        notes.append(f"rounds are missing between others: {gaps}")
 
 
 def _unproved(checked: Sequence[CheckedRun]) -> Iterator[str]:
@@ -292,7 +302,11 @@ def _wrong_signatures(
 
 
 def _chains(checked: Sequence[CheckedRound], notes: list[str]) -> Iterator[str]:
-    """Each client's answers name each other. A gap is explained by a round that has no answer of this client."""
+    """Each client's answers name each other. A gap is explained by a round that has no answer of this client.
+
+    The client must have been drawn for that round. A hub may call anybody absent, but nobody answers a round that it is
+    not drawn for, so such an absence explains nothing.
+    """
     last: dict[ClientId, bytes] = {}
     unanswered: set[ClientId] = set()
     gaps = 0
@@ -307,7 +321,8 @@ def _chains(checked: Sequence[CheckedRound], notes: list[str]) -> Iterator[str]:
                 gaps += 1
             last[sender] = hash
             unanswered.discard(sender)
-        unanswered |= {*one.asked, *one.absent}.difference(one.chain)
+        could = one.drawn.intersection({*one.asked, *one.absent})  # audit: evidence-gap-of-drawn
+        unanswered |= could.difference(one.chain)
     if gaps:
         notes.append(f"{gaps} answers follow an answer that did not arrive in time")
 

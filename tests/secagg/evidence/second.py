@@ -227,7 +227,8 @@ def check(data: bytes) -> str:
                 chained = answer.previous == last.get(answer.sender, bytes(32))
                 need(chained or answer.sender in silent, "answers are chained")
             last |= one.hashes
-            asked = one.asked | {who for who, _ in record.absent}
+            drawn = {who for members in one.groups.values() for who in members}
+            asked = one.asked | ({who for who, _ in record.absent} & drawn)
             silent = (silent - one.hashes.keys()) | (asked - one.hashes.keys())
     except (Refused, struct.error) as problem:
         return str(problem) or "unreadable"

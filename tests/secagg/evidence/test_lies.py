@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from secagg import FileJournal, Identity
+from secagg.agreement.audit import audit_round, audit_training
 from secagg.cli.main import main
 from secagg.evidence import Absence, Evidence, LostGroup, OpenedSum, check_envelope, envelope, interrupted, verify
 from secagg.evidence import statement as statement_module
 from secagg.simulation import WholeRun, make_agreement
 from secagg.whole import FileStore
+from tests.secagg.drbg import Drbg
 from tests.secagg.evidence import second, second_runs
 from tests.secagg.evidence.common import agreed, changed, honest, in_round
 from tests.secagg.evidence.run_common import agreed as agreed_runs
@@ -134,6 +136,86 @@ def test_8_the_server_writes_reasons_that_are_printable() -> None:
     agreement, _ = agreed("fixed")
     record = interrupted(agreement, 1, "stopped\n\x1b[2Kby a signal")
     assert b"stopped??[2Kby a signal" in record
+
+
+def one_group_a_round(rounds: int = 12) -> Evidence:
+    """Twelve members in four fixed groups, one of which is drawn in each round."""
+    agreement, identities = make_agreement(
+        members=12, size=3, sample=3, length=1, bound=9, rounds=rounds, entropy=Drbg(b"one group a round")
+    )
+    run = WholeRun(agreement, identities)
+    for t in range(rounds):
+        run.round(t, {v: [1] for v in range(12)})
+    return Evidence.from_bytes(run.evidence())
+
+
+def test_9_absence_from_a_round_that_a_client_is_not_drawn_for_does_not_hide_another_round() -> None:
+    whole = one_group_a_round()
+    drawn = [{answer.sender for answer in record.answers} for record in whole.rounds]
+    place = next(t for t in range(1, 11) if drawn[t - 1] != drawn[t] and drawn[t] in drawn[t + 1 :])
+    absent = tuple(Absence(client, b"it did not come") for client in sorted(drawn[place]))
+    before = replace(whole.rounds[place - 1], absent=absent)
+    told = replace(whole, rounds=(*whole.rounds[: place - 1], before, *whole.rounds[place:])).to_bytes()
+    assert verify(told).holds  # a hub may say so, for example of a client that sent something strange
+    assert not second.check(told)
+    data = replace(whole, rounds=(*whole.rounds[: place - 1], before, *whole.rounds[place + 1 :])).to_bytes()
+    assert "follows an answer that is not here" in "".join(verify(data).problems)
+    assert second.check(data) == "answers are chained"
+
+
+def test_10_a_round_whose_members_never_answer_again_can_be_left_out_and_the_gap_is_told() -> None:
+    whole = one_group_a_round()
+    drawn = [{answer.sender for answer in record.answers} for record in whole.rounds]
+    place = next(t for t in range(1, 11) if drawn[t] not in drawn[t + 1 :])
+    data = replace(whole, rounds=(*whole.rounds[:place], *whole.rounds[place + 1 :])).to_bytes()
+    report = verify(data)
+    assert report.holds
+    told = f"rounds are missing between others: {place}; nobody who answered them has answered since"
+    assert told in report.notes
+    assert not any("missing between" in note for note in verify(whole.to_bytes()).notes)
+
+
+def test_11_a_predecessor_that_is_not_given_does_not_make_the_exposure_look_smaller() -> None:
+    """Over all rounds, and not for a single one, if that is what the agreement promises."""
+    reports = []
+    for earlier in ((), (bytes(32),)):
+        agreement, identities = make_agreement(
+            members=12, size=6, schedule="atoms", atom=3, length=1, bound=9, rounds=6, predecessors=earlier
+        )
+        signatures = {v: agreement.sign(v, identities[v]) for v in identities}
+        reports.append(verify(Evidence(agreement=agreement, signatures=signatures).to_bytes()))
+    alone, named = reports
+    assert audit_round(agreement).anonymity.lower == 6
+    assert alone.anonymity == named.anonymity == str(audit_training(agreement, None).anonymity)
+    assert audit_training(agreement, None).anonymity.lower == 3
+    assert "--earlier judges them" in "".join(named.notes)
+
+
+def test_12_what_the_evidence_does_not_show_is_told_before_the_words_of_a_hub(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A hub may blame everybody in every round, at any length; on a screen that must not displace the rest."""
+    agreement = agreed_runs("groups")
+    data = evidence_of(agreement, [played(agreement, t) for t in range(4)])
+    words = b"it is a cheater" + b" " * 2000
+    for place in range(4):
+        blamed = tuple(Absence(client, words) for client in sorted(agreement.terms.ids))
+        data = changed_run(data, place, lambda record, blamed=blamed: replace(record, unproved=blamed))
+    (tmp_path / "evidence").write_bytes(data)
+    assert main(["verify", str(tmp_path / "evidence")]) == 0
+    shown = capsys.readouterr().out
+    count = 4 * len(agreement.terms.ids)
+    limits = [note for note in verify(data).notes if not note.startswith("round ")]
+    assert count > 20
+    assert len(verify(data).notes) == count + len(limits)
+    assert all(f"note: {note}" in shown for note in limits)
+    assert f"note: {count + len(limits) - 20} more notes on single rounds (--json lists all)" in shown
+    assert max(map(len, shown.splitlines())) < 500
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"payload":' * 50_000], ids=["lists", "tables"])
+def test_a_statement_that_is_nested_without_end_is_no_statement(text: str) -> None:
+    assert check_envelope(text, b"", bytes(32)) == check_envelope("{}", b"", bytes(32))
 
 
 def test_a_signed_statement_that_says_something_else_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
