@@ -4,7 +4,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -178,6 +179,41 @@ def test_a_fork_runs_tests_in_order_and_stops_at_the_first_failure_and_at_its_bu
     assert first["failed"] == "test_a.py::test_2"
     assert (list(second["ran"]), second["stopped"], second["failed"]) == (["test_b.py::test_4"], True, "")
     assert third["code"] == 4
+
+
+def test_a_server_that_is_killed_takes_the_running_test_with_it(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text(
+        "import os, pathlib, time\n"
+        "def test_1():\n    pathlib.Path('pid').write_text(f'{os.getpid()} ')\n    time.sleep(60)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    code = "from tests.sampled import pytest_server as p; p.HEAVY = p.HEAVY_TOO = (); p.main()"
+    server = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, env=environment, stdin=subprocess.PIPE)
+    assert server.stdin is not None
+    server.stdin.write(b'{"tests": ["test_a.py"], "budget": 9.0}\n')
+    server.stdin.flush()
+    assert _until(lambda: (tmp_path / "pid").exists() and (tmp_path / "pid").read_text().endswith(" "))
+    child = int((tmp_path / "pid").read_text())
+    assert Path(f"/proc/{child}").exists()
+    server.kill()
+    server.communicate()
+    assert _until(lambda: not Path(f"/proc/{child}").exists() or "\nState:\tZ" in _status(child))
+
+
+def _status(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/status").read_text()
+    except FileNotFoundError:
+        return "\nState:\tZ"
+
+
+def _until(done: Callable[[], bool]) -> bool:
+    """Wait for something that happens in another process."""
+    for _ in range(600):
+        if done():
+            return True
+        time.sleep(0.1)
+    return False
 
 
 # --- the verdict ------------------------------------------------------------------------------------------------
