@@ -1,12 +1,15 @@
 """The pieces of work beside the suite: what each one runs, and how much of it an effort asks for."""
 
+import ctypes
 import random
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 from tests import mutants, mutations
@@ -55,13 +58,39 @@ def reviewed(mutant: mutants.Mutant) -> Callable[[Path], tuple[bool, str]]:
     return act
 
 
-def program(*words: str) -> Callable[[Path], tuple[bool, str]]:
-    """Runs `python -m WORDS` on the sources themselves."""
+_running: set[subprocess.Popen[str]] = set()
+
+
+def end_with_parent() -> None:
+    """In the child: get a signal when this process ends, however it ends (Linux)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+
+
+def stop_programs() -> None:
+    """End the programs that run: some of them take hours."""
+    for process in list(_running):
+        process.terminate()
+
+
+def program(*words: str, again: Sequence[str] = ()) -> Callable[[Path], tuple[bool, str]]:
+    """Runs `python -m WORDS` on the sources themselves; with `again`, a second time with these words if it fails."""
+
+    def run(words: Sequence[str]) -> tuple[bool, str]:
+        command = [sys.executable, "-m", *words]
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=PIPE, stderr=PIPE, text=True, preexec_fn=end_with_parent
+        ) as process:
+            _running.add(process)
+            try:
+                out, errors = process.communicate()
+            finally:
+                _running.discard(process)
+        good = process.returncode == 0
+        return good, out.strip() if good else f"{out[-500:]}\n{errors[-1500:]}".strip()
 
     def act(_: Path) -> tuple[bool, str]:
-        done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True, check=False)
-        said = done.stdout.strip() if done.returncode == 0 else f"{done.stdout[-500:]}\n{done.stderr[-1500:]}"
-        return done.returncode == 0, said.strip()
+        good, said = run(words)
+        return run([*words, *again]) if again and not good else (good, said)
 
     return act
 
@@ -114,9 +143,9 @@ def run_pieces(effort: str, seed: int) -> list[Piece]:
 
 
 def sampled_piece(folder: Path, seed: int) -> Piece:
-    """Mutants drawn at random. The runner keeps its own state."""
-    words = ("tests.sampled", "--out", str(folder), "--seed", str(seed))
-    return Piece("sampled", f"300 mutants of seed {seed}", program(*words), more={"seed": seed})
+    """Mutants drawn at random, survivors a second time with all their tests. The runner keeps its own state."""
+    words = ("tests.sampled", "--out", str(folder.resolve()), "--seed", str(seed))
+    return Piece("sampled", f"300 mutants of seed {seed}", program(*words, again=["--again"]), more={"seed": seed})
 
 
 def pieces(effort: str, seed: int, folder: Path) -> list[Piece]:

@@ -1,10 +1,9 @@
 """Runs the suite and the pieces of work, with progress, and keeps every outcome at once."""
 
-import ctypes
 import os
-import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -14,7 +13,7 @@ from queue import Queue
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from tests.evidence.outcomes import DONE, FOLDER, TOTAL
-from tests.evidence.pieces import Piece
+from tests.evidence.pieces import Piece, end_with_parent, stop_programs
 from tests.evidence.state import ROOT, State
 from tests.sampled.tree import copy_tree
 
@@ -39,11 +38,6 @@ PARTS = {
 def new_progress() -> Progress:
     columns = (TextColumn("{task.description:28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, TextColumn("{task.fields[note]}"))
-
-
-def end_with_parent() -> None:
-    """In the child: get a signal when this process ends, however it ends (Linux)."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)
 
 
 def suite_command(effort: str, tests: Sequence[str]) -> list[str]:
@@ -112,24 +106,34 @@ def run_pieces(state: State, progress: Progress, todo: Sequence[Piece], minutes:
         copy_tree(state.folder / f"tree{number}")
         copies.put(state.folder / f"tree{number}")
 
+    stopping = threading.Event()
+
     def work(piece: Piece) -> None:
         copy = copies.get()
         try:
             result = piece.run(copy.resolve())
         finally:
             copies.put(copy)
+        # Ctrl-C ends the programs of the pieces too: what they did not finish says nothing, and runs again.
+        if not result.good and stopping.wait(1.0):
+            return
         state.add(result)
         bad = sum(not one.good for one in state.results.values() if one.part == piece.part)
         progress.update(tasks[piece.part], advance=1, note=f"[red]{bad} bad" if bad else "")
 
     with ThreadPoolExecutor(WORKERS) as pool:
-        running: set[Future[None]] = set()
-        for piece in rest:
-            if len(running) == WORKERS:
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for one in done:
-                    one.result()
-            if not piece.optional or state.spent < minutes * 60 - LAST_MINUTE:
-                running.add(pool.submit(work, piece))
-        for one in running:
-            one.result()
+        try:
+            running: set[Future[None]] = set()
+            for piece in rest:
+                if len(running) == WORKERS:
+                    done, running = wait(running, return_when=FIRST_COMPLETED)
+                    for one in done:
+                        one.result()
+                if not piece.optional or state.spent < minutes * 60 - LAST_MINUTE:
+                    running.add(pool.submit(work, piece))
+            for one in running:
+                one.result()
+        except BaseException:
+            stopping.set()
+            stop_programs()
+            raise

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -215,6 +216,37 @@ def test_a_killed_run_continues_with_what_is_missing(project: Path) -> None:
         run.run_pieces(again, progress, [act("a"), act("b"), act("late")], minutes=0.0)
     assert done == ["b"]  # a is known, and there is no time for what is optional
     assert {name for _, name in State(project.parent / "out", "quick", 1, "h").results} == {"a", "b"}
+
+
+def test_what_an_interruption_stops_has_no_result_and_runs_again(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        while not pieces._running:
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    endless = pieces.program("timeit", "-n1", "-r1", "__import__('time').sleep(600)")
+    todo = [made_up("first", False), Piece("generated", "endless", endless), made_up("last", True)]
+    state = State(project.parent / "out", "full", 1, "h")
+    with run.new_progress() as progress:
+        run.run_pieces(state, progress, todo[:1], minutes=1e9)
+        monkeypatch.setattr(run, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run.run_pieces(state, progress, todo, minutes=1e9)
+    assert not pieces._running
+    known = State(project.parent / "out", "full", 1, "h").results
+    assert [(name, one.good) for (_, name), one in known.items()] == [("first", False)]  # a failure stays one
+
+
+def test_a_program_may_get_a_second_chance_with_other_words() -> None:
+    act = pieces.program("unittest", "absent_module", again=["--help"])
+    good, said = act(Path())
+    assert good
+    assert "usage" in said
+    good, said = pieces.program("unittest", "absent_module")(Path())
+    assert not good
+    assert "absent_module" in said
 
 
 def test_a_piece_that_raises_is_a_failure_and_no_end() -> None:
