@@ -15,12 +15,22 @@ import pytest
 import fl.reporting
 import fl.secure
 import robust
+import secagg.agreement
 import secagg.crypto
 import secagg.exposure
 import secagg.protocol
 import secagg.whole
 
-PACKAGES = (secagg.protocol, secagg.whole, secagg.exposure, secagg.crypto, robust, fl.secure, fl.reporting)
+PACKAGES = (
+    secagg.protocol,
+    secagg.whole,
+    secagg.agreement,
+    secagg.exposure,
+    secagg.crypto,
+    robust,
+    fl.secure,
+    fl.reporting,
+)
 CHANGE = {  # the state of a machine, or a sum that grows
     "secagg.protocol.client_state.ClientMemory",
     "secagg.protocol.server_state.ServerMemory",
@@ -34,6 +44,25 @@ CHANGE = {  # the state of a machine, or a sum that grows
 HAVE_A_DICT = {  # for what they compute once and keep, or short-lived
     "secagg.protocol.records.Found",
     "fl.reporting.results.Results",
+    "secagg.agreement.agreement.Agreement",
+    "secagg.agreement.floors.Floors",
+    "secagg.agreement.noise.Noise",
+    "secagg.agreement.plan.Plan",
+    "secagg.agreement.proposal.Proposal",
+    "secagg.agreement.section.Section",
+    "secagg.agreement.statistics.kinds.Contingency",
+    "secagg.agreement.statistics.kinds.Count",
+    "secagg.agreement.statistics.kinds.Histogram",
+    "secagg.agreement.statistics.kinds.LeastSquares",
+    "secagg.agreement.statistics.kinds.Mean",
+    "secagg.agreement.statistics.kinds.Quantiles",
+    "secagg.agreement.statistics.kinds.Statistic",
+    "secagg.agreement.statistics.kinds.Statistics",
+    "secagg.agreement.statistics.kinds.Sum",
+    "secagg.agreement.statistics.kinds.Variance",
+    "secagg.agreement.statistics.kinds._OfNumbers",
+    "secagg.agreement.terms.Terms",
+    "secagg.agreement.transport.Transport",
     "secagg.protocol.result.Result",
     "secagg.protocol.unmask.AgreedOpening",
     "secagg.whole.result.WholeResult",
@@ -67,6 +96,27 @@ BY_IDENTITY = {  # they hold arrays or secrets
 BY_KEYWORD = {  # numbers that a reader could not tell apart by position
     "secagg.protocol.client_state.ClientMemory",
     "secagg.protocol.result.Result",
+    "secagg.agreement.agreement.Agreement",
+    "secagg.agreement.audit.Permitted",
+    "secagg.agreement.beacon.NamedPulse",
+    "secagg.agreement.floors.Floors",
+    "secagg.agreement.graph.Sparse",
+    "secagg.agreement.noise.Noise",
+    "secagg.agreement.plan.Plan",
+    "secagg.agreement.proposal.Proposal",
+    "secagg.agreement.statistics.kinds.Contingency",
+    "secagg.agreement.statistics.kinds.Count",
+    "secagg.agreement.statistics.kinds.Histogram",
+    "secagg.agreement.statistics.kinds.LeastSquares",
+    "secagg.agreement.statistics.kinds.Mean",
+    "secagg.agreement.statistics.kinds.Quantiles",
+    "secagg.agreement.statistics.kinds.Statistic",
+    "secagg.agreement.statistics.kinds.Statistics",
+    "secagg.agreement.statistics.kinds.Sum",
+    "secagg.agreement.statistics.kinds.Variance",
+    "secagg.agreement.statistics.kinds._OfNumbers",
+    "secagg.agreement.terms.Terms",
+    "secagg.agreement.transport.Transport",
     "secagg.protocol.server_state.ServerMemory",
     "secagg.whole.client_state.ClientMemory",
     "secagg.whole.result.WholeResult",

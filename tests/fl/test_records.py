@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import numpy as np
@@ -295,3 +296,14 @@ def test_a_secure_run_with_survivors_leaves_evidence_too(tmp_path: Path) -> None
     report = verify((tmp_path / "run" / "evidence-1").read_bytes())
     assert report.holds, report.problems
     assert (report.kind, report.rounds, report.members) == ("survivors", 2, 12)
+
+
+def test_a_package_that_is_not_installed_is_told_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(package: str) -> str:
+        if package == "torch":
+            raise PackageNotFoundError
+        return "1.2"
+
+    monkeypatch.setattr(records, "version", version)
+    found = records.versions()
+    assert (found["torch"], found["numpy"]) == ("not installed as a package", "1.2")

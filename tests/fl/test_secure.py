@@ -15,10 +15,10 @@ from fl.config.schema import STAGES
 from fl.errors import ConfigError
 from fl.secure.cohort import CellResult
 from fl.secure.figures import alone_probability
-from fl.secure.layout import Layout, _disjoint, policy
+from fl.secure.layout import Layout, _disjoint, _safe_groupings, policy
 from fl.secure.population import Population, capped_weights
 from fl.training.randomness import context, stage_named
-from secagg import Policy, Stage, audit
+from secagg import Policy, Schedule, Stage, audit
 from secagg.crypto.fixedpoint import FixedPoint
 from secagg.protocol import GroupId
 from secagg.simulation import Cost, Misbehaviour
@@ -423,3 +423,16 @@ def test_without_clusters_every_client_is_alone_in_one_grouping() -> None:
     assert Layout.of(exposed) == Layout((12,), None, 12, 12, 1)
     assert alone_probability(exposed, 3) == 1.0
     assert alone_probability(tiny(), 0) == 0.0
+
+
+def test_groups_that_no_grouping_may_open_are_not_offered() -> None:
+    """Pairs cannot hide anybody among three: not even one grouping of them is safe."""
+    strict = tiny(privacy={"anonymity": 3})
+    assert _safe_groupings(12, Schedule(name="random", size=2, groupings=1), strict) == 0
+    assert _safe_groupings(12, Schedule(name="random", size=3, groupings=1), strict) >= 1
+    assert _safe_groupings(12, Schedule(name="fixed", size=12, groupings=1), strict) == 10
+
+
+@pytest.mark.parametrize(("workers", "processes"), [(0, 1), (1, 1), (3, 3)])
+def test_clients_are_simulated_in_as_many_processes_as_the_machine_section_says(workers: int, processes: int) -> None:
+    assert Population(tiny(machine={"workers": workers}), [20] * 12, 4).processes == processes

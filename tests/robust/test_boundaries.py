@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import robust
-from robust import subsets, tolerance
+from robust import geometry, subsets, tolerance
 from robust.kernels import distances, network
 
 ROOT = Path(__file__).parents[2]
@@ -86,3 +86,48 @@ def test_a_far_row_pulls_the_geometric_median_as_much_at_every_scale(scale: floa
     near = np.random.default_rng(3).normal(size=(6, 2))
     found = [robust.geometric_median(np.vstack([factor * near, [[6e24, 8e24]]])) for factor in (1.0, scale)]
     assert np.allclose(found[1], scale * found[0], rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_geometric_median_ends_exactly_when_its_gradient_proves_it(seed: int) -> None:
+    """g(z) - g* <= |grad g(z)| 2 g(z) / n: here from the rows themselves, at the point where the iteration starts."""
+    x = np.random.default_rng(seed).normal(size=(7, 5))
+    squared = ((x[:, None] - x[None]) ** 2).sum(axis=2)
+    typical = geometry.typical_distances(squared)
+    z = (1 / typical / (1 / typical).sum()) @ x
+    lengths = np.linalg.norm(x - z, axis=1)
+    bound = 2 * np.linalg.norm(((z - x) / lengths[:, None]).sum(axis=0)) / len(x)
+    for within, enough in ((bound * 1.001, True), (bound * 0.999, False)):
+        assert geometry.geometric_median_weights(squared, 1e-9, within, 1)[1] is enough
+
+
+def test_a_cover_leaves_out_the_rows_that_it_has_taken() -> None:
+    """Every set that is found touches every long pair, and a least one is found."""
+    for long in ([(0, 1), (1, 2), (2, 3)], [(0, 1), (0, 2), (0, 3), (1, 2)], [(0, 1), (2, 3), (4, 5)]):
+        partners = [sum(1 << (set(pair) - {i}).pop() for pair in long if i in pair) for i in range(6)]
+        covers = list(subsets._covers(partners, 3))
+        assert covers
+        assert all(out >> a & 1 or out >> b & 1 for out in covers for a, b in long)
+        least = min(sum(1 << i & out > 0 for i in range(6)) for out in covers)
+        every = (out for out in range(64) if all(out >> a & 1 or out >> b & 1 for a, b in long))
+        assert least == min(out.bit_count() for out in every)
+
+
+def test_mixing_accepts_all_but_one_row_as_bad() -> None:
+    for step in robust.PRE_AGGREGATORS.values():
+        assert step.largest_f(5) == 4
+
+
+def test_a_rule_has_the_text_of_its_function() -> None:
+    for rule in (*robust.AGGREGATORS.values(), *robust.PRE_AGGREGATORS.values()):
+        assert rule.__doc__
+
+
+def test_every_weighted_sum_has_its_own_weights() -> None:
+    """Rows are taken four at a time and sums two at a time; no number of them may change the result."""
+    draw = np.random.default_rng(3)
+    for n, count in ((1, 1), (3, 2), (4, 3), (5, 4), (9, 5), (13, 2)):
+        x, weights = draw.normal(size=(n, 70)).astype(np.float32), draw.normal(size=(count, n))
+        found = distances.weighted_sums(x, np.arange(n), weights)
+        assert found is not None
+        np.testing.assert_allclose(found, weights @ x.astype(np.float64), rtol=0, atol=1e-5)

@@ -1,5 +1,6 @@
 """Limits at their last permitted value, and defaults that change what somebody sees."""
 
+import hashlib
 import math
 import warnings
 from pathlib import Path
@@ -9,15 +10,20 @@ import pytest
 from cryptography import x509
 
 import secagg.whole
-from secagg import Schedule, Stage, UsageError
+from secagg import Policy, Schedule, Stage, UsageError
+from secagg.crypto import certificates
 from secagg.crypto.certificates import CertificatePair
 from secagg.crypto.clipping import SegmentNoise
 from secagg.crypto.fixedpoint import FixedPoint, Integers
+from secagg.crypto.hashtree import forest, levels
+from secagg.crypto.keys import hkdf_each
 from secagg.crypto.segments import Segment, Segments
+from secagg.errors import LossWarning
 from secagg.exposure import anonymity, seed
 from secagg.exposure.rowspace import _WITNESSES, Field, RowSpace
 from secagg.protocol import ledger
-from secagg.whole import messages
+from secagg.simulation import WholeRun, make_agreement
+from secagg.whole import messages, transcript
 from tests.secagg.cluster import Cluster, make_inputs, make_plan
 from tests.secagg.test_anonymity import span
 
@@ -82,6 +88,8 @@ def test_a_segment_has_at_most_two_to_the_31_less_one_values() -> None:
 
 def test_one_vanished_value_of_101_is_not_told() -> None:
     encoding = Segments(clients=3, segments=(Segment(shape=(200,), clip=1.0),))
+    with pytest.warns(LossWarning, match="1 of 200 values became zero"):
+        encoding.encode(np.r_[1e-12, np.full(99, 0.5), np.zeros(100)])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         encoding.encode(np.r_[1e-12, np.full(100, 0.5), np.zeros(99)])
@@ -135,3 +143,66 @@ def test_a_server_that_is_done_waits_for_nobody() -> None:
             cluster.deliver()
         cluster.advance()
     assert cluster.server.waiting_for() == ()
+
+
+@pytest.mark.parametrize("threads", [None, 1, 2, 5])
+@pytest.mark.parametrize("length", [3, 2**17 - 1, 2**17, 2**17 + 1])  # from 2^17 values on, several threads hash
+def test_every_row_of_an_answer_has_its_own_hash(length: int, threads: int | None) -> None:
+    rows = np.arange(7 * length, dtype=np.uint32).reshape(7, length)
+    expected = b"".join(hashlib.sha256(row.astype("<u4").tobytes()).digest() for row in rows)
+    assert transcript.row_hashes(rows, threads) == expected
+
+
+def test_a_forest_may_be_a_single_tree() -> None:
+    leaves = [bytes([i]) * 32 for i in range(5)]
+    tree = levels(b"".join(leaves))
+    found = forest([tree])
+    assert [level.shape for level in found] == [(6, 1, 32), (4, 1, 32), (2, 1, 32)]
+    assert found[0][:5, 0].tobytes() == b"".join(leaves)
+
+
+def test_many_keys_are_derived_from_as_many_infos() -> None:
+    for secrets, infos in (((2, 31), (2, 4)), ((2, 32), (3, 4))):
+        with pytest.raises(UsageError, match="expected one secret of 32 bytes per info"):
+            hkdf_each(np.zeros(secrets, np.uint8), np.zeros(infos, np.uint8))
+
+
+def test_a_certificate_has_at_most_so_many_bytes() -> None:
+    with pytest.raises(UsageError, match="got other bytes"):
+        certificates.to_pem(bytes(certificates.MOST_BYTES))
+    for wrong in (0, certificates.MOST_BYTES + 1):
+        with pytest.raises(UsageError, match=f"expected 1 to {certificates.MOST_BYTES} bytes"):
+            certificates.to_pem(bytes(wrong))
+
+
+def test_a_bound_of_integers_is_not_negative() -> None:
+    assert Integers(clients=3, bound=0).bound == 0
+    with pytest.raises(UsageError, match="bound"):
+        Integers(clients=3, bound=-1)
+
+
+@pytest.mark.parametrize("beyond", [0, 1, 5, 20, 40, 45, 46, 1000])
+def test_what_is_clipped_to_a_norm_keeps_it_exactly(beyond: int) -> None:
+    """In whole numbers, also where it is beyond the norm by less than rounding could tell: noise is for this norm."""
+    norm = 2**20
+    noise = (SegmentNoise(clip=norm, sigma=500),)
+    encoding = Segments(clients=3, segments=(Segment(shape=(2,), bound=norm),), noise=noise)
+    encoded, _ = encoding.encode(np.array([norm, beyond]))
+    assert sum(int(code) ** 2 for code in encoded.view(np.int32)) <= norm**2
+    assert encoded[0] > norm - 3
+
+
+def test_a_floor_is_kept_in_every_number() -> None:
+    floor = Policy(min_survivors=3, anonymity=3, max_leverage=0.5)
+    for weaker in ({"min_survivors": 2}, {"anonymity": 2}, {"max_leverage": 0.6}):
+        better = {"min_survivors": 9, "anonymity": 9, "max_leverage": 0.1} | weaker
+        assert not Policy(**better).at_least(floor)  # type: ignore[arg-type]
+    assert Policy(min_survivors=3, anonymity=3, max_leverage=0.5).at_least(floor)
+
+
+def test_a_restored_server_is_given_a_number_of_threads_that_can_be() -> None:
+    agreement, identities = make_agreement(members=3, size=3, length=1, bound=1)
+    data = WholeRun(agreement, identities).server.save()
+    assert secagg.whole.Server.restore(data, agreement, threads=1).save() == data
+    with pytest.raises(UsageError, match="threads"):
+        secagg.whole.Server.restore(data, agreement, threads=0)
