@@ -430,7 +430,6 @@ def test_groups_that_no_grouping_may_open_are_not_offered() -> None:
     strict = tiny(privacy={"anonymity": 3})
     assert _safe_groupings(12, Schedule(name="random", size=2, groupings=1), strict) == 0
     assert _safe_groupings(12, Schedule(name="random", size=3, groupings=1), strict) >= 1
-    assert _safe_groupings(12, Schedule(name="fixed", size=12, groupings=1), strict) == 10
 
 
 @pytest.mark.parametrize(("workers", "processes"), [(0, 1), (1, 1), (3, 3)])
