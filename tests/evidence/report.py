@@ -148,10 +148,12 @@ def collect(state: State, totals: dict[str, int]) -> dict[str, Any]:
     complete = run["effort"] == "quick" or (
         counts["held"] == len(claims) and all(p["ran"] == p["total"] for p in parts)
     )
-    held = tests["ended"] == "passed" and not counts["failed"] and not any(part["failed"] for part in parts)
+    failed = bool(tests["failed"] or counts["failed"] or any(part["failed"] for part in parts))
+    held = tests["ended"] == "passed" and not failed and complete
     return {
         "format": FORMAT,
-        "held": held and complete,
+        "held": held,
+        "verdict": "held" if held else "failed" if failed else "incomplete",
         "effort": run["effort"],
         "seed": run["seed"],
         "commit": commit(),

@@ -188,13 +188,15 @@ def test_full_does_not_hold_while_something_is_missing(project: Path) -> None:
     state = State(project.parent / "out", "full", 1, tree_hash(project))
     (state.folder / OUTCOMES).write_text("\n".join(json.dumps(one) for one in PASSED.values()))
     state.keep(suite="passed")
-    assert not report.collect(state, {"mutation": 2})["held"]
+    found = report.collect(state, {"mutation": 2})
+    assert (found["held"], found["verdict"]) == (False, "incomplete")
 
 
 def test_a_suite_that_did_not_finish_does_not_hold(project: Path) -> None:
     state = State(project.parent / "out", "quick", 1, tree_hash(project))
     state.keep(suite="did not finish: pytest ended with 3")
-    assert not report.collect(state, {"mutation": 2})["held"]
+    found = report.collect(state, {"mutation": 2})
+    assert (found["held"], found["verdict"]) == (False, "incomplete")
 
 
 # --- the state of a run ------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ def drawn(options: argparse.Namespace) -> list[Mutant]:
     """The mutants that a command is about."""
     if options.listed:
         killed = {one.id for one in survivors().values() if one.killed_by}
-        return [one for one in all_mutants() if one.id in killed]
+        return [one for one in all_mutants() if one.id in killed and options.only in one.id]
     if options.only:
         return [one for one in all_mutants() if options.only in one.id]
     return sample(options.seed, options.count)

@@ -3,6 +3,7 @@
 from itertools import combinations
 from typing import Any
 
+import numpy as np
 import pytest
 
 from secagg import AgreementRefused, Identity, Policy, UsageError, WireError
@@ -232,6 +233,20 @@ def test_whole_numbers_leave_no_slack_and_others_do() -> None:
     for other in (Numbers("cents", 0, 1.2, step=0.01), Numbers("far", 0, 2.0**53, step=2.0**52)):
         grid = Grid(other, other.steps or 0)
         assert grid.slack == grid.fuzz > 0
+
+
+@pytest.mark.parametrize(("low", "step"), [(0, 1), (1, 2), (-6, 3), (0, 0.5), (0.25, 0.01)])
+def test_a_multiple_of_the_step_is_not_rounded_and_anything_else_is(low: float, step: float) -> None:
+    grid = Grid(Numbers("x", low, low + 10 * step, step=step), 10)
+    exact = np.array([float(grid.value(code)) for code in range(11)])
+    codes, clipped, rounded = grid.codes(exact)
+    assert codes.tolist() == list(range(11))
+    assert not clipped.any()
+    assert not rounded.any()
+    codes, clipped, rounded = grid.codes(exact[:-1] + step / 4)
+    assert codes.tolist() == list(range(10))
+    assert rounded.all()
+    assert grid.codes(np.array([low - step, low + 11 * step]))[1].all()
 
 
 def test_eight_categories_are_shown_and_of_more_the_first_eight() -> None:
