@@ -156,12 +156,12 @@ def _parsed(found: Mapping[str, Any], at: float) -> Now:
         return None if value is None else max(0.0, at - float(value))
 
     clients = tuple(
-        ClientNow(int(client), ago(entry.get("asked")), ago(entry.get("answered")), _text(entry.get("problem", "")))
+        ClientNow(int(client), ago(entry.get("asked")), ago(entry.get("answered")), printable(entry.get("problem", "")))
         for client, entry in found["clients"].items()
     )
-    strangers = {_text(node): _text(why) for node, why in dict(found.get("strangers", {})).items()}
+    strangers = {printable(node): printable(why) for node, why in dict(found.get("strangers", {})).items()}
     return Now(
-        stage=_text(found["stage"]),
+        stage=printable(found["stage"]),
         index=int(found["index"]),
         round=int(found["round"]),
         since=max(0.0, at - float(found["since"])),
@@ -173,7 +173,7 @@ def _parsed(found: Mapping[str, Any], at: float) -> Now:
     )
 
 
-def _text(value: Any) -> str:
+def printable(value: Any) -> str:
     """A text for a terminal: printable, and not long."""
     return "".join(c if c.isprintable() else " " for c in str(value)[:MOST_TEXT])
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from fl.errors import RecordError
-from fl.flower.now import JOINING, Now, read_now
+from fl.flower.now import JOINING, Now, printable, read_now
 from fl.flower.training import AGREEMENT
 from fl.reporting.table import left_aligned
 from secagg import SecAggError
@@ -174,7 +174,7 @@ def _members(record: Mapping[str, Any]) -> set[int]:
 
 
 def _round(record: Mapping[str, Any], nodes: dict[int, NodeStatus]) -> RoundStatus:
-    why = {entry["client"]: str(entry["why"]) for entry in record["dropouts"]}
+    why = {entry["client"]: printable(entry["why"]) for entry in record["dropouts"]}
     for client in _members(record):
         node = nodes.setdefault(client, NodeStatus(client, f"client {client}"))
         if client in why:
@@ -182,7 +182,9 @@ def _round(record: Mapping[str, Any], nodes: dict[int, NodeStatus]) -> RoundStat
         else:
             node.answered += 1
     for client, reason in record.get("blamed", {}).items():
-        nodes.setdefault(int(client), NodeStatus(int(client), f"client {client}")).blamed = f"cheated: {reason}"
+        nodes.setdefault(
+            int(client), NodeStatus(int(client), f"client {client}")
+        ).blamed = f"cheated: {printable(reason)}"
     clusters = record.get("clusters", ())
     return RoundStatus(
         round=record["round"],
@@ -190,6 +192,6 @@ def _round(record: Mapping[str, Any], nodes: dict[int, NodeStatus]) -> RoundStat
         opened=record.get("opened", sum(cluster["state"] == "opened" for cluster in clusters)),
         groups=record.get("groups", len(clusters)),
         dropouts={nodes[client].name: reason for client, reason in why.items()},
-        skipped=record.get("skipped", ""),
+        skipped=printable(record.get("skipped", "")),
         accuracy=record.get("accuracy"),
     )

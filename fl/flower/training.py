@@ -10,7 +10,7 @@ it signs what is learned too. Its groups, rounds, policy and weights are those o
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -173,7 +173,7 @@ def training_name(e: Experiment) -> str:
     return f"{e.name[:100]}, experiment {e.fingerprint.hex()[:32]}"
 
 
-def enrolled(e: Experiment, members: Sequence[Enrolled]) -> Experiment:
+def enrolled(e: Experiment, members: Sized) -> Experiment:
     """The experiment with these members as its clients, as training.toml has it: for every machine the same."""
     tables = {**to_tables(e), "clients": len(members)}
     tables.get("machine", {}).pop("modules", None)  # folders of one machine
