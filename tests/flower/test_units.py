@@ -1,8 +1,11 @@
 """The systemd units and the compose file of docs/flower-operating.md, as they stand there."""
 
 import configparser
+import os
 import re
 import shlex
+import shutil
+import tomllib
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
@@ -11,6 +14,8 @@ from typing import Any
 import pytest
 
 from fl.cli import parser
+from fl.flower.example import write_example
+from fl.flower.supernode import start_node
 
 PAGE = (Path(__file__).parents[2] / "docs" / "flower-operating.md").read_text()
 UNITS = ("share-node.service", "share-link.service", "share-gate.service")
@@ -127,3 +132,23 @@ def test_the_key_of_the_server_is_named_alike_everywhere() -> None:
     assert link.ssl_keyfile == str(gate.key)
     assert link.ssl_ca_certfile == str(gate.root_certificates)
     assert gate.link == f"{link.host}:{link.port}"
+
+
+def test_a_node_finds_flowers_commands_with_the_path_of_a_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service has a PATH without the folder of a virtual environment. The warm executor's folder stays first."""
+    monkeypatch.setattr(os, "environ", {**os.environ, "PATH": "/usr/bin:/bin"})
+    monkeypatch.setattr(os, "execv", lambda *_: None)
+    start_node(tmp_path, [], executor=tmp_path / "warm")
+    path = os.environ["PATH"]
+    assert path.startswith(f"{tmp_path / 'warm'}{os.pathsep}")
+    assert shutil.which("flower-superexec", path=path)
+
+
+def test_the_app_to_start_from_installs_nothing(tmp_path: Path) -> None:
+    """Anybody could own the name of a package on an index."""
+    write_example(tmp_path / "app")
+    project = tomllib.loads((tmp_path / "app" / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == []
+    assert "share flower node --app share_app.client:app" in (tmp_path / "app" / "README.md").read_text()
