@@ -68,9 +68,11 @@ class Status:
 
     def lines(self) -> Iterable[str]:
         """Two tables, the members and the last rounds, and what the server waits for now."""
-        names = ("client", "name", "answered", "dropped out", "now", "last reason")
+        names = ["client", "name", "answered", "dropped out", *(["now"] if self.now else []), "last reason"]
         rows = [
-            (node.client, node.name, node.answered, node.dropped, node.now, node.blamed or _last(node))
+            [node.client, node.name, node.answered, node.dropped]
+            + ([node.now] if self.now else [])
+            + [node.blamed or _last(node)]
             for node in self.nodes
         ]
         yield from left_aligned([names, *rows])

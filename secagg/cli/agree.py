@@ -157,8 +157,8 @@ def _earlier(terms: Terms, options: Namespace, place: Path | None) -> list[Agree
         found = list(MemberFolder(place).earlier(terms))
         if len(found) < len(terms.predecessors):
             raise UsageError(
-                f"{options.file} names {len(terms.predecessors)} earlier agreements on the same data, and {place} has "
-                f"{len(found)} of them; give their files with --earlier, to see what all of them open together"
+                f"predecessors: {options.file} names {len(terms.predecessors)} earlier agreements on the same data, and "
+                f"{place} has {len(found)} of them; give their files with --earlier, to see what all of them open together"
             )
     return found
 
