@@ -15,7 +15,7 @@ from fl.config.schema import STAGES
 from fl.errors import ConfigError
 from fl.secure.cohort import CellResult
 from fl.secure.figures import alone_probability
-from fl.secure.layout import Layout, _disjoint, _safe_groupings, policy
+from fl.secure.layout import Layout, _disjoint, _safe_groupings, policy, segments_of
 from fl.secure.population import Population, capped_weights
 from fl.training.randomness import context, stage_named
 from secagg import Policy, Schedule, Stage, audit
@@ -435,3 +435,9 @@ def test_groups_that_no_grouping_may_open_are_not_offered() -> None:
 @pytest.mark.parametrize(("workers", "processes"), [(0, 1), (1, 1), (3, 3)])
 def test_clients_are_simulated_in_as_many_processes_as_the_machine_section_says(workers: int, processes: int) -> None:
     assert Population(tiny(machine={"workers": workers}), [20] * 12, 4).processes == processes
+
+
+def test_a_count_of_clipped_values_ends_where_a_sum_could_wrap() -> None:
+    assert segments_of(1000, 1.0, 3)[1].bound == 1000
+    assert segments_of(2**30, 1.0, 3)[1].bound == (2**31 - 1) // 3
+    assert segments_of(2**30, 1.0, 1)[1].bound == 2**30

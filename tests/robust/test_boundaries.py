@@ -131,3 +131,43 @@ def test_every_weighted_sum_has_its_own_weights() -> None:
         found = distances.weighted_sums(x, np.arange(n), weights)
         assert found is not None
         np.testing.assert_allclose(found, weights @ x.astype(np.float64), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 7, 9, 13])
+def test_distances_and_one_weighted_sum_for_every_number_of_rows(n: int) -> None:
+    draw = np.random.default_rng(n)
+    x, weights = draw.normal(size=(n, 1100)).astype(np.float32), draw.normal(size=n)
+    wide = x.astype(np.float64)
+    expected = ((wide[:, None] - wide[None]) ** 2).sum(axis=2)
+    np.testing.assert_allclose(distances.squared_distances(x, np.arange(n)), expected, rtol=1e-5, atol=1e-5)
+    found = distances.weighted_sum(x, np.arange(n), weights)
+    assert found is not None
+    np.testing.assert_allclose(found, weights @ wide, rtol=0, atol=1e-5)
+
+
+def test_batchers_network_has_as_many_comparators_as_he_says() -> None:
+    """(k^2 - k + 4) 2^(k-2) - 1 for 2^k wires (Batcher 1968)."""
+    for k in range(1, 9):
+        assert len(network.batcher(2**k)) == (k * k - k + 4) * 2**k // 4 - 1
+
+
+def wires(values: list[int], steps: object) -> list[int]:
+    values = list(values)
+    for step in steps:  # type: ignore[attr-defined]
+        a, b, c, d = step if len(step) == 4 else (*step, -1, -1)
+        pairs = [(a, b)] if c < 0 else [(a, c), (b, d), (b, c)]
+        for i, j in pairs:
+            values[i], values[j] = min(values[i], values[j]), max(values[i], values[j])
+    return values
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_joined_comparators_do_what_they_did_alone(seed: int) -> None:
+    """For any network, not only for those that sort."""
+    draw = np.random.default_rng(seed)
+    width = int(draw.integers(3, 7))
+    net = [tuple(sorted(draw.choice(width, 2, replace=False).tolist())) for _ in range(int(draw.integers(1, 12)))]
+    joined = network._grouped(net)
+    for _ in range(5):
+        values = draw.permutation(width).tolist()
+        assert wires(values, joined) == wires(values, net)

@@ -11,7 +11,7 @@ from cryptography import x509
 
 import secagg.whole
 from secagg import Policy, Schedule, Stage, UsageError
-from secagg.crypto import certificates
+from secagg.crypto import certificates, fixedpoint
 from secagg.crypto.certificates import CertificatePair
 from secagg.crypto.clipping import SegmentNoise
 from secagg.crypto.fixedpoint import FixedPoint, Integers
@@ -206,3 +206,45 @@ def test_a_restored_server_is_given_a_number_of_threads_that_can_be() -> None:
     assert secagg.whole.Server.restore(data, agreement, threads=1).save() == data
     with pytest.raises(UsageError, match="threads"):
         secagg.whole.Server.restore(data, agreement, threads=0)
+
+
+@pytest.mark.parametrize("halves", range(1, 7))
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_vectors_of_about_a_piece_are_encoded_and_decoded(halves: int, more: int) -> None:
+    """Where one thread ends and another begins to be worthwhile."""
+    values = np.linspace(-1.0, 1.0, halves * fixedpoint._PIECE // 2 + more)
+    encoding = FixedPoint(clients=3, clip=1.0)
+    np.testing.assert_allclose(encoding.decode(encoding.encode(values)[0]), values, atol=1 / encoding.scale)
+    whole, numbers = Integers(clients=3, bound=9), np.arange(len(values)) % 10
+    assert np.array_equal(whole.decode(whole.encode(numbers)[0]), numbers)
+
+
+def test_a_bound_by_atoms_is_for_rows_of_whole_atoms() -> None:
+    atoms = ((0, 1), (2, 3, 4))
+    assert anonymity.atom_bound((0, 1, 2, 3, 4), atoms, ()) == 2
+    assert anonymity.atom_bound((2, 3, 4), atoms, ()) == 3
+    assert anonymity.atom_bound((2, 4), atoms, (3,)) == 2
+    for row in ((0, 1, 2), (0, 2, 3, 4), (5, 6), ()):
+        assert anonymity.atom_bound(row, atoms, ()) == 0
+
+
+def test_columns_that_are_no_grid_prove_nothing() -> None:
+    for columns in (((0, 1), (2,)), ((0, 1), (1, 2))):
+        assert anonymity.transversal_bound([((0, 1), (2,))], columns, 0) == 0
+
+
+def test_atoms_may_be_as_small_as_the_anonymity_that_is_asked_for() -> None:
+    atoms = Schedule(name="atoms", size=6, atom=3, groupings=1)
+    assert make_plan(12, schedule=atoms, policy=Policy(anonymity=3)).schedule.atom == 3
+    with pytest.raises(UsageError, match="atoms of 3 can"):
+        make_plan(12, schedule=atoms, policy=Policy(anonymity=4))
+
+
+def test_an_update_that_cannot_be_encoded_leaves_nothing_behind() -> None:
+    entries = (Segment(name="a", shape=(2,), clip=1.0), Segment(name="b", shape=(2,), clip=1.0))
+    encoding, out = Segments(clients=3, segments=entries), np.full(4, 7, np.uint32)
+    with pytest.raises(UsageError, match="NaN"):
+        encoding.encode({"a": [0.5, 0.25], "b": [0.5, math.nan]}, out=out)
+    assert not out.any()
+    with pytest.raises(UsageError, match="a different name for each"):
+        Segments(clients=3, segments=(entries[0], entries[0]))

@@ -102,6 +102,9 @@ def test_whoever_is_surely_exposed_hides_among_one() -> None:
     drawn = audit_training(agreed(schedule="random", rounds=40, policy=report))
     assert (drawn.anonymity.lower, drawn.anonymity.upper, drawn.leverage) == (1, 1, 1.0)
     assert drawn.exposed == set(range(12))
+    assert drawn.partial
+    few = audit_training(agreed(schedule="random", rounds=15, policy=report))  # 60 groups: all are judged
+    assert (few.rounds, few.partial, len(few.exposed)) == (15, False, 12)
 
 
 @pytest.mark.parametrize("rounds", [2, 3])
@@ -161,9 +164,11 @@ def test_removing_more_clients_never_looks_safer() -> None:
 def test_the_summary_names_a_tenth_a_fifth_and_a_third_of_the_members() -> None:
     agreement = agreed(members=60, size=6)
     assert set(summarise(agreement).alone) >= {6, 12, 20}
-    assert [entry["colluders"] for entry in summarise(agreement).to_json()["alone"]] == sorted(
-        summarise(agreement).alone
-    )
+    told = summarise(agreement).to_json()["alone"]
+    assert [entry["colluders"] for entry in told] == sorted(summarise(agreement).alone)
+    for entry in told:
+        once, always = summarise(agreement).alone[entry["colluders"]]
+        assert (entry["round"]["probability"], entry["training"]["exact"]) == (once.probability, always.exact)
 
 
 # --- files ---------------------------------------------------------------------------------------------------------
