@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import robust
-from robust import geometry, subsets, tolerance
+from robust import attacks, geometry, subsets, tolerance
 from robust.kernels import distances, network
 
 ROOT = Path(__file__).parents[2]
@@ -171,3 +171,38 @@ def test_joined_comparators_do_what_they_did_alone(seed: int) -> None:
     for _ in range(5):
         values = draw.permutation(width).tolist()
         assert wires(values, joined) == wires(values, net)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_mimic_copies_the_row_that_stands_out_most(seed: int) -> None:
+    """Along the direction of largest variance, from the rows themselves and wherever their mean is."""
+    x = np.random.default_rng(seed).normal(size=(6, 4)).astype(np.float32) + 3
+    centred = x - x.mean(axis=0, dtype=np.float64)
+    direction = np.linalg.svd(centred)[2][0]
+    chosen = x[np.argmax(np.abs(centred @ direction))]
+    assert np.array_equal(robust.mimic(x, 2), [chosen, chosen])
+
+
+class OneAttacker:
+    """What the search for the strongest attack asks of its input."""
+
+    byzantine = 1
+
+    def rehearsal(self, knows: str) -> np.ndarray:
+        return np.zeros((1, 1), np.float32)
+
+
+def test_the_search_for_the_strongest_attack_is_as_precise_as_eight_golden_sections() -> None:
+    grid = np.geomspace(0.001, 1, 16)
+    for peak in np.linspace(0.05, 0.9, 120):
+        at = int(np.argmin(np.abs(grid - peak)))
+        width = grid[min(at + 1, 15)] - grid[max(at - 1, 0)]
+        found = attacks._strongest(
+            lambda t: np.full((1, 1), t),
+            OneAttacker(),  # type: ignore[arg-type]
+            "honest",
+            np.zeros(1),
+            lambda rows, peak=peak: np.array([10.0 - abs(float(rows[-1, 0]) - peak)]),
+            1.0,
+        )
+        assert abs(found - peak) <= ((5**0.5 - 1) / 2) ** 8 * width * 1.001, peak

@@ -20,6 +20,7 @@ from secagg.crypto.keys import hkdf_each
 from secagg.crypto.segments import Segment, Segments
 from secagg.errors import LossWarning
 from secagg.exposure import anonymity, seed
+from secagg.exposure.leverage import remainder
 from secagg.exposure.rowspace import _WITNESSES, Field, RowSpace
 from secagg.protocol import ledger
 from secagg.simulation import WholeRun, make_agreement
@@ -248,3 +249,13 @@ def test_an_update_that_cannot_be_encoded_leaves_nothing_behind() -> None:
     assert not out.any()
     with pytest.raises(UsageError, match="a different name for each"):
         Segments(clients=3, segments=(entries[0], entries[0]))
+
+
+@pytest.mark.parametrize("weight", [1.0, 3.0, 1e-6, 1e6])
+def test_what_is_left_of_a_row_is_relative_to_its_length(weight: float) -> None:
+    weights, out, row = np.full(4, weight), np.empty(4), np.array([0, 1])
+    basis = np.zeros((2, 4))
+    assert remainder(basis, 0, row, weights, out) == pytest.approx(1.0)
+    basis[0] = [0.0, 0.5**0.5, 0.5**0.5, 0.0]  # the unit vector of a row that shares client 1
+    assert remainder(basis, 1, row, weights, out) == pytest.approx(0.75)
+    assert np.linalg.norm(out) == pytest.approx(1.0)
