@@ -16,10 +16,11 @@ from fl.errors import ConfigError
 from fl.secure.cohort import CellResult
 from fl.secure.figures import alone_probability
 from fl.secure.layout import Layout, _disjoint, _safe_groupings, policy, segments_of
-from fl.secure.population import Population, capped_weights
+from fl.secure.population import Population, as_entry, capped_weights
 from fl.training.randomness import context, stage_named
 from secagg import Policy, Schedule, Stage, audit
 from secagg.crypto.fixedpoint import FixedPoint
+from secagg.crypto.segments import Segments
 from secagg.protocol import GroupId
 from secagg.simulation import Cost, Misbehaviour
 from tests.fl.runs import tiny
@@ -441,3 +442,7 @@ def test_a_count_of_clipped_values_ends_where_a_sum_could_wrap() -> None:
     assert segments_of(1000, 1.0, 3)[1].bound == 1000
     assert segments_of(2**30, 1.0, 3)[1].bound == (2**31 - 1) // 3
     assert segments_of(2**30, 1.0, 1)[1].bound == 2**30
+    encoding = Segments(clients=3, segments=segments_of(4, 1.0, 3))
+    for update, clipped in (([1e-12, 0, 0, 0], 0), ([0.5, -1.0, 0, 0], 0), ([0.5, -1.5, 2, 0], 2)):
+        entry = as_entry(encoding, np.array(update, np.float32), 1.0)
+        assert list(entry.values())[1] == clipped

@@ -197,6 +197,15 @@ def test_a_part_for_other_terms_is_refused() -> None:
             read_parts(text, other)
 
 
+def test_a_part_may_be_of_a_member_with_any_id() -> None:
+    for member in (0, 63, 64, 2**32 - 1):
+        part = Signature(member, bytes(64))
+        assert read_parts(write_part(SIGNED, part), SIGNED) == (part,)
+    text = write_part(SIGNED, Signature(5, bytes(64))).replace("member = 5", f"member = {2**32}")
+    with pytest.raises(UsageError, match=f"member: expected 0 to {2**32 - 1}"):
+        read_parts(text, SIGNED)
+
+
 def test_a_part_of_version_1_or_with_strange_keys_is_refused() -> None:
     text = write_part(SIGNED, SIGNED.commitments[0])
     for old, new, says in (
