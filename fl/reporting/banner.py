@@ -27,6 +27,7 @@ def seen(name: str, e: Experiment, facts: Mapping[str, Any], leverage: float | N
         ("rounds were skipped", facts["skipped_rounds"]),
         ("sums stayed closed", facts["closed"]),
         ("coordinates were clipped; a larger privacy.clip keeps them", facts["clipped"]),
+        ("the attack was clipped too; a real attacker need not clip", facts.get("attack_clipped")),
     )
     told = tuple(words for words, happened in troubles if happened)
     return Seen(name, e, len(facts["exposed"]), facts["exposed_over_training"] or 0, leverage or 0.0, told)

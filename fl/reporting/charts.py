@@ -63,6 +63,11 @@ class Scale(NamedTuple):
 SHARES = Scale()
 
 
+def shares_up_to(most: float) -> Scale:
+    """The scale of shares that are all below a value, so that small ones can be told apart."""
+    return Scale(high=ticks(0.0, min(max(most, 0.1), 1.0))[-1])
+
+
 class Part(NamedTuple):
     """One part of a stacked bar."""
 
@@ -151,9 +156,15 @@ def _curve(
 
 
 def legend_of(curves: Sequence[Line], scale: Scale = SHARES) -> list[tuple[str, str]]:
-    """(colour, text) of each curve: its name and its last value."""
-    texts = [f"{curve.name}: {scale.exact.format(curve.points[-1][1])}" for curve in curves if curve.points]
-    return list(zip([curve.colour for curve in curves if curve.points], texts, strict=True))
+    """(CSS classes of the mark, text) of each curve: its name and its last value."""
+    return [
+        (
+            f"{curve.colour} dashed" if curve.dashed else curve.colour,
+            f"{curve.name}: {scale.exact.format(curve.points[-1][1])}",
+        )
+        for curve in curves
+        if curve.points
+    ]
 
 
 def bar(name: str, parts: Sequence[Part], *, unit: str) -> Markup:
@@ -209,7 +220,7 @@ def grid(rows: Sequence[Row], *, first: int) -> Markup:
     count = max((len(row.squares) for row in rows), default=0)
     if not count:
         return _nothing("no rounds yet")
-    left = 62
+    left = 74  # for "cluster 100" in a wide font
     side = min(26.0, (WIDTH - left - 4) / count)
     tall = max(min(side, 15.0), 6.0)
     every = 1 if tall >= 10 else 5  # labels of smaller rows would overlap

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fl.config.schema import Experiment
-from fl.reporting.progress import CUT, describe_share
+from fl.reporting.progress import CUT, describe_most
 from fl.reporting.records import Recorded
 from fl.secure.figures import alone_probability, exposed_together
 
@@ -100,12 +100,12 @@ def describe_summary(e: Experiment, summary: Mapping[str, Any]) -> str:
 
 def describe_clipped(share: float) -> str:
     """The largest fraction of coordinates that was clipped in a round, and what to do."""
-    return f"clipped coordinates: up to {describe_share(share)} in a round; a larger privacy.clip keeps them"
+    return f"clipped coordinates: {describe_most(share)} in a round; a larger privacy.clip keeps them"
 
 
 def describe_cut(share: float) -> str:
     """How much of an attack was clipped in a round, and what that means."""
-    return f"clipped coordinates of attackers: up to {describe_share(share)} in a round; {CUT}"
+    return f"clipped coordinates of attackers: {describe_most(share)} in a round; {CUT}"
 
 
 def describe_exposed(count: int | None) -> str:

@@ -215,6 +215,11 @@ def describe_share(share: float) -> str:
     return f"{share:.1%}" if share >= 0.001 else "less than 0.1%"
 
 
+def describe_most(share: float) -> str:
+    """The largest of several fractions in per cent."""
+    return f"up to {share:.1%}" if share >= 0.001 else "less than 0.1%"
+
+
 def describe_round(record: Mapping[str, Any]) -> str:
     """The record of a round in one line."""
     clusters, seconds = record["clusters"], record["seconds"]

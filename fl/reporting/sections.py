@@ -143,11 +143,7 @@ def _run_content(run: Recorded, colour: str, squares: bool) -> dict[str, Any]:
         "seconds": {name: seconds_per_round(run, name) for name in ("secure", "total")},
         "traffic": [describe_bytes(count) for count in (up + down, up, down)],
         "outcomes": measures.outcomes(run.rounds),
-        "told": [
-            facts["closed"],
-            facts["clipped"] and measures.describe_clipped(facts["clipped"]),
-            facts["attack_clipped"] and measures.describe_cut(facts["attack_clipped"]),
-        ],
+        "told": _told(facts),
         "skipped": [record["skipped"] for record in run.rounds if record["skipped"]],
         "clusters": None if e.method == "fedavg" else _clusters(run, squares),
         "exposure": exposure,
@@ -158,6 +154,13 @@ def _run_content(run: Recorded, colour: str, squares: bool) -> dict[str, Any]:
         "dropouts": _dropouts(run),
         "toml": to_toml(e),
     }
+
+
+def _told(facts: Mapping[str, Any]) -> list[str]:
+    """What happened in a run that its user may want to change, in sentences without their last stop."""
+    clipped = facts["clipped"] and measures.describe_clipped(facts["clipped"])
+    attack = facts["attack_clipped"] and measures.describe_cut(facts["attack_clipped"])
+    return [text[0].upper() + text[1:] for text in (facts["closed"], clipped, attack) if text]
 
 
 def _clusters(run: Recorded, squares: bool) -> dict[str, Any]:
@@ -284,7 +287,7 @@ def _dropouts(run: Recorded) -> Table:
 def _differences(runs: Sequence[Recorded]) -> Table:
     """The settings that are not the same in all runs."""
     settings = [flat(to_tables(run.experiment)) for run in runs]
-    keys = dict.fromkeys(key for each in settings for key in each if key != "name")
+    keys = dict.fromkeys(key for each in settings for key in each if key not in ("name", "machine.modules"))
     found = [(key, [str(each.get(key, "-")) for each in settings]) for key in keys]
     rows = [(key, values) for key, values in found if len(set(values)) > 1]
     if len(runs) <= FEW:

@@ -72,10 +72,11 @@ def facts(run: Recorded) -> str:
     exposed = len({client for record in run.rounds for client in record["exposure"]["exposed"]})
     seconds = sum(record["seconds"]["total"] for record in run.rounds) / len(run.rounds)
     who = f"{exposed} of {e.clients} clients exposed" if exposed else "no client exposed"
+    sums = len(first["clusters"])
     how = "real secure aggregation" if e.secure else "secure = false (the same bits)"
     return (
         f"{len(run.rounds)} of {e.rounds} rounds, seed {e.seed}, {how}, {who}, "
-        f"{len(first['clusters'])} sums in a round, {seconds:.0f} s a round, "
+        f"{sums} sum{'s' if sums > 1 else ''} in a round, {seconds:.0f} s a round, "
         f"torch {run.info.get('versions', {}).get('torch', '?')}"
     )
 

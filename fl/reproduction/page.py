@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl.reporting.charts import COLOURS, Line, curve_colour, legend_of, lines
+from markupsafe import Markup
+
+from fl.reporting.charts import COLOURS, Line, curve_colour, legend_of, lines, shares_up_to
 from fl.reporting.page import render
 from fl.reporting.records import write
 from fl.reproduction.compare import HEADS, Row, as_csv, as_json, as_markdown, cells, table
@@ -18,7 +20,7 @@ from fl.reproduction.published import published
 
 def write_all(panels: Sequence[Panel], runs: Mapping[str, Measured], out: Path) -> list[Row]:
     """Write reproduction.html, .csv, .json and .md, and a picture per panel. Returns the rows of the table."""
-    panels = [panel for panel in panels if any(curve.name in runs for curve in panel.curves)]
+    panels = _worth_showing(panels, runs)
     rows = table(panels, runs)
     out.mkdir(parents=True, exist_ok=True)
     write(out / "reproduction.csv", as_csv(rows).encode())
@@ -28,6 +30,18 @@ def write_all(panels: Sequence[Panel], runs: Mapping[str, Measured], out: Path) 
     for panel in panels:
         draw(panel, runs, rows, out / f"{panel.name}.png")
     return rows
+
+
+def _worth_showing(panels: Sequence[Panel], runs: Mapping[str, Measured]) -> list[Panel]:
+    """The panels with a trained curve that no panel before has: some curves stand in several."""
+    shown: list[Panel] = []
+    seen: set[str] = set()
+    for panel in panels:
+        trained = {curve.name for curve in panel.curves if curve.name in runs}
+        if trained - seen:
+            shown.append(panel)
+            seen |= trained
+    return shown
 
 
 def curves_of(panel: Panel, runs: Mapping[str, Measured], rows: Sequence[Row]) -> list[Line]:
@@ -49,7 +63,7 @@ def page(panels: Sequence[Panel], runs: Mapping[str, Measured], rows: Sequence[R
         {
             "name": panel.name,
             "figure": panel.figure,
-            "chart": lines(curves_of(panel, runs, rows), y_label="test accuracy"),
+            "chart": _chart(curves_of(panel, runs, rows)),
             "legend": legend_of(curves_of(panel, runs, rows)),
             "facts": [(curve.name, runs[curve.name].facts) for curve in panel.curves if curve.name in runs],
         }
@@ -57,6 +71,11 @@ def page(panels: Sequence[Panel], runs: Mapping[str, Measured], rows: Sequence[R
     ]
     title = "The paper's figures, run again"
     return render("reproduction.html", title=title, heads=HEADS, rows=[cells(row) for row in rows], panels=shown)
+
+
+def _chart(curves: Sequence[Line]) -> Markup:
+    most = max((value for curve in curves for _, value in curve.points), default=1.0)
+    return lines(curves, y_label="test accuracy", scale=shares_up_to(most))
 
 
 def draw(panel: Panel, runs: Mapping[str, Measured], rows: Sequence[Row], path: Path) -> None:

@@ -54,5 +54,6 @@ class Variates:
         sizes = self._task.data.sizes
         taken = np.float32(self._task.local.steps(int(sizes[0])) * self._rate)
         part = np.float32(self._trained / len(sizes))
-        before: Vector = self._before[SERVER]
-        return {**memory, SERVER: before - part * (before + memory[LAST] / taken), CLIENTS: self._controls}
+        moved: Vector = self._before[SERVER] + memory[LAST] / taken
+        control: Vector = self._before[SERVER] - part * moved
+        return {**memory, SERVER: control, CLIENTS: self._controls}
