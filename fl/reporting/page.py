@@ -26,6 +26,11 @@ TERMS: Final = {  # what a reader may not know, in a line each
     "round s": "Seconds per round, where all clients and the server share the machine named below.",
     "secure s": "Seconds per round for secure aggregation, of all clients and the server together.",
     "traffic": "Bytes that one client sends and receives in a round.",
+    "keys": "Clients send fresh public keys, and get those of the others.",
+    "shares": "Clients deal encrypted shares of their secrets to each other, so that dropouts can be recovered.",
+    "inputs": "Clients send their masked updates.",
+    "consistency": "Clients sign who is still there, so that the server cannot tell each something else.",
+    "unmasking": "Clients reveal shares with which the server removes what is left of the masks in a sum.",
 }
 
 

@@ -12,7 +12,7 @@ from fl.reporting import measures, privacy
 from fl.reporting.banner import banner, seen
 from fl.reporting.charts import Line, Part, Row, Square, bar, columns, curve_colour, grid, legend_of, lines
 from fl.reporting.measures import OUTCOMES, describe_bytes, seconds_per_round, summarise
-from fl.reporting.page import Cell, Table, flat, render, terms
+from fl.reporting.page import TERMS, Cell, Table, flat, render, terms
 from fl.reporting.records import Recorded
 
 MOST_SQUARES = 80  # clusters per round; a grid of more would be too small to read
@@ -235,7 +235,8 @@ def _costs(run: Recorded) -> dict[str, Any]:
     return {
         "legend": [(part.colour, f"{part.name}: {part.amount:.2g} s") for part in parts if part.amount > 0],
         "chart": bar("seconds per round", parts, unit="s"),
-        "stages": _stages(run),
+        "stages": (stages := _stages(run)),
+        "terms": terms(*(str(row[0]) for row in stages.rows if str(row[0]) in TERMS)),
     }
 
 

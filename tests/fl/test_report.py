@@ -95,6 +95,19 @@ def test_every_column_and_every_term_of_a_section_has_a_line_of_help(page: str) 
     for term in ("accuracy", "last 10", "alone", "T", "round s", "secure s", "traffic", "leverage", "cluster"):
         assert f"<dt>{term}</dt>" in page
     assert page.count("<dt>exposed</dt>") > 1
+    for stage in ("keys", "shares", "inputs", "consistency", "unmasking"):
+        assert f"<dt>{stage}</dt>" in page
+
+
+def test_a_dashed_curve_has_a_dashed_mark_and_notes_of_a_run_are_one_quiet_box(folders: list[Path]) -> None:
+    curves = [charts.Line("ours", [(1, 0.5)], "c0"), charts.Line("theirs", [(1, 0.4)], "c0", dashed=True)]
+    assert charts.legend_of(curves) == [("c0", "ours: 50.00%"), ("c0 dashed", "theirs: 40.00%")]
+    found = recorded(folders[0])
+    cut = [{**record, "clipped": 0.02, "attack_clipped": 0.3} for record in found.rounds]
+    text = report.html([type(found)(found.folder, found.experiment, found.info, cut, {})])
+    below = text[text.index("Clipped coordinates: up to 2.0%") - 200 :]
+    assert below.index('class="banner note"') < below.index("Clipped coordinates of attackers: up to 30.0% in a round")
+    assert 'class="banner warn"' not in below[: below.index("</div>")]
 
 
 def test_no_two_meanings_share_a_colour() -> None:
