@@ -94,7 +94,7 @@ THIRD_PARTY = {  # a module may import the packages of every line that its name 
     "fl": {"numpy", "torch"},
     "fl.config": {"msgspec", "tomli_w"},
     "fl.reporting": {"jinja2", "markupsafe", "matplotlib", "rich", "safetensors"},
-    "fl.reproduction": {"jinja2", "matplotlib"},
+    "fl.reproduction": {"jinja2", "markupsafe", "matplotlib"},
     "fl.exports": {"mlflow"},
     "fl.flower": {"aiohttp", "cryptography", "flwr", "httpx"},
 }
