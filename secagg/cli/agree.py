@@ -156,9 +156,10 @@ def _earlier(terms: Terms, options: Namespace, place: Path | None) -> list[Agree
     if place and not found:
         found = list(MemberFolder(place).earlier(terms))
         if len(found) < len(terms.predecessors):
+            count = f"{len(terms.predecessors)} earlier agreements on the same data"
             raise UsageError(
-                f"predecessors: {options.file} names {len(terms.predecessors)} earlier agreements on the same data, and "
-                f"{place} has {len(found)} of them; give their files with --earlier, to see what all of them open together"
+                f"predecessors: {options.file} names {count}, and {place} has {len(found)} of them; give their files "
+                "with --earlier, to see what all of them open together"
             )
     return found
 

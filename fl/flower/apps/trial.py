@@ -1,6 +1,7 @@
 """`share flower try`: an app that uses secure sums, with a SuperLink and SuperNodes on this machine."""
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -62,6 +63,17 @@ def try_app(app: Path, terms: Terms, settings: Sequence[str] = ()) -> None:
             nodes = [line for number in range(len(folders)) for line in federation.log(f"node-{number}").splitlines()]
             told = sorted({line.split("share: ", 1)[1] for line in nodes if "share: " in line})
             raise FlowerError("the app gave no secure sum" + "".join(f"\n  on a node: {line}" for line in told[:5]))
+        if failed(text):
+            raise FlowerError("the app ended with an error, which stands above")
+
+
+def failed(text: str) -> bool:
+    """Whether Flower's command tells of an app that ended with an error. Its own exit code does not.
+
+    >>> failed("INFO: done"), failed("ERROR :     Exit Code: 201")
+    (False, True)
+    """
+    return re.search(r"Exit Code: [1-9]", text) is not None
 
 
 def _ended(process: subprocess.Popen[bytes]) -> bool:
