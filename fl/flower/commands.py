@@ -202,8 +202,8 @@ def _tell_successor(found: Any) -> None:
 
 def _show(options: argparse.Namespace) -> None:
     from fl.flower.training import read_training
+    from secagg import UsageError
     from secagg.agreement import MemberFolder, summarise
-    from secagg.agreement.folder import IDENTITY
 
     found = read_training(options.file)
     folder, terms = options.file.parent, found.agreement.terms
@@ -211,7 +211,10 @@ def _show(options: argparse.Namespace) -> None:
         print(f"client {member.id:<4} {member.name:<20} {member.identity.hex()}  {examples} examples")
     experiment = found.experiment
     print(f"model       {experiment.model}, {found.parameters:,} parameters, {experiment.rounds} rounds")
-    earlier = MemberFolder(folder).earlier(terms) if (folder / IDENTITY).exists() else ()
+    try:
+        earlier = MemberFolder(folder).earlier(terms)
+    except UsageError:  # the server's copy, say
+        earlier = ()
     if len(earlier) == len(terms.predecessors):
         print("\n".join(summarise(found.agreement, earlier).lines()))
     else:
