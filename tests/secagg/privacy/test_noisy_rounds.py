@@ -207,6 +207,30 @@ def test_transversal_groupings_cost_the_same_in_every_round() -> None:
     assert abs(all_rounds(agreement).assumed.rho - 3 * max(every)) <= 3
 
 
+def test_a_heavy_member_that_the_first_round_leaves_out_counts_in_the_others() -> None:
+    """37 members on a grid of 36: with unequal weights, rounds differ by more than the members' names."""
+    weights = [2] * 37
+    weights[14] = 3
+    agreement, _ = make_agreement(
+        members=37,
+        size=6,
+        schedule="transversal",
+        groupings=2,
+        rounds=3,
+        length=4,
+        clip=1.0,
+        weights=weights,
+        noise=Noise(segments=(SegmentNoise(clip=1, sigma=2 * 10**7),), colluders=1),
+        policy=ROUND,
+        entropy=Drbg(b"a test"),
+    )
+    every = [
+        max(round_charge(agreement, t, v).rho for group in agreement.groupings(t)[0] for v in group) for t in range(3)
+    ]
+    assert every[0] < every[1]
+    assert all_rounds(agreement).assumed.rho == 3 * max(every)
+
+
 def test_many_rounds_of_new_groupings_are_not_judged_one_by_one() -> None:
     agreement, _ = counts(members=18, size=6, groupings=2, schedule="random", policy=REPORT, rounds=1000)
     found = all_rounds(agreement)
