@@ -121,6 +121,13 @@ def test_more_rounds_than_can_be_judged_beforehand_are_refused_at_once() -> None
         agreed(schedule="random", size=6, groupings=2, rounds=rounds + 1, policy=ROUND)
 
 
+def test_a_sample_has_no_more_members_than_there_are() -> None:
+    assert agreed(sample=12).terms.drawn == agreed(sample=0).terms.drawn == 12
+    for wrong in (13, 15):
+        with pytest.raises(UsageError, match=r"sample: expected 0 \(all\) to 12 members"):
+            agreed(sample=wrong)
+
+
 def test_survivors_of_a_single_round_may_remember_all_rounds() -> None:
     agreement = agreed(members=9, schedule="random", groups="survivors", colluders=0)
     assert agreement.terms.policy.memory == "training"
