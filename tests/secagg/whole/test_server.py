@@ -13,6 +13,7 @@ import pytest
 
 from secagg.crypto.keys import AgreementKey
 from secagg.errors import UsageError
+from secagg.evidence import verify
 from secagg.whole import Advert, Answer, Hello, Release, Server, Stage, encode
 from secagg.whole import server as server_module
 from secagg.whole.layout import layout
@@ -194,6 +195,9 @@ def test_an_answer_and_a_release_of_the_same_round_convict() -> None:
     other = cast.new_client(1).release(0).message
     assert cast.server.receive(1, other) is None
     assert cast.server.close().blamed == {1: "it signed an answer and a release of round 0"}
+    report = verify(cast.server.evidence(cast.signatures))  # the record has the proof
+    assert report.holds, report.problems
+    assert report.blamed == {1: "it signed an answer and a release of round 0"}
 
 
 def test_a_late_answer_brings_only_its_adverts() -> None:
