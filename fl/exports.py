@@ -99,7 +99,7 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
 def to_tensorboard(folder: Path | str, *, first: int = 1) -> Callback:
     """A callback that writes event files for TensorBoard into a folder, one step per round.
 
-    Steps from `first` on that the folder already has are not shown any more: a run that was killed repeats them.
+    Steps from `first` on that the folder already has are hidden, because a run that was killed repeats them.
     """
     from torch.utils.tensorboard import SummaryWriter
 

@@ -64,7 +64,7 @@ def _add_nodes(command: Add) -> None:
 
     option = command("identity", _identity, "create the keys of a node and print its public key")
     option("folder", type=Path, metavar="NODE", help="folder of the node")
-    about = "replace state.key, and forget what it encrypted: the keys of rounds to come"
+    about = "replace state.key, and delete what it encrypted: the keys of coming rounds"
     option("--new-state-key", action="store_true", help=about)
 
     option = command("enrol", _enrol, "write an agreement for all members to sign, and what they learn")
@@ -158,7 +158,7 @@ def _enrol(options: argparse.Namespace) -> None:
         _tell_successor(found)
         return
     if not members or options.without:
-        raise ConfigError("expected a file of members; only with --earlier it may be left out, and --without given")
+        raise ConfigError("expected a file of members; only --earlier allows --without, or no file")
     experiment = load(options.file, [*options.set, f"clients={len(members)}"])
     length = model_length(experiment, options.test, options.classes)
     experiment = enrolled(experiment, members)

@@ -130,7 +130,7 @@ def make_node(folder: Path | str, identity: Identity | None = None) -> Identity:
 
 
 def renew_state_key(folder: Path | str) -> None:
-    """Make a new `state.key` and forget the keys of rounds to come, which whoever has read the old one may know.
+    """Make a new `state.key` and delete the keys of coming rounds: whoever has read the old file may know them.
 
     The journal and the last answer stay, so no round is answered twice. Nothing is encrypted again: that would not make
     known keys secret. The server asks for fresh ones.

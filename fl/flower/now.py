@@ -1,8 +1,8 @@
-"""What the server waits for at this moment: a small file beside the record of the rounds, replaced as a whole.
+"""What the server waits for now, in a small file beside the record of the rounds. Each write replaces the file.
 
 `share flower status` and `share flower local` show it. No decision depends on it. If it cannot be written, the training
-goes on; if it cannot be read, the status does without. Nothing secret is in it: the server's own clients, and when it
-asked them and got their answers.
+goes on; if it cannot be read, the status leaves it out. It has no secrets: only the clients of the training, when the
+server asked them, and when they answered.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class ClientNow:
-    """One client in the stage that is under way; seconds since, None if it has not happened."""
+    """One client in the stage that is under way. Times are seconds ago, None if it has not happened."""
 
     client: int
     asked: float | None
@@ -179,7 +179,7 @@ def printable(value: Any) -> str:
 
 
 class Follower:
-    """Lines about a round that takes long, for whoever waits for it."""
+    """Lines about a round that takes long, for a person who waits."""
 
     def __init__(self, folder: Path, names: Mapping[int, str] | None = None) -> None:
         self._folder, self._names, self._said = folder, names, 0.0

@@ -53,7 +53,7 @@ def read_earlier(folders: Sequence[Path]) -> tuple[Training, ...]:
     named = {one for training in found for one in training.agreement.terms.predecessors}
     latest = [training for training in found if training.fingerprint not in named]
     if len(latest) != 1:
-        raise ConfigError(f"--earlier: expected trainings each of which names those before it, got {len(latest)} ends")
+        raise ConfigError(f"--earlier: expected one latest training that names all others, got {len(latest)}")
     others = tuple(training for training in found if training is not latest[0])
     missing = set(latest[0].agreement.terms.predecessors) - {one.fingerprint for one in others}
     if missing:
@@ -98,7 +98,7 @@ def succeed(
 
 
 def _same_groups(e: Experiment, before: Terms) -> bool:
-    """Whether the groups of before can be kept. Otherwise they are drawn anew, and seldom pass."""
+    """Whether the earlier groups can be kept. Otherwise groups are drawn anew, and seldom pass the audit."""
     whole, old, new = e.groups == before.groups == WHOLE, before.schedule, e.clusters
     if e.method != "share":
         return whole and old.name in LASTING
@@ -115,7 +115,7 @@ def _ids(terms: Terms, names: Sequence[str]) -> set[int]:
 
 
 def _check_new(earlier: Sequence[Training], newcomers: Sequence[Enrolled]) -> None:
-    """Whoever took part before has an id and a weight of its own already."""
+    """Whoever took part before already has an id and a weight."""
     known = {member.identity: member.name for one in earlier for member in one.agreement.terms.members}
     for one in newcomers:
         if one.identity in known:
@@ -143,7 +143,7 @@ def _numbered(
 
 
 def _caps(latest: Training, stay: Sequence[Member], smallest: int, ratio: float) -> tuple[int, int]:
-    """Between which weights newcomers are, so that all weights follow from the numbers of examples (`training`)."""
+    """The range of newcomers' weights, so that all weights follow from the numbers of examples (`training`)."""
     weights = {member.id: member.weight for member in stay}
     least, most = min(weights.values()), max(weights.values())
     raised = any(latest.examples_of(client) < weight for client, weight in weights.items())

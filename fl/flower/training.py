@@ -116,7 +116,7 @@ class Training:
 
     def _weights_follow(self) -> bool:
         weights, ratio = tuple(self.weights.values()), self.experiment.privacy.weight_ratio
-        if self.agreement.terms.predecessors:  # weights stay, and the caps of before with them
+        if self.agreement.terms.predecessors:  # weights stay, and so do the earlier caps
             return follow_earlier_caps(self.examples, weights, ratio)
         return weights == capped_weights(self.examples, ratio)
 
@@ -150,8 +150,8 @@ class Training:
 def follow_earlier_caps(examples: Sequence[int], weights: Sequence[int], ratio: float) -> bool:
     """Whether weights are the numbers of examples between some caps, none more than `ratio` times another.
 
-    In a successor weights stay as they were. So the caps are those that the members of before had, and not those that
-    follow from the members of now.
+    In a successor weights stay as they were. So the caps are those of the earlier members, not those that follow from
+    the present members.
 
     >>> follow_earlier_caps([10, 50, 200], [20, 50, 60], 3.0), follow_earlier_caps([10, 50, 200], [20, 55, 60], 3.0)
     (True, False)

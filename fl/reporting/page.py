@@ -29,7 +29,7 @@ TERMS: Final = {  # what a reader may not know, in a line each
     "keys": "Clients send fresh public keys, and get those of the others.",
     "shares": "Clients deal encrypted shares of their secrets to each other, so that dropouts can be recovered.",
     "inputs": "Clients send their masked updates.",
-    "consistency": "Clients sign who is still there, so that the server cannot tell each something else.",
+    "consistency": "Clients sign who is still there, so that the server cannot show them different lists.",
     "unmasking": "Clients reveal shares with which the server removes what is left of the masks in a sum.",
 }
 

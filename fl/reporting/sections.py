@@ -157,7 +157,7 @@ def _run_content(run: Recorded, colour: str, squares: bool) -> dict[str, Any]:
 
 
 def _told(facts: Mapping[str, Any]) -> list[str]:
-    """What happened in a run that its user may want to change, in sentences without their last stop."""
+    """What happened in a run that its user may want to change, in sentences without the final full stop."""
     clipped = facts["clipped"] and measures.describe_clipped(facts["clipped"])
     attack = facts["attack_clipped"] and measures.describe_cut(facts["attack_clipped"])
     return [text[0].upper() + text[1:] for text in (facts["closed"], clipped, attack) if text]

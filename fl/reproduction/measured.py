@@ -88,6 +88,6 @@ def _changed(ours: Experiment, theirs: Experiment) -> list[str]:
 
 
 def _comparable(ours: Experiment, changed: Sequence[str]) -> bool:
-    """Whether a run with these changes learns what the authors' run learns: another seed, or their deal of the data."""
+    """Whether a run with these changes learns what the authors' run learns: another seed, or their partition."""
     other = set(LEARNED).intersection(changed)
     return not other or (other == {"data"} and ours.data.name.startswith(THEIRS))

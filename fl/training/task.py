@@ -84,8 +84,8 @@ class Task:
         steps = {self.local.steps(int(size)) for size in self.data.sizes} if self.local.scaffold else {0}
         if len(steps) > 1:
             raise ConfigError(
-                f"local.scaffold: clients take from {min(steps)} to {max(steps)} steps in a round, and control "
-                "variates need the same number of all; use data.partition iid or shards, with local.drop_last = true "
+                f"local.scaffold: clients take from {min(steps)} to {max(steps)} steps in a round, but control "
+                "variates need the same number for all; use data.partition iid or shards, with local.drop_last = true "
                 "or another local.batch_size"
             )
 

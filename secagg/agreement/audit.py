@@ -313,7 +313,7 @@ def _weighted(terms: Terms) -> bool:
 
 
 def _weightings(terms: Terms, earlier: Sequence[Terms] = ()) -> list[Weights]:
-    """The weights of floats, and those of integers if the vectors have both kinds. Leavers have those of before."""
+    """The weights of floats, and those of integers if the vectors have both kinds. Leavers keep theirs."""
     every = (*earlier, terms)
     integers = any(segment.bound is not None for one in every for segment in one.segments)
     floats = any(segment.clip is not None for one in every for segment in one.segments)

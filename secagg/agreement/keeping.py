@@ -25,7 +25,7 @@ MOST_DROPPED: Final = 65535
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The earlier groups that are kept: the seed that drew them, and the members of then that have left, by id.
+    """The earlier groups that are kept: the seed that drew them, and the ids of earlier members that have left.
 
     A successor of a successor keeps the groups of the first agreement: the seed is the first one's, and `dropped` has
     everybody that has left since; nobody, if all go on.

@@ -1,7 +1,7 @@
 """Whether a proposal will pass the audit together with its predecessors, before it has a seed.
 
-Groups that are kept are known beforehand. New groups follow from a seed that nobody knows yet, so seeds of no
-importance are tried. The agreement itself is judged when its seed is there, by everybody.
+Groups that are kept are known beforehand. New groups follow from a seed that nobody knows yet, so arbitrary
+seeds are tried. Everybody judges the agreement itself when it has its seed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Prospect:
 
 @dataclass(frozen=True, slots=True)
 class _Trial:
-    """An agreement as the audit sees it, with a seed of no importance."""
+    """An agreement as the audit sees it, with an arbitrary seed."""
 
     terms: Terms
     seed: bytes
@@ -54,7 +54,7 @@ class _Trial:
 
 
 def prospect(terms: Terms, earlier: Iterable[Agreement], draws: int = 20) -> Prospect:
-    """Judge terms together with their predecessors, for so many draws; for one, if the groups are known already.
+    """Judge terms together with their predecessors, for `draws` random draws; for one if the groups are known.
 
     AgreementRefused if no draw could pass: other members or weights than before, or predecessors that are missing.
 

@@ -29,7 +29,7 @@ _ORDER = np.array([3, 2, 7, 6, 1, 0, 5, 4])  # positions of A, B, ... H
 
 
 def _emit(builder: Any, streams: list[tuple[Any, Any]]) -> None:
-    """Make code that adds a block of 64 bytes to each state. The streams take turns, so that none waits for itself."""
+    """Make code that adds a block of 64 bytes to each state. Streams are interleaved to hide latency."""
 
     def instruction(name: str, operands: int) -> Any:
         kind = ir.FunctionType(_FOUR, [_FOUR] * operands)

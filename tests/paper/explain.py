@@ -1,4 +1,4 @@
-"""Try what the authors did otherwise, one difference at a time, on a curve of the paper.
+"""Train a curve of the paper again with one thing as the authors did it.
 
     python -m tests.paper.explain                                       # what can be tried
     python -m tests.paper.explain foe-krum-m3 their-krum --rounds 5     # one of them
@@ -26,8 +26,8 @@ from fl.reproduction.panels import Curve, chosen
 TRIES = {
     "as-here": "nothing is changed",
     "their-krum": "Krum with sums of norms per tensor, and with rows that are sorted too early (their_krum.py)",
-    "their-data": "their deal of the examples: shards in the order of the file, one old generator (their_data.py)",
-    "seed-1": "our own deal, clusters, attackers and first model from another seed",
+    "their-data": "their partition: shards in the order of the file; the random generator is a guess (their_data.py)",
+    "seed-1": "our own partition, clusters, attackers and first model from another seed",
     "seed-2": "the same from a third seed",
 }
 

@@ -1,4 +1,4 @@
-"""What can be tried to explain a curve: the settings of each try, their deal of the data, and the table."""
+"""What can be tried to explain a curve: the settings of each try, their partition of the data, and the table."""
 
 import sys
 from collections.abc import Iterator

@@ -1,10 +1,10 @@
-"""CIFAR-10 dealt to clients as the authors of the paper dealt it, to see what the deal changes.
+"""CIFAR-10 partitioned among clients as the authors of the paper did it, to see what the partition changes.
 
 The roles of these data sets are the authors' clients, so they are used with `data.partition = "role"`. What is known:
 the examples are sorted by label, in the order of the file, and cut into n * s equal shards; each client has s of them.
-Without shards they are dealt at random. What is not known is their random generator. Here it is the old one of numpy,
-seeded once for the whole program, as most scripts of that time do it (`share` has a generator per purpose). This was
-written from the description in docs/experiments.md, and not from their code. `python -m tests.paper.explain` uses it.
+Without shards they are distributed at random. The authors' random generator is not known. Here it is numpy's legacy
+generator, seeded once for the whole program, as was usual (`share` has a generator per purpose). This module follows
+the description in docs/experiments.md, not the authors' code. `python -m tests.paper.explain` uses it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _with_roles(data: DataSet, dealt: Sequence[Index]) -> DataSet:
 
 
 def iid_60() -> DataSet:
-    """60 clients, dealt at random."""
+    """60 clients, with examples at random."""
     data = load("cifar10")
     return _with_roles(data, at_random(data.train.labels.tolist(), 60))
 

@@ -90,7 +90,7 @@ class Judge:
     files: int  # how many related test files run; with 0 only the test that `survivors.toml` names
 
     def judge(self, mutant: Mutant, copy: Copy) -> Verdict:
-        """Run tests on a copy with this mutant in it. What fails there must be well on the copy without it."""
+        """Run tests on a copy with this mutant in it. What fails there must pass on the copy without it."""
         while True:
             found, last = self._run(mutant, copy)
             if found.verdict != "killed" or self._is_its_doing(found.by, last, mutant, copy):

@@ -87,7 +87,7 @@ def run(tests: list[str], budget: float) -> dict[str, Any]:
 
 
 def end_with_parent() -> None:
-    """A run that is killed leaves nobody behind who would work in a copy that another run continues with."""
+    """A killed run leaves no process behind in a copy that another run continues with."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG, of Linux
 
 

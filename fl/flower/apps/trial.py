@@ -64,11 +64,11 @@ def try_app(app: Path, terms: Terms, settings: Sequence[str] = ()) -> None:
             told = sorted({line.split("share: ", 1)[1] for line in nodes if "share: " in line})
             raise FlowerError("the app gave no secure sum" + "".join(f"\n  on a node: {line}" for line in told[:5]))
         if failed(text):
-            raise FlowerError("the app ended with an error, which stands above")
+            raise FlowerError("the app ended with an error; see the output above")
 
 
 def failed(text: str) -> bool:
-    """Whether Flower's command tells of an app that ended with an error. Its own exit code does not.
+    """Whether the output of Flower's command reports that the app failed. Its exit code does not.
 
     >>> failed("INFO: done"), failed("ERROR :     Exit Code: 201")
     (False, True)

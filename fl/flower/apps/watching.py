@@ -1,7 +1,7 @@
-"""Flower's grid for one strategy, which tells of every answer as it arrives.
+"""Flower's grid for one strategy, which reports every answer as it arrives.
 
 Flower's own `send_and_receive` looks for answers every 3 seconds, all at once. So nobody sees who has answered, and one
-answer that does not decode ends the run for all. Here every answer is fetched by itself.
+answer that does not decode ends the run for all. Here every answer is fetched separately.
 """
 
 import time
