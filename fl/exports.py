@@ -12,14 +12,17 @@ the run this way.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from fl.config.schema import Experiment, to_tables
+from fl.config.schema import Experiment, Export, to_tables
 from fl.errors import ConfigError
 from fl.reporting.page import flat
 from fl.reporting.records import recorded
@@ -30,12 +33,20 @@ RUN: Final = "share.run"  # the tag by which a resumed training finds its run ag
 MOST_TEXT: Final = 500  # characters of a parameter that every version of MLflow takes
 
 
+def check(experiment: Experiment) -> None:
+    """Refuse an export whose package is missing. To read a run that exported, nobody needs it."""
+    for key, place in (("tensorboard", experiment.export.tensorboard), ("mlflow", experiment.export.mlflow)):
+        if place is not None and find_spec(key) is None:
+            raise ConfigError(f"export.{key}: needs the package {key}; install it: pip install 'share-secagg[export]'")
+
+
 def wanted(experiment: Experiment, folder: Path | None = None) -> list[Callback]:
     """The exports that a configuration asks for, of a run that is recorded in this folder.
 
     They are opened here, so that an address without a server is an error before the first round.
     """
     export, found = experiment.export, list[Callback]()
+    check(experiment)
     checkpoint = None if folder is None else folder / "checkpoint.json"
     done = int(json.loads(checkpoint.read_text())["rounds"]) if checkpoint and checkpoint.exists() else 0
     if export.tensorboard is not None:
@@ -46,34 +57,62 @@ def wanted(experiment: Experiment, folder: Path | None = None) -> list[Callback]
     return found
 
 
-def _to_run(experiment: Experiment, folder: Path | None, *, resumed: bool) -> Callback:
+class _Run:
+    """A callback that logs into a run of its own. If a round cannot be logged, the training goes on without."""
+
+    def __init__(self, client: Any, number: str) -> None:
+        self._client, self._number, self._warned = client, number, False
+
+    def __call__(self, record: Mapping[str, Any], x: Any = None) -> None:
+        from mlflow.entities import Metric
+
+        step, at = record["round"], int(1000 * time.time())
+        metrics = [Metric(name, value, at, step) for name, value in scalars(record).items()]
+        self._try(lambda: self._client.log_batch(self._number, metrics=metrics), f"round {step} was not logged")
+
+    def end(self) -> None:
+        self._try(lambda: self._client.set_terminated(self._number), "the end was not logged")
+
+    def _try(self, log: Callable[[], Any], otherwise: str) -> None:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            log()
+        except (MlflowException, OSError) as error:
+            if not self._warned:
+                warnings.warn(f"export.mlflow: {otherwise}: {error}", RuntimeWarning, 2)
+            self._warned = True
+
+
+def end(callbacks: Iterable[Callable[..., Any]]) -> None:
+    """The training is over: its run in MLflow has finished. One that is interrupted goes on when it is resumed."""
+    for callback in callbacks:
+        if isinstance(callback, _Run):
+            callback.end()
+
+
+def _to_run(experiment: Experiment, folder: Path | None, *, resumed: bool) -> _Run:
     """A callback that logs into a run of its own. A training that is resumed continues the run that it began."""
     from mlflow import MlflowClient
-    from mlflow.entities import Metric
     from mlflow.exceptions import MlflowException
 
-    mark = f"{experiment.fingerprint.hex()[:32]} in {folder.resolve()}" if folder else "not recorded"
+    begun = f"{experiment.fingerprint.hex()} in {folder.resolve()}" if folder else "not recorded"
+    mark = hashlib.sha256(begun.encode()).hexdigest()[:32]  # a folder's name is nobody else's business
     try:
         client = MlflowClient(tracking_uri=experiment.export.mlflow)
         known = client.get_experiment_by_name(STUDY)
         study = client.create_experiment(STUDY) if known is None else known.experiment_id
-        before = client.search_runs([study], f"tags.`{RUN}` = {mark!r}", max_results=1) if resumed else []
+        before = client.search_runs([study], f"tags.`{RUN}` = '{mark}'", max_results=1) if resumed else []
         if before:
             number = before[0].info.run_id
+            client.update_run(number, status="RUNNING")
         else:
             number = client.create_run(study, run_name=experiment.name, tags={RUN: mark}).info.run_id
-            for name, value in flat(to_tables(experiment)).items():
+            for name, value in flat(to_tables(experiment.replace(export=Export()))).items():
                 client.log_param(number, name, str(value)[:MOST_TEXT])
     except (MlflowException, OSError) as error:
         raise ConfigError(f"export.mlflow: {experiment.export.mlflow}: {error}") from None
-
-    def write(record: Mapping[str, Any], x: Any = None) -> None:
-        step, at = record["round"], int(1000 * time.time())
-        client.log_batch(number, metrics=[Metric(name, value, at, step) for name, value in scalars(record).items()])
-        if step >= experiment.rounds:
-            client.set_terminated(number)
-
-    return write
+    return _Run(client, number)
 
 
 def scalars(record: Mapping[str, Any]) -> dict[str, float]:

@@ -20,7 +20,7 @@ import stat
 import sys
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -67,7 +67,6 @@ class Node:
     training: Training
     journal: FileJournal
     budget: Budget | None  # what all answers of this node may cost, for an agreement with noise
-    _state_key: bytes = field(repr=False)
 
     @classmethod
     def open(cls, folder: Path | str) -> Node:
@@ -80,8 +79,9 @@ class Node:
             raise ConfigError(f"{place / AGREEMENT} does not list the key of this node")
         journal = FileJournal(place / "journal")  # one for all trainings: their sums can be subtracted
         name = next(member.name for member in training.agreement.terms.members if member.id == client)
-        budget, key = budget_of(place / FLOORS), read_key(place / STATE_KEY)
-        return cls(place, client, name or f"node-{client}", identity, training, journal, budget, key)
+        budget = budget_of(place / FLOORS)
+        read_key(place / STATE_KEY)
+        return cls(place, client, name or f"node-{client}", identity, training, journal, budget)
 
     @property
     def agreement(self) -> Agreement:
@@ -93,26 +93,29 @@ class Node:
 
     def seal(self, round: int, content: bytes) -> bytes:
         """Encrypt what is kept between messages, for this node and this round alone."""
-        return seal(self._state_key, self._address(round), content)
+        return seal(self.place, self._address(round), content)
 
     def unseal(self, round: int, sealed: bytes) -> bytes | None:
         """The content; None if this node did not seal it for this round."""
-        return open_sealed(self._state_key, self._address(round), sealed)
+        return open_sealed(self.place, self._address(round), sealed)
 
     def _address(self, round: int) -> bytes:
         return b"fl/flower/state/v1:" + self.training.fingerprint + round.to_bytes(8, "little")
 
 
-def seal(key: bytes, address: bytes, content: bytes) -> bytes:
-    """Encrypt what is kept between messages, for one place."""
-    nonce = os.urandom(NONCE_BYTES)
+def seal(folder: Path, address: bytes, content: bytes) -> bytes:
+    """Encrypt what is kept between messages, for one address.
+
+    The key is read each time: one that was replaced while a node trains must encrypt nothing more.
+    """
+    nonce, key = os.urandom(NONCE_BYTES), read_key(folder / STATE_KEY)  # audit: old-state-key-seals-nothing
     return nonce + AESGCM(key).encrypt(nonce, content, address)
 
 
-def open_sealed(key: bytes, address: bytes, sealed: bytes) -> bytes | None:
-    """The content; None if it was not sealed with this key for this place."""
+def open_sealed(folder: Path, address: bytes, sealed: bytes) -> bytes | None:
+    """The content; None if it was not sealed with this folder's key for this address."""
     try:
-        return AESGCM(key).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], address)
+        return AESGCM(read_key(folder / STATE_KEY)).decrypt(sealed[:NONCE_BYTES], sealed[NONCE_BYTES:], address)
     except (InvalidTag, ValueError):
         return None
 
@@ -132,8 +135,9 @@ def make_node(folder: Path | str, identity: Identity | None = None) -> Identity:
 def renew_state_key(folder: Path | str) -> None:
     """Make a new `state.key` and delete the keys of coming rounds: whoever has read the old file may know them.
 
-    The journal and the last answer stay, so no round is answered twice. Nothing is encrypted again: that would not make
-    known keys secret. The server asks for fresh ones.
+    The journal and the last answer stay, so no round is answered twice, and the next answer names the last one
+    (`secagg.whole.recall`). Nothing is encrypted again: that would not make known keys secret. The server asks for
+    fresh ones.
     """
     place = Path(folder)
     identity_of(place)
@@ -141,7 +145,8 @@ def renew_state_key(folder: Path | str) -> None:
         for lock in sorted(place.glob(f"{WHOLE_FOLDER}/*/lock")):  # no message is answered meanwhile
             file = stack.enter_context(lock.open("r+"))
             fcntl.flock(file, fcntl.LOCK_EX)
-            (lock.parent / WHOLE_STATE).unlink(missing_ok=True)
+            for name in (WHOLE_STATE, f".{WHOLE_STATE}.new"):  # the second after a crash
+                (lock.parent / name).unlink(missing_ok=True)
         draft = place / f".{STATE_KEY}.new"
         draft.unlink(missing_ok=True)
         _write_key(draft)

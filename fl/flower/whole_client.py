@@ -26,7 +26,7 @@ from fl.secure.population import as_entry
 from fl.training.randomness import context
 from secagg import Agreement, AgreementRefused, Budget, FileJournal, Identity, LossWarning, UsageError
 from secagg.agreement import MemberFolder
-from secagg.whole import Advert, Client, FileStore, Hello, Resend, Task, encode, respond
+from secagg.whole import Advert, Client, FileStore, Hello, Resend, Task, encode, recall, respond
 
 FOLDER: Final = WHOLE_FOLDER
 STATE: Final = WHOLE_STATE
@@ -62,10 +62,10 @@ class Membership:
         self.store = FileStore(place, node.journal)
         earlier = MemberFolder(node.place).earlier(node.agreement.terms)
         who = (node.agreement, node.signatures, node.client, node.identity)
-        if not self._path.exists():
-            self.client = Client(*who, earlier=earlier, budget=node.budget)
-            return
-        content = node.unseal(ALL_ROUNDS, self._path.read_bytes())
+        if self._path.exists():
+            content = node.unseal(ALL_ROUNDS, self._path.read_bytes())
+        else:  # a new node, or a new state.key
+            content = recall(node.agreement, node.client, node.identity, self.store)
         if content is None:  # audit: whole-state-sealed
             raise ConfigError(
                 f"{self._path} was changed or belongs to another node; remove it: the journal still keeps every round "

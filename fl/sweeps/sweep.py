@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fl import exports
 from fl.config.grid import Sweep, from_mapping, read_sweep
 from fl.config.read import write_tables
 from fl.errors import ConfigError
@@ -65,6 +66,8 @@ def sweep(
     """
     asked = _read(what, settings)
     runs = folder.checked(asked)
+    for run in runs.possible:
+        exports.check(run.experiment)
     place = Path(out)
     if (place / "config.toml").exists():
         raise ConfigError(f"{place} holds a single run; choose another --out for a sweep")

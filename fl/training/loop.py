@@ -183,7 +183,7 @@ def metrics_of(experiment: Experiment) -> dict[str, str]:
 
 
 def _check_targets(task: Task, per_class: bool) -> None:
-    floats = task.data.train.labels.is_floating_point()
+    floats = (labels := task.data.train.labels).is_floating_point()
     if floats and task.loss == "cross-entropy":
         raise ConfigError(
             "task.loss: the labels are floats, and cross-entropy needs class numbers; give integers as labels, or set "
@@ -191,7 +191,6 @@ def _check_targets(task: Task, per_class: bool) -> None:
         )
     if floats and per_class:
         raise ConfigError("task.per_class: the labels are floats, and not class numbers; set it to false")
-    labels = task.data.train.labels
     if floats and "accuracy" in task.metrics.values() and not bool(((labels == 0) | (labels == 1)).all()):
         raise ConfigError(
             "task.metrics: accuracy needs class numbers, or 0 and 1 as labels, and these targets are other floats; use "
@@ -291,6 +290,7 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
         "peak_memory_mb": peak_memory() + setting.trainer.peak_memory,
         "ended": now(),
     }
+    exports.end(setting.callbacks)
     if folder:
         folder.finish(_parameters(task, x), summary)
     return Trained(experiment, task, x, history, summary, folder.path if folder else None)

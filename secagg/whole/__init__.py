@@ -9,6 +9,7 @@ from secagg.protocol.result import GroupSum
 from secagg.whole.client import Client
 from secagg.whole.client_state import Pending, Resend, State, Task
 from secagg.whole.messages import Advert, Answer, Hello, Message, Release, Round, ToClient, ToServer, decode, encode
+from secagg.whole.recall import recall
 from secagg.whole.result import WholeResult
 from secagg.whole.server import Server
 from secagg.whole.server_state import Stage
@@ -16,4 +17,4 @@ from secagg.whole.store import FileStore, MemoryStore, SlotStore, Store, enrol, 
 
 __all__ = ["Client", "GroupSum", "Pending", "Resend", "Server", "Stage", "State", "Task", "WholeResult"]
 __all__ += ["Advert", "Answer", "Hello", "Message", "Release", "Round", "ToClient", "ToServer", "decode", "encode"]
-__all__ += ["FileStore", "MemoryStore", "SlotStore", "Store", "enrol", "respond"]
+__all__ += ["FileStore", "MemoryStore", "SlotStore", "Store", "enrol", "recall", "respond"]

@@ -10,6 +10,7 @@ import pytest
 
 from fl.cli import main
 from fl.config.read import to_toml
+from fl.config.schema import to_tables
 from fl.errors import ConfigError, RecordError
 from fl.exports import replay, scalars, to_mlflow, to_tensorboard
 from fl.reporting.records import Folder, recorded
@@ -88,9 +89,47 @@ def test_the_command_line_logs_to_a_real_store_of_mlflow_and_a_resumed_run_conti
     (found,) = client.search_runs([client.get_experiment_by_name("share").experiment_id])
     assert (found.info.run_name, found.info.status) == ("mine", "FINISHED")
     assert found.data.params["aggregation.rule"] == "median"
+    assert not [name for name in found.data.params if name.startswith("export")]
+    assert str(tmp_path) not in str({**found.data.params, **found.data.tags})
     logged = client.get_metric_history(found.info.run_id, "accuracy")
     rounds = recorded(tmp_path / "run").rounds
     assert [(entry.step, entry.value) for entry in logged] == [(r["round"], r["accuracy"]) for r in rounds]
+
+
+@pytest.mark.filterwarnings("ignore")  # of MLflow, about its own stores
+def test_a_run_of_mlflow_ends_with_its_training_also_if_that_stops_early(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "store").as_uri()
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    said: list[str] = []
+
+    def stop(record: Any, x: Any) -> str:
+        said.append(client.search_runs([client.get_experiment_by_name("share").experiment_id])[0].info.status)
+        return "enough"
+
+    trained = run(tiny(rounds=9, export={"mlflow": uri}), callbacks=[stop])
+    assert (len(trained.history), said) == (1, ["RUNNING"])
+    (found,) = client.search_runs([client.get_experiment_by_name("share").experiment_id])
+    assert found.info.status == "FINISHED"
+
+
+def test_a_server_of_mlflow_that_fails_later_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise mlflow.exceptions.MlflowException("no route to host")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "log_batch", fails)
+    with pytest.warns(RuntimeWarning, match="round 1 was not logged: no route to host") as told:
+        trained = run(tiny(rounds=2, export={"mlflow": (tmp_path / "store").as_uri()}))
+    assert len(trained.history) == 2
+    assert len([one for one in told if "not logged" in str(one.message)]) == 1
 
 
 def test_every_run_of_a_sweep_is_exported_and_a_dry_run_is_not(tmp_path: Path) -> None:
@@ -102,11 +141,29 @@ def test_every_run_of_a_sweep_is_exported_and_a_dry_run_is_not(tmp_path: Path) -
     assert sorted(entry.name for entry in (tmp_path / "b").iterdir()) == ["seed 0", "seed 1"]
 
 
-def test_an_export_whose_package_is_missing_is_refused_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fl.config.checks.find_spec", lambda name: None)
+def test_an_export_whose_package_is_missing_is_refused_before_training_and_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fl.exports.find_spec", lambda name: None)
     for key in ("tensorboard", "mlflow"):
+        e = tiny(export={key: "somewhere"})
         with pytest.raises(ConfigError, match=rf"export\.{key}: .*share-secagg\[export\]"):
-            tiny(export={key: "somewhere"})
+            run(e)
+        with pytest.raises(ConfigError, match=rf"export\.{key}: "):
+            sweep({"experiment": to_tables(e), "grid": {"seed": [0, 1]}}, out=tmp_path / "sweep")
+        with Folder.create(tmp_path / key, e):
+            pass
+        assert recorded(tmp_path / key).experiment == e  # of somebody else, who had the package
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_an_address_with_a_password_is_refused() -> None:
+    """Records, reports, MLflow itself and, over Flower, training.toml would show it."""
+    for address in ("https://me:secret@example.org", "postgresql://me:secret@db/mlflow", "http://:x@[::1]:5000"):
+        with pytest.raises(ConfigError, match="has a password"):
+            tiny(export={"mlflow": address})
+    for address in ("https://example.org:5000", "https://me@example.org:5000", "http://[", "sqlite:///a.db", "runs"):
+        assert tiny(export={"mlflow": address}).export.mlflow == address
 
 
 def test_where_rounds_are_exported_to_changes_no_result() -> None:

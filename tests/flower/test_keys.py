@@ -12,9 +12,13 @@ from flwr.app import Message
 
 from fl.cli import main
 from fl.flower import envelope
+from fl.flower.apps.member import AppNode
 from fl.flower.node import STATE_KEY, KeyFileError, renew_state_key
 from fl.flower.server import serve
+from fl.flower.whole_client import opened
 from fl.training.learner import Learner
+from secagg.evidence import verify
+from secagg.whole import Hello
 from tests.flower.certificates import make_certificates
 from tests.flower.grid import InProcessGrid
 from tests.flower.runs import FAST, agreed, network_of, small, trained, whole
@@ -96,6 +100,26 @@ def test_a_new_state_key_of_a_node_with_an_app(tmp_path: Path) -> None:
     text = (tmp_path / "agreement.record" / "rounds.jsonl").read_text()
     records = [json.loads(line) for line in text.splitlines()]
     assert [entry["client"] for entry in records[-1]["dropouts"]] == []
+    report = verify((tmp_path / "agreement.record" / "evidence").read_bytes(), threads=1)
+    assert report.holds, report.problems  # no round seems to be left out
+    assert not report.blamed
+
+
+def test_a_node_that_was_open_before_seals_nothing_with_the_old_key(tmp_path: Path) -> None:
+    """A node that trains while its key is replaced, or waits for the lock."""
+    secured(tmp_path)
+    folder = tmp_path / "node-2"
+    node = AppNode.open(folder)
+    fingerprint = node.agreement.fingerprint
+    with opened(node) as member:
+        member.client.receive(Hello(fingerprint, 0))
+        member.save()
+    (folder / "whole" / fingerprint.hex()[:32] / ".client.state.new").write_bytes(b"of a process that was killed")
+    before = node.seal(0, b"secret")
+    renew_state_key(folder)
+    assert not list(folder.rglob("*client.state*"))
+    assert AppNode.open(folder).unseal(0, before) is None
+    assert AppNode.open(folder).unseal(0, node.seal(0, b"secret")) == b"secret"
 
 
 def test_a_folder_without_keys_has_none_to_renew(tmp_path: Path) -> None:

@@ -55,7 +55,6 @@ class AppNode:
     signatures: Mapping[int, bytes] = field(repr=False)
     journal: FileJournal
     budget: Budget | None  # what all answers of this node may cost, for an agreement with noise
-    _state_key: bytes = field(repr=False)
 
     @classmethod
     def open(cls, folder: Path | str) -> AppNode:
@@ -70,15 +69,16 @@ class AppNode:
         except SecAggError as error:
             raise ConfigError(str(error)) from None
         journal, budget = FileJournal(place / "journal"), budget_of(place / FLOORS)
-        return cls(place, client, identity, agreement, signatures, journal, budget, read_key(place / STATE_KEY))
+        read_key(place / STATE_KEY)
+        return cls(place, client, identity, agreement, signatures, journal, budget)
 
     def seal(self, round: int, content: bytes) -> bytes:
         """Encrypt what is kept between messages, for this node and agreement."""
-        return seal(self._state_key, self._address(round), content)
+        return seal(self.place, self._address(round), content)
 
     def unseal(self, round: int, sealed: bytes) -> bytes | None:
         """The content; None if this node did not seal it for this agreement."""
-        return open_sealed(self._state_key, self._address(round), sealed)
+        return open_sealed(self.place, self._address(round), sealed)
 
     def _address(self, round: int) -> bytes:
         return _STATE + self.agreement.fingerprint + round.to_bytes(8, "little")

@@ -5,15 +5,29 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from secagg.errors import AlreadyUsed, JournalError, UsageError
+from secagg.errors import AlreadyUsed, JournalError, PeerError, UsageError
 from secagg.protocol.journal import MemoryJournal
-from secagg.whole import Answer, FileStore, MemoryStore, Resend, SlotStore, State, Store, encode, respond
+from secagg.whole import (
+    Answer,
+    FileStore,
+    Hello,
+    MemoryStore,
+    Resend,
+    Server,
+    SlotStore,
+    State,
+    Store,
+    encode,
+    recall,
+    respond,
+)
 from tests.secagg.whole.cast import Cast
 
 
@@ -154,3 +168,38 @@ def test_a_released_slot_stays_released_across_processes(tmp_path: Path) -> None
 def test_importing_the_room_does_not_load_the_compiler() -> None:
     check = "import sys, secagg.whole; assert 'numba' not in sys.modules"
     subprocess.run([sys.executable, "-c", check], check=True, cwd=Path(__file__).parents[3])
+
+
+def test_a_client_whose_saved_bytes_are_lost_goes_on_from_its_store(store: Store) -> None:
+    """It answers no round before the last one, sends the last answer again, and names it in the next."""
+    cast, identity = Cast(), Cast().identities[0]
+    assert cast.restore(0, recall(cast.agreement, 0, identity, store)).answered is None
+    client, sent = cast.clients[0], b""
+    for round in (1, 3):
+        box = cast.begin(round)
+        client.receive(box[0])
+        sent = b"".join(respond(client, store, client.task, np.full(5, round)))
+        cast.server.close()
+    again = cast.restore(0, recall(cast.agreement, 0, identity, store))
+    assert (again.answered, again._memory.last, again._memory.keys) == (3, client._memory.last, ())
+    resend = again.receive(box[0])
+    assert isinstance(resend, Resend)
+    assert bytes(store.load(resend.name)) == sent
+    for round in (2, 3):
+        with pytest.raises(PeerError, match="but 3 is answered"):
+            again.receive(Hello(cast.agreement.fingerprint, round))
+    cast.clients[0] = again
+    cast.server = Server(cast.agreement)  # it has no advert of before
+    assert cast.answer(0, cast.begin(4)[0]).previous == client._memory.last
+
+
+def test_a_release_that_is_recalled_stays_one_and_hides_no_answer(store: Store) -> None:
+    cast, identity = Cast(), Cast().identities[0]
+    client = cast.clients[0]
+    client.receive(cast.begin(1)[0])
+    respond(client, store, client.task, np.full(5, 1))
+    client.stored(store.keep(client.release(2)))
+    again = cast.restore(0, recall(cast.agreement, 0, identity, store))
+    assert again._memory == replace(client._memory, keys=())
+    others = recall(cast.agreement, 1, cast.identities[1], store)
+    assert cast.restore(1, others).answered is None
