@@ -221,7 +221,7 @@ def _members(evidence: Evidence) -> Iterator[str]:
 
 
 def _order(evidence: Evidence, notes: list[str]) -> Iterator[str]:
-    """One record per round, in order, inside the agreement. Rounds may be missing: their answers would be chained."""
+    """One record per round, in order, inside the agreement. Rounds may be missing: `_chains` finds some of those."""
     last = None
     for record in evidence.rounds:
         if record.round not in evidence.agreement.terms.rounds:  # audit: evidence-rounds-agreed
@@ -230,7 +230,8 @@ def _order(evidence: Evidence, notes: list[str]) -> Iterator[str]:
             yield f"round {record.round} follows round {last}: a round is opened once, in order"
         last = record.round
     if gaps := _gaps({record.round for record in evidence.rounds}):
-        notes.append(f"rounds are missing between others: {gaps}; nobody who answered them has answered since")
+        later = "whoever answered them has not answered since, or counts as one whose answer did not arrive in time"
+        notes.append(f"rounds are missing between others: {gaps}; {later}")
 
 
 def _gaps(rounds: Collection[int]) -> str:
