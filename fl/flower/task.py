@@ -24,7 +24,8 @@ def local_update(node: Node, round: int, x: Vector, *, source: str | None = None
     """x_{i,K} - x^t of this node: the same bits as a simulation computes for this client."""
     e = node.training.experiment
     data = _own_data(node, source, classes) if source else prepare(e)
-    agreed, held = node.training.examples_of(node.client), len(data.clients[node.client])
+    theirs = data.clients[node.client] if node.client < len(data.clients) else ()  # of a successor, ids have gaps
+    agreed, held = node.training.examples_of(node.client), len(theirs)
     if agreed != held:
         raise MistakeError(
             "the number of its examples is not the one in training.toml",

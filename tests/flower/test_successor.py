@@ -15,7 +15,7 @@ from fl.config.schema import Experiment
 from fl.errors import ConfigError
 from fl.flower.check import check_node
 from fl.flower.client import client_app
-from fl.flower.node import Node, make_node
+from fl.flower.node import MistakeError, Node, make_node
 from fl.flower.server import connect, serve
 from fl.flower.successor import read_earlier, succeed
 from fl.flower.task import local_update, server_data, task_of
@@ -145,6 +145,17 @@ def test_the_successor_learns_what_its_members_computed(tmp_path: Path) -> None:
     expected = x + np.mean(means, axis=0)
     found_x = read_tensors(out / "checkpoint-000001.safetensors")["x"]
     assert np.allclose(found_x, expected, atol=1e-5)
+
+
+def test_a_successor_needs_the_data_of_its_nodes(tmp_path: Path) -> None:
+    """A packaged data set is dealt to as many clients as there are, so after a leaver nobody has what it had."""
+    first = first_training(tmp_path, nine(rounds=1))
+    found = succeed(nine(rounds=1), [first], ["site-0"], [], PARAMETERS)
+    agreed_in(tmp_path, "second", found.terms, found.experiment, found.examples)
+    last = Node.open(tmp_path / found.terms.members[-1].name)
+    assert last.client >= 6
+    with pytest.raises(MistakeError, match="the number of its examples"):
+        local_update(last, 0, np.zeros(PARAMETERS, np.float32))
 
 
 def test_all_members_may_go_on_in_their_groups(tmp_path: Path) -> None:
