@@ -25,7 +25,8 @@ class Floors:
     - `rounds`: the most rounds.
     - `clip`, `bound`: the range of every clip of floats and of every bound of integers. A clip or bound that is too
       small for an operator's data loses them; the errors and warnings about that stay with the operator.
-    - `memory`: "training" asks for limits over all rounds; "round" is content with each round alone.
+    - `memory`: "training" asks for limits over all rounds, also those of predecessors; "round" is content with each
+      round alone.
     - `survivors`, `sparse`, `report`: whether groups may shrink with dropouts, whether the server may be trusted to
       follow the protocol, and whether sums may be opened whatever they expose.
     - `budget`: the most that all rounds may cost, as an epsilon at a delta; the agreement then needs noise. Give the
@@ -87,7 +88,8 @@ class Floors:
         too_much = self._too_much(what, terms)
         policy, size = terms.policy, terms.schedule.size
         rounds = terms.last_round - terms.first_round + 1
-        weak = policy.memory == "round" and self.memory == "training" and rounds > 1
+        several = rounds > 1 or bool(terms.predecessors)  # audit: own-floor-memory-successor
+        weak = policy.memory == "round" and self.memory == "training" and several
         found = (
             # audit: own-floor-report
             ("report", not self.report and not policy.enforced, "it opens every sum, whatever it exposes"),

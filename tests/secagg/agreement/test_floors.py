@@ -29,6 +29,7 @@ def terms(**more: Any) -> Terms:
         ("bound", {"bound": (1, 99)}, {"clip": None, "bound": 100}),
         ("bound", {"bound": (101, 200)}, {"clip": None, "bound": 100}),
         ("memory", {}, {"policy": ROUND}),
+        ("memory", {}, {"policy": ROUND, "rounds": 1, "predecessors": (bytes(32),)}),  # rounds of before count
         ("survivors", {}, {"groups": "survivors", "rounds": 1}),
         ("sparse", {"survivors": True}, {"groups": "survivors", "rounds": 1, "size": 12, "degree": 10, "threshold": 9}),
         ("roll_call", {}, {"size": 12, "policy": ROUND, "rounds": 1, "roll_call": True}),
