@@ -90,6 +90,10 @@ class MemoryStore:
             raise UsageError(f"no spool {name} is stored here")
         return self._spools[name]
 
+    def spools(self) -> list[str]:
+        """The names of all spools."""
+        return sorted(self._spools)
+
 
 class SlotStore(MemoryStore):
     """Keeps the slots and no spools: for simulations, where no answer gets lost and vectors would fill the memory.
@@ -162,6 +166,11 @@ class FileStore:
             if isinstance(error.__cause__, FileNotFoundError):
                 raise UsageError(f"no spool {name} is stored here") from None
             raise
+
+    def spools(self) -> list[str]:
+        """The names of all spools: of the last answer, and perhaps of some that were never claimed."""
+        with storage_errors("store", f"list {self._folder}"):
+            return sorted(path.name.removesuffix(".spool") for path in self._folder.glob("*.spool"))
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{name}.spool"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +31,7 @@ from tests.secagg.whole.cast import Cast
 
 
 @pytest.fixture(params=["memory", "files"])
-def store(request: Any, tmp_path: Path) -> Store:
+def store(request: Any, tmp_path: Path) -> FileStore | MemoryStore:
     return MemoryStore() if request.param == "memory" else FileStore(tmp_path / "store")
 
 
@@ -170,7 +169,7 @@ def test_importing_the_room_does_not_load_the_compiler() -> None:
     subprocess.run([sys.executable, "-c", check], check=True, cwd=Path(__file__).parents[3])
 
 
-def test_a_client_whose_saved_bytes_are_lost_goes_on_from_its_store(store: Store) -> None:
+def test_a_client_whose_saved_bytes_are_lost_goes_on_from_its_store(store: FileStore | MemoryStore) -> None:
     """It answers no round before the last one, sends the last answer again, and names it in the next."""
     cast, identity = Cast(), Cast().identities[0]
     assert cast.restore(0, recall(cast.agreement, 0, identity, store)).answered is None
@@ -193,13 +192,22 @@ def test_a_client_whose_saved_bytes_are_lost_goes_on_from_its_store(store: Store
     assert cast.answer(0, cast.begin(4)[0]).previous == client._memory.last
 
 
-def test_a_release_that_is_recalled_stays_one_and_hides_no_answer(store: Store) -> None:
+def test_only_what_is_in_a_slot_is_recalled(store: FileStore | MemoryStore) -> None:
+    """Not a spool that was never claimed, nor a release, nor another client's answer."""
     cast, identity = Cast(), Cast().identities[0]
     client = cast.clients[0]
     client.receive(cast.begin(1)[0])
-    respond(client, store, client.task, np.full(5, 1))
+    pending = client.answer(client.task, np.full(5, 1))
+    if isinstance(store, FileStore):
+        store._write(store._path(pending.name), pending.parts)
+        store._write(store._path("00"), [b"half a spool"])
+    else:
+        assert isinstance(store, MemoryStore)
+        store._spools = {pending.name: b"".join(pending.parts), "00": b"half a spool"}
+    assert cast.restore(0, recall(cast.agreement, 0, identity, store)).answered is None
+    client.stored(store.keep(pending))
     client.stored(store.keep(client.release(2)))
     again = cast.restore(0, recall(cast.agreement, 0, identity, store))
-    assert again._memory == replace(client._memory, keys=())
+    assert (again.answered, again._memory.last) == (1, client._memory.last)
     others = recall(cast.agreement, 1, cast.identities[1], store)
     assert cast.restore(1, others).answered is None
