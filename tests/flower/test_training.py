@@ -31,7 +31,7 @@ from secagg.agreement import SURVIVORS
 from secagg.agreement.folder import IDENTITY
 from secagg.cli.main import main as secagg_command
 from secagg.simulation import agree_on, make_identities
-from tests.flower.runs import agreed, small
+from tests.flower.runs import agreed, small, whole
 
 EXAMPLES = tuple(10 + i for i in range(8))
 
@@ -261,3 +261,9 @@ def test_a_location_binds_training_run_node_client_and_advert() -> None:
     others = [(b"x" * 32, 1, 2, 3, b"advert"), (bytes(32), 4, 2, 3, b"advert"), (bytes(32), 1, 4, 3, b"advert")]
     others += [(bytes(32), 1, 2, 4, b"advert"), (bytes(32), 1, 2, 3, b"another")]
     assert len({location_statement(*parts) for parts in (base, *others)}) == 6
+
+
+def test_no_password_gets_into_the_training_that_all_members_have() -> None:
+    assert whole(export={"mlflow": "https://me@example.org"}).export.mlflow
+    with pytest.raises(ConfigError, match="has a password"):
+        whole(export={"mlflow": "https://me:secret@example.org"})
