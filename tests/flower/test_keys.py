@@ -153,7 +153,10 @@ def test_a_new_flower_key_while_a_training_goes_on(tmp_path: Path) -> None:
             return key
 
         def ids() -> set[str]:
-            return set(re.findall(r"\d{15,}", flwr(environment, "supernode", "list", "here", "--format", "json")))
+            """The nodes that are registered; Flower lists those that were unregistered too."""
+            text = flwr(environment, "supernode", "list", "here", "--format", "json")
+            nodes = json.loads(text[text.index("{") :])["nodes"]
+            return {node["node-id"] for node in nodes if node["status"] != "unregistered"}
 
         keys = [new_key(f"flower-key-{number}") for number in range(3)]
         for number, folder in enumerate(running.folders):
