@@ -311,6 +311,6 @@ def test_a_package_that_is_not_installed_is_told_as_such(monkeypatch: pytest.Mon
 
 def test_another_training_is_not_continued_and_what_may_change_is_told(tmp_path: Path) -> None:
     Folder.create(tmp_path / "run", tiny()).close()
-    with pytest.raises(ConfigError, match=r"seed changed: only rounds, secure, stop\.\* and machine\.\* may change"):
+    with pytest.raises(ConfigError, match=r"seed changed: only rounds, secure, stop\.\*, machine\.\* and export\.\*"):
         Folder.resume(tmp_path / "run", ["seed=5"])
     Folder.resume(tmp_path / "run", ["rounds=1"]).close()
