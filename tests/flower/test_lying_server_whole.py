@@ -16,7 +16,7 @@ from fl.flower.training import Training
 from fl.flower.whole_client import FOLDER, STATE
 from fl.training.randomness import context
 from secagg.whole import Round as RoundMessage
-from secagg.whole import Server, encode
+from secagg.whole import Server, decode, encode
 from tests.flower.grid import InProcessGrid
 from tests.flower.runs import NODES, agreed, whole
 
@@ -162,6 +162,18 @@ def test_an_older_state_cannot_answer_a_round_again(liar: Liar) -> None:
     state.unlink()
     assert liar.answer(0, replace(outbox[0], data=OTHER)).parts == first.parts  # recalled from the stored answer
     assert "advert" not in liar.ask(0, "hello").parts  # no second key for a round that it has answered
+
+
+def test_a_node_that_has_lost_state_and_answer_does_not_answer_the_round_again(liar: Liar) -> None:
+    """Only the slot in its journal is left. It gives a fresh key, because it has forgotten that it answered."""
+    _, outbox = liar.server()
+    assert liar.answer(0, outbox[0]).parts
+    shutil.rmtree(liar.folders[0] / FOLDER)
+    fresh = decode(liar.ask(0, "hello").parts["advert"])
+    adverts = tuple(fresh if advert.sender == 0 else advert for advert in outbox[0].adverts)
+    again = liar.answer(0, replace(outbox[0], data=OTHER, adverts=adverts))  # type: ignore[arg-type]
+    assert again.refused
+    assert not again.parts
 
 
 def test_the_state_of_another_node_is_refused(liar: Liar) -> None:
