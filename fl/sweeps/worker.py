@@ -6,7 +6,6 @@ training ended.
 
 import os
 import socket
-import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -22,7 +21,7 @@ from fl.errors import ShareError
 from fl.reporting.progress import Progress
 from fl.reporting.records import Folder
 from fl.sweeps.folder import ERROR
-from fl.training.channel import Message, receive, send, watch
+from fl.training.channel import Message, answer_all, send
 from fl.training.interrupt import Stopped
 from fl.training.loop import run
 
@@ -31,13 +30,8 @@ def serve(descriptor: int, parent: int) -> None:
     """Train what the parent asks for, until it closes the socket."""
     os.dup2(2, 1)  # what functions of a user print must not mix with what the command prints
     channel = socket.socket(fileno=descriptor)
-    threading.Thread(target=watch, args=(channel, parent), daemon=True).start()
     torch.set_num_threads(1)
-    while True:
-        message, _ = receive(channel)
-        if message is None:
-            return
-        send(channel, _answer(message, channel))
+    answer_all(channel, parent, lambda message, _: _answer(message, channel))
 
 
 def _answer(message: Message, channel: socket.socket) -> Message:

@@ -5,7 +5,9 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 Message = dict[str, Any]
@@ -21,19 +23,38 @@ def send(channel: socket.socket, message: Message, files: Sequence[int] = ()) ->
 
 def receive(channel: socket.socket) -> tuple[Message | None, list[int]]:
     """The next message and its open files; None when the other side has closed the socket."""
-    header, files, _, _ = socket.recv_fds(channel, 4, 8)
-    while header and len(header) < 4:
-        header += channel.recv(4 - len(header))
-    if not header:
-        return None, []
+    first, files, _, _ = socket.recv_fds(channel, 4, 8)
+    header = _rest(channel, first, 4) if first else b""
+    if len(header) < 4:
+        return None, list(files)
     (size,) = struct.unpack(">I", header)
-    content = bytearray()
+    content = _rest(channel, b"", size)
+    return (json.loads(content) if len(content) == size else None), list(files)
+
+
+def _rest(channel: socket.socket, first: bytes, size: int) -> bytes:
+    """These first bytes and what follows, `size` in all; fewer if the other side closes the socket."""
+    content = bytearray(first)
     while len(content) < size:
         part = channel.recv(min(size - len(content), 1 << 20))
         if not part:
-            return None, list(files)
+            break
         content += part
-    return json.loads(content), list(files)
+    return bytes(content)
+
+
+def answer_all(channel: socket.socket, parent: int, answer: Callable[[Message, list[int]], Message]) -> None:
+    """Answer requests until the parent closes the socket or ends.
+
+    A parent that is killed before it has read every reply resets the socket. That is an end like any other.
+    """
+    threading.Thread(target=watch, args=(channel, parent), daemon=True).start()
+    with suppress(ConnectionError):
+        while True:
+            message, files = receive(channel)
+            if message is None:
+                return
+            send(channel, answer(message, files))
 
 
 def watch(channel: socket.socket, parent: int) -> None:

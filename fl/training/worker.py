@@ -9,7 +9,6 @@ import resource
 import socket
 import sys
 import tempfile
-import threading
 import traceback
 import weakref
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 
 from fl.data.examples import Examples, Federated, Scaling
 from fl.errors import TrainingError
-from fl.training.channel import Message, receive, send, watch
+from fl.training.channel import Message, answer_all
 from fl.training.learner import Learner
 from fl.training.models import Matrix, import_path
 from fl.training.task import LocalTraining, Task
@@ -144,14 +143,11 @@ def unpack(message: Message, shared: Shared) -> Task:
 
 def serve(descriptor: int, parent: int) -> None:
     """Answer requests until the parent closes the socket."""
-    channel = socket.socket(fileno=descriptor)
-    threading.Thread(target=watch, args=(channel, parent), daemon=True).start()
     torch.set_num_threads(1)
     learner: Learner | None = None
-    while True:
-        message, files = receive(channel)
-        if message is None:
-            return
+
+    def answer(message: Message, files: list[int]) -> Message:
+        nonlocal learner
         shared = [Shared(*shape, file=file) for shape, file in zip(message["shapes"], files, strict=True)]
         try:
             if message["do"] == "setup":
@@ -165,8 +161,9 @@ def serve(descriptor: int, parent: int) -> None:
         except Exception as error:
             place = traceback.format_exception(error)[-1].strip()
             reply = {"error": f"{message['do']}: {place}"}
-        del shared
-        send(channel, {**reply, "peak": peak_memory()})
+        return {**reply, "peak": peak_memory()}
+
+    answer_all(socket.socket(fileno=descriptor), parent, answer)
 
 
 def peak_memory() -> float:

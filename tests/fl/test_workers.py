@@ -2,11 +2,13 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import torch
 
 from fl.data import Examples, Federated, federate, flip_labels, from_clients, load
 from fl.errors import TrainingError, WorkerError
+from fl.training.channel import Message, answer_all, receive, send
 from fl.training.learner import Learner, LocalTraining, Task
 from fl.training.loop import run
 from fl.training.workers import Pool, open_trainer
@@ -282,6 +285,46 @@ def test_ctrl_c_reaches_only_the_parent_and_workers_die_with_a_parent_killed_by_
     parent.send_signal(signal.SIGKILL)
     assert wait_until_gone(second)
     assert parent.stderr.read() == ""  # workers print nothing
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_parent_that_dies_with_an_unread_reply_ends_a_worker_without_an_error(
+    monkeypatch: pytest.MonkeyPatch, busy: bool
+):
+    """The kernel then resets the worker's socket, where it closes it after a parent that has read everything.
+
+    A busy worker finds out when it answers, an idle one while it waits.
+    """
+    monkeypatch.setattr("fl.training.channel.watch", lambda *_: None)  # it would end this process
+    ours, theirs = socket.socketpair()
+    answered = 0
+
+    def answer(message: Message, files: list[int]) -> Message:
+        nonlocal answered
+        answered += 1
+        if busy and answered == 2:
+            ours.close()
+        return {}
+
+    with ours, theirs, ThreadPoolExecutor(1) as executor:
+        for _ in range(2):
+            send(ours, {})
+        served = executor.submit(answer_all, theirs, os.getpid(), answer)
+        if not busy:
+            while len(ours.recv(100, socket.MSG_PEEK)) < 12:  # two replies of six bytes
+                time.sleep(0.01)
+            ours.close()
+        assert served.result(timeout=20) is None
+    assert answered == 2
+
+
+@pytest.mark.parametrize("cut", [0, 1, 3, 4, 5])
+def test_a_message_that_is_cut_off_is_no_message(cut: int):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall((b"\0\0\0\2" + b"{}")[:cut])
+        ours.close()
+        assert receive(theirs) == (None, [])
 
 
 def test_a_model_without_an_import_path_needs_no_workers(task: Task):
