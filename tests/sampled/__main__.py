@@ -2,7 +2,7 @@
 
     python -m tests.sampled --out FOLDER                     # 300 mutants; the same command continues a killed run
     python -m tests.sampled --out FOLDER --seed 7 --count 50
-    python -m tests.sampled --out FOLDER --again             # survivors once more, with all related tests
+    python -m tests.sampled --out FOLDER --again             # survivors once more, with all tests that reach them
     python -m tests.sampled --out FOLDER --list              # the verdicts so far
     python -m tests.sampled --out FOLDER --listed            # only tests/survivors.toml: each test kills its mutant
 
@@ -20,8 +20,9 @@ from pathlib import Path
 from queue import Queue
 
 from tests.sampled.draw import all_mutants, sample, survivors
-from tests.sampled.judge import FILES, Judge, Sound, Verdicts
+from tests.sampled.judge import Judge, Sound, Verdicts
 from tests.sampled.operators import Mutant
+from tests.sampled.reached import Reached, record
 from tests.sampled.related import Related
 from tests.sampled.tree import ROOT, Copy
 
@@ -42,11 +43,13 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
 
 def run(todo: Sequence[Mutant], verdicts: Verdicts, options: argparse.Namespace) -> None:
     """Judge mutants, several at a time, and keep each verdict at once."""
-    budget, files = (1200.0, 1000) if options.again else (options.budget, 0 if options.listed else FILES)
+    budget = 1200.0 if options.again else options.budget
+    record(options.out / "traced")
     copies: Queue[Copy] = Queue()
     for number in range(options.workers):
         copies.put(Copy(options.out / f"tree{number}"))
-    judge, printing = Judge(Related(ROOT), verdicts, Sound(), budget, files), threading.Lock()
+    reached, printing = Reached(options.out / "traced"), threading.Lock()
+    judge = Judge(reached, Related(ROOT), verdicts, Sound(), budget, options.listed)
 
     def one(mutant: Mutant) -> None:
         copy, start = copies.get(), time.monotonic()

@@ -9,11 +9,13 @@ from tests import json_lines
 from tests.sampled.draw import survivors
 from tests.sampled.operators import Mutant
 from tests.sampled.pytest_server import BROKEN, ENDLESS, TOO_LONG
+from tests.sampled.reached import Reached
 from tests.sampled.related import Related
 from tests.sampled.tree import Copy, changed
 
 KILLERS = 6  # tests that killed other mutants of the same file, to begin with
-FILES = 14  # related test files of one run; importing all takes long, and a mutant that lives so long has few chances
+TESTS = 60  # that reach the mutant, before all others that do; importing the files of many takes long
+FILES = 14  # related test files for a mutant that no test is known to reach
 ORDINARY = (0, 2, 5)  # exit codes of pytest: all passed, stopped, nothing to run
 WRONG_NAMES = 4  # the exit code of pytest for a test that it does not find, and for settings that it cannot use
 NO_END = "does not end: "
@@ -83,11 +85,12 @@ class Sound:
 class Judge:
     """Decides about one mutant at a time."""
 
+    reached: Reached
     related: Related
     verdicts: Verdicts
     sound: Sound
     budget: float
-    files: int  # how many related test files run; with 0 only the test that `survivors.toml` names
+    listed: bool = False  # run only the tests that `survivors.toml` names
 
     def judge(self, mutant: Mutant, copy: Copy) -> Verdict:
         """Run tests on a copy with this mutant in it. What fails there must pass on the copy without it."""
@@ -112,10 +115,16 @@ class Judge:
     def _steps(self, mutant: Mutant) -> list[list[str]]:
         listed = survivors().get(mutant.id)
         first = [listed.killed_by] if listed and listed.killed_by else []
-        first += self.verdicts.killers(mutant) if self.files else []
-        rest = self.related.tests(mutant.file)[: self.files]
+        if self.listed:
+            return [first] if first else []
+        killers = self.verdicts.killers(mutant)
+        reached = self.reached.tests(mutant)
+        reach = set(reached)
+        first += [test for test in killers if not reached or test.partition("[")[0] in reach]
+        rest = reached or self.related.tests(mutant.file)[:FILES]
+        cut = TESTS if reached else 3
         unsound = self.sound.unsound()
-        steps = ([test for test in step if test not in unsound] for step in (first, rest[:3], rest[3:]))
+        steps = ([test for test in step if test not in unsound] for step in (first, rest[:cut], rest[cut:]))
         return [step for step in steps if step]
 
     def _run(self, mutant: Mutant, copy: Copy) -> tuple[Verdict, Sequence[str]]:
@@ -143,4 +152,4 @@ class Judge:
                     return verdict("killed", f"exit {answer['code']}")
                 if answer["stopped"]:
                     break
-        return verdict("survived" if ran else "no test", f"{ran} tests of {sum(map(len, steps))} files and killers")
+        return verdict("survived" if ran else "no test", f"{ran} tests of {sum(map(len, steps))} names")

@@ -1,0 +1,155 @@
+"""Which tests reach a mutant: recorded by one run of the suite under a tracer (`tracer.py`).
+
+A compiled function and a constant of a module are not traced. For these, the tests count that reach a line which names
+them, and so on from the function around that line. What nobody reaches that way has the tests that import it
+(`related.py`).
+"""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache, cached_property
+from os import environ
+from pathlib import Path
+
+from coverage import CoverageData
+
+from tests.sampled.operators import Mutant
+from tests.sampled.tracer import FOLDER
+from tests.sampled.tree import ROOT, copy_tree
+
+STEP = 0.25  # seconds of processor time: tests that differ by less are ordered by how much else they run
+DEPTH = 5  # calls between a compiled function and one that is traced
+
+
+def record(folder: Path) -> None:
+    """Run the suite on a copy of the tree, traced. Nothing happens if that was done."""
+    if (folder / FOLDER / "done").exists():
+        return
+    print("recording which test reaches which line: one run of the suite under a tracer", flush=True)
+    copy_tree(folder)
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "tests.sampled.tracer", "-p", "no:cacheprovider"]
+    with (folder / "trace.log").open("w") as log:
+        subprocess.run(
+            command, cwd=folder, env={**environ, "PYTHONPATH": str(folder)}, stdout=log, stderr=log, check=False
+        )
+    if not list((folder / FOLDER).glob("lines.*")):
+        raise RuntimeError(f"the traced run recorded nothing; see {folder / 'trace.log'}")
+    (folder / FOLDER / "done").touch()
+
+
+class Reached:
+    """What a traced run of a copy recorded. The sources of that copy say which lines are meant."""
+
+    def __init__(self, folder: Path, root: Path = ROOT) -> None:
+        self._folder, self._root = folder, root
+        self._data = [CoverageData(basename=str(path)) for path in sorted((folder / FOLDER).glob("lines.*"))]
+        for data in self._data:
+            data.read()
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """The tests that reach a mutant, the quickest first, of these those that run least else."""
+        source = self._folder / mutant.file
+        text = source.read_text() if source.exists() else ""
+        places = [mutant.lines] if text == (self._root / mutant.file).read_text() else []
+        places += [_scope(text, mutant.name)] if mutant.name else []
+        lines = self._lines(mutant.file)
+        for place in places:
+            if found := {test for line in place for test in lines.get(line, ())}:
+                return sorted(found, key=self._order)
+        return sorted(self._by_name(mutant), key=self._order)
+
+    def _order(self, test: str) -> tuple[int, int, str]:
+        return int(self._costs.get(test, 0.0) / STEP), self._breadth.get(test, 0), test
+
+    def _by_name(self, mutant: Mutant) -> set[str]:
+        """The tests that reach a line which names what is changed."""
+        names = {mutant.name.rpartition(".")[2]} if mutant.name else _assigned(mutant)
+        seen = set(names)
+        for _ in range(DEPTH):
+            found, around = set[str](), set[str]()
+            for file, users in self._users.items():
+                for name in names & users.keys():
+                    for line, function in users[name]:
+                        found.update(self._lines(file).get(line, ()))
+                        around.add(function)
+            if found:
+                return found
+            names = around - seen - {""}
+            seen |= names
+        return set()
+
+    @cached_property
+    def _users(self) -> dict[str, dict[str, list[tuple[int, str]]]]:
+        """For each traced file, the lines that name something, and the functions around them."""
+        users: dict[str, dict[str, list[tuple[int, str]]]] = {}
+        for file in self._files:
+            named = users.setdefault(file, {})
+            for name, line, function in _uses(ast.parse((self._folder / file).read_text()), ""):
+                named.setdefault(name, []).append((line, function))
+        return users
+
+    @cached_property
+    def _files(self) -> list[str]:
+        found = {Path(file).relative_to(self._folder) for data in self._data for file in data.measured_files()}
+        return sorted(map(str, found))
+
+    @cache  # noqa: B019  # one object lives as long as the run
+    def _lines(self, file: str) -> dict[int, set[str]]:
+        """The tests of each line; what runs at import has none."""
+        lines: dict[int, set[str]] = {}
+        for data in self._data:
+            for line, tests in data.contexts_by_lineno(str(self._folder / file)).items():
+                lines.setdefault(line, set()).update(test for test in tests if test)
+        return lines
+
+    @cached_property
+    def _breadth(self) -> dict[str, int]:
+        """How many lines each test runs."""
+        count: dict[str, int] = {}
+        for file in self._files:
+            for tests in self._lines(file).values():
+                for test in tests:
+                    count[test] = count.get(test, 0) + 1
+        return count
+
+    @cached_property
+    def _costs(self) -> dict[str, float]:
+        costs: dict[str, float] = {}
+        for path in (self._folder / FOLDER).glob("costs.*.json"):
+            for test, seconds in json.loads(path.read_text()).items():
+                costs[test] = costs.get(test, 0.0) + seconds
+        return costs
+
+
+def _scope(source: str, name: str) -> range:
+    """The lines in the body of a function or class."""
+
+    def found(nodes: list[ast.stmt], path: list[str]) -> range:
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name == path[0]:
+                if path[1:]:
+                    return found(node.body, path[1:])
+                return range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
+        return range(0)
+
+    return found(ast.parse(source).body, name.split("."))
+
+
+def _assigned(mutant: Mutant) -> set[str]:
+    """The names that a statement of a module assigns, as far as one line shows them."""
+    target = mutant.old_line.partition(":" if ": Final" in mutant.old_line else "=")[0]
+    return {word for word in target.replace(",", " ").split() if word.isidentifier()}
+
+
+def _uses(node: ast.AST, function: str) -> Iterator[tuple[str, int, str]]:
+    """Each name that is read, its line, and the innermost function around it."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Name):
+            yield child.id, child.lineno, function
+        elif isinstance(child, ast.Attribute):
+            yield child.attr, child.lineno, function
+        inside = child.name if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) else function
+        yield from _uses(child, inside)
