@@ -5,6 +5,7 @@ is stopped and started again goes on with the round after it. One process at a t
 same rounds, and cut each other's evidence.
 """
 
+import atexit
 import json
 import os
 import time
@@ -31,6 +32,7 @@ class Ledger:
         folder.mkdir(parents=True, exist_ok=True)
         if folder.resolve() not in _held:
             _held[folder.resolve()] = locked(folder)  # audit: app-one-server
+            atexit.register(_held[folder.resolve()].close)
         known, mine = folder / AGREED, agreement.fingerprint.hex()
         if not known.exists():
             _write(known, mine)
