@@ -7,10 +7,12 @@ them, and so on from the function around that line. What nobody reaches that way
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache, cached_property
+from math import inf
 from os import environ
 from pathlib import Path
 
@@ -21,36 +23,65 @@ from tests.sampled.tracer import FOLDER
 from tests.sampled.tree import ROOT, copy_tree
 
 STEP = 0.25  # seconds of processor time: tests that differ by less are ordered by how much else they run
+DEFINED = re.compile(r"def (test_\w+)\(")
 DEPTH = 5  # calls between a compiled function and one that is traced
 
 
-def record(folder: Path) -> None:
-    """Run the suite on a copy of the tree, traced. Nothing happens if that was done."""
-    if (folder / FOLDER / "done").exists():
+def record(folder: Path, root: Path = ROOT) -> None:
+    """Run the suite on a copy of the tree, traced; later only the test files that are new or changed since."""
+    known = {path: set(_test_files(path).items()) for path in _recordings(folder)}
+    todo = [file for file in _test_files(root).items() if not any(file in files for files in known.values())]
+    if not todo:
         return
-    print("recording which test reaches which line: one run of the suite under a tracer", flush=True)
-    copy_tree(folder)
+    print(f"recording which test reaches which line: {len(todo)} test files under a tracer", flush=True)
+    copy = folder / str(len(known))
+    copy_tree(copy, root)
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "tests.sampled.tracer", "-p", "no:cacheprovider"]
-    with (folder / "trace.log").open("w") as log:
-        subprocess.run(
-            command, cwd=folder, env={**environ, "PYTHONPATH": str(folder)}, stdout=log, stderr=log, check=False
-        )
-    if not list((folder / FOLDER).glob("lines.*")):
-        raise RuntimeError(f"the traced run recorded nothing; see {folder / 'trace.log'}")
-    (folder / FOLDER / "done").touch()
+    command += sorted(file for file, _ in todo) if known else []
+    with (copy / "trace.log").open("w") as log:
+        subprocess.run(command, cwd=copy, env={**environ, "PYTHONPATH": str(copy)}, stdout=log, stderr=log, check=False)
+    if not list((copy / FOLDER).glob("costs.*")):
+        raise RuntimeError(f"the traced run recorded nothing; see {copy / 'trace.log'}")
+    (copy / FOLDER / "done").touch()
+
+
+def _recordings(folder: Path) -> list[Path]:
+    return sorted(path.parents[1] for path in folder.glob(f"*/{FOLDER}/done"))
+
+
+def _test_files(root: Path) -> dict[str, str]:
+    return {str(path.relative_to(root)): path.read_text() for path in (root / "tests").rglob("test_*.py")}
 
 
 class Reached:
-    """What a traced run of a copy recorded. The sources of that copy say which lines are meant."""
+    """What the traced runs of a folder recorded."""
 
     def __init__(self, folder: Path, root: Path = ROOT) -> None:
+        self._all = [Recording(one, root) for one in _recordings(folder)]
+        self._names = {(file, name) for file, text in _test_files(root).items() for name in DEFINED.findall(text)}
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """The tests that reach a mutant, the quickest first, of these those that run least else."""
+        found = {test for one in self._all for test in one.tests(mutant) if self._exists(test)}
+        return sorted(found, key=lambda test: (*min(one.order(test) for one in self._all), test))
+
+    def _exists(self, test: str) -> bool:
+        """Whether the test is still there: a recording may be older than the tests."""
+        file, _, name = test.partition("::")
+        return (file, name.rpartition("::")[2]) in self._names
+
+
+class Recording:
+    """What one traced run recorded. The sources of its copy say which lines are meant."""
+
+    def __init__(self, folder: Path, root: Path) -> None:
         self._folder, self._root = folder, root
         self._data = [CoverageData(basename=str(path)) for path in sorted((folder / FOLDER).glob("lines.*"))]
         for data in self._data:
             data.read()
 
-    def tests(self, mutant: Mutant) -> list[str]:
-        """The tests that reach a mutant, the quickest first, of these those that run least else."""
+    def tests(self, mutant: Mutant) -> set[str]:
+        """The tests of this run that reach a mutant."""
         source = self._folder / mutant.file
         text = source.read_text() if source.exists() else ""
         places = [mutant.lines] if text == (self._root / mutant.file).read_text() else []
@@ -58,11 +89,12 @@ class Reached:
         lines = self._lines(mutant.file)
         for place in places:
             if found := {test for line in place for test in lines.get(line, ())}:
-                return sorted(found, key=self._order)
-        return sorted(self._by_name(mutant), key=self._order)
+                return found
+        return self._by_name(mutant)
 
-    def _order(self, test: str) -> tuple[int, int, str]:
-        return int(self._costs.get(test, 0.0) / STEP), self._breadth.get(test, 0), test
+    def order(self, test: str) -> tuple[float, int]:
+        """What a test costs, in steps, and how many lines it runs. What this run did not have comes last."""
+        return int(self._costs[test] / STEP) if test in self._costs else inf, self._breadth.get(test, 0)
 
     def _by_name(self, mutant: Mutant) -> set[str]:
         """The tests that reach a line which names what is changed."""

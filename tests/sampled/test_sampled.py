@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from coverage import CoverageData
 
 from tests.sampled import __main__ as command
 from tests.sampled import draw, tree
@@ -19,7 +17,6 @@ from tests.sampled.draw import Survivor, sample, survivors
 from tests.sampled.judge import Judge, Sound, Verdict, Verdicts
 from tests.sampled.operators import Mutant, is_valid, mutants_of
 from tests.sampled.pytest_server import TOO_LONG
-from tests.sampled.reached import Reached
 from tests.sampled.related import Related
 
 ROOT = Path(__file__).parents[2]
@@ -217,97 +214,6 @@ def _until(done: Callable[[], bool]) -> bool:
             return True
         time.sleep(0.1)
     return False
-
-
-# --- which tests reach a mutant -----------------------------------------------------------------------------------
-
-PRODUCT = """
-from numba import njit
-
-LIMIT = 3
-UNUSED = 4
-
-
-def both(x):
-    if x > LIMIT:
-        return compiled(x)
-    return 0
-
-
-@njit
-def compiled(x):
-    return inner(x) + 1
-
-
-@njit
-def inner(x):
-    return 2 * x
-
-
-def nobody():
-    return 5
-"""
-
-ITS_TESTS = """
-import pytest
-from secagg.codec import both
-
-@pytest.mark.parametrize("x", [1, 2])
-def test_small(x):
-    assert both(x) == 0
-
-def test_large():
-    assert both(5) == 11
-
-def test_nothing():
-    pass
-"""
-
-
-def test_the_tests_of_a_mutant_are_those_that_run_its_line_or_name_what_it_changes(tmp_path: Path) -> None:
-    for name, text in {
-        "secagg/codec.py": PRODUCT,
-        "secagg/__init__.py": "",
-        "test_a.py": ITS_TESTS,
-        "pyproject.toml": "[tool.pytest.ini_options]",
-    }.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "tests.sampled.tracer"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True)
-    reached = Reached(tmp_path, tmp_path)
-    found = {one.id.partition(": ")[2]: reached.tests(one) for one in mutants_of("secagg/codec.py", PRODUCT)}
-    small, large = "test_a.py::test_small", "test_a.py::test_large"
-    assert set(found["both: if x > LIMIT: -> if x >= LIMIT:"]) == {small, large}
-    assert found["both: return compiled(x) -> return None"] == [large]
-    assert found["both: return 0 -> return None"] == [small]
-    assert found["compiled: return inner(x) + 1 -> return inner(x) - 1"] == [large]
-    assert found["inner: return 2 * x -> return 2 / x"] == [large]  # two compiled functions deep
-    assert set(found["module: LIMIT = 3 -> LIMIT = (4)"]) == {small, large}
-    assert found["module: UNUSED = 4 -> UNUSED = (5)"] == []
-    assert found["nobody: return 5 -> return None"] == []
-    elsewhere = tmp_path / "elsewhere"
-    shutil.copytree(tmp_path / "secagg", elsewhere / "secagg")
-    (elsewhere / "secagg" / "codec.py").write_text("#\n" + PRODUCT)  # lines have moved since: functions count
-    moved = {one.id.partition(": ")[2]: one for one in mutants_of("secagg/codec.py", "#\n" + PRODUCT)}
-    other = Reached(tmp_path, elsewhere).tests(moved["both: return 0 -> return None"])
-    assert set(other) == {small, large}
-
-
-def test_quick_tests_come_first_and_of_these_the_narrow_ones(tmp_path: Path) -> None:
-    folder = tmp_path / "reached"
-    folder.mkdir()
-    (tmp_path / "x.py").write_text("y = 1\ndef f():\n    a = 1\n    return a\n")
-    lines = {"slow": [3], "broad": [3, 4], "narrow": [3], "other": [4]}
-    data = CoverageData(basename=str(folder / "lines.only"))
-    for test, numbers in lines.items():
-        data.set_context(test)
-        data.add_lines({str(tmp_path / "x.py"): numbers})
-    data.write()
-    (folder / "costs.only.json").write_text(json.dumps({"slow": 0.3, "broad": 0.1, "narrow": 0.2}))
-    [mutant, *_] = [one for one in mutants_of("x.py", (tmp_path / "x.py").read_text()) if one.old_line == "a = 1"]
-    assert Reached(tmp_path, tmp_path).tests(mutant) == ["narrow", "broad", "slow"]
 
 
 # --- the verdict ------------------------------------------------------------------------------------------------
