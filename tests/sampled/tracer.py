@@ -8,6 +8,7 @@ context, and the processor time of each test. Parameters of a test count togethe
 
 import json
 import os
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +44,8 @@ class Tracer:
 
     def pytest_sessionfinish(self) -> None:
         self._coverage.stop()
-        self._coverage.save()
+        with warnings.catch_warnings(action="ignore"):  # of tests that run no line in scope
+            self._coverage.save()
         self._costs_file.write_text(json.dumps(self._costs))
 
 

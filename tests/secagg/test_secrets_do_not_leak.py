@@ -112,6 +112,8 @@ class Capture:
         self.handler = logging.StreamHandler(self.out)
 
     def __enter__(self) -> Capture:
+        gc.collect()
+        gc.freeze()  # what is alive already belongs to others, and need not show itself
         root = logging.getLogger()
         self._level = root.level
         root.addHandler(self.handler)
@@ -131,6 +133,7 @@ class Capture:
             self.out.write(str(warning.message))
         for redirect in reversed(self._redirects):
             redirect.__exit__(None, None, None)
+        gc.unfreeze()
         root = logging.getLogger()
         root.removeHandler(self.handler)
         root.setLevel(self._level)
