@@ -99,8 +99,7 @@ def alone(terms: Terms, colluders: int, *, rounds: int = 1) -> Risk:
     once = schedule.name == "fixed" or (schedule.size == n and not terms.sample)
     drawn = n if once else terms.drawn  # over the rounds, every fixed group is drawn
     groups = schedule.groups(drawn)
-    least = max(least_left(terms), 2)
-    one = alone_in_grouping(n, colluders, size=schedule.size, groups=groups, least=least)
+    one = alone_in_grouping(n, colluders, size=schedule.size, groups=groups, least=least_left(terms))
     independent = schedule.name in ("random", "fixed") and groups * schedule.size == n
     per_round = _repeat(Risk(one, exact=True), schedule.groupings, independent)
     return per_round if once else _repeat(per_round, rounds, independent=True)

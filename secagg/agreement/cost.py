@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, count
 from typing import Any, Final, Protocol
 
 from secagg.agreement.keeping import lasting_atoms, lasting_groupings
@@ -73,13 +73,11 @@ def charge(terms: Terms, client: ClientId, share: Fraction, lattice: Kernel | No
     """The cost of an opening for a member with this leverage; `lattice` is what the sums do not see around it."""
     noise, encoding = _noise(terms), terms.encoding
     rho, eta = Fraction(0), 0.0
-    if lattice is None:
-        share = Fraction(1)
     for segment, one, norm in zip(
         encoding.segments, noise.segments, encoding.norms(terms.relative_weight(client)), strict=True
     ):
         rho += share * Fraction(norm**2, 2 * one.sigma**2)
-        if share < 1 and lattice is not None:  # with its own noise alone, nothing is lost on the grid
+        if lattice is not None and share < 1:  # with its own noise alone, nothing is lost on the grid
             added = excess(lattice, one.sigma, segment.length)
             if added == float("inf"):  # audit: noise-above-grid
                 raise AgreementRefused(
@@ -91,7 +89,7 @@ def charge(terms: Terms, client: ClientId, share: Fraction, lattice: Kernel | No
 
 
 def _least_sigma(lattice: Kernel) -> int:
-    return next(sigma for sigma in range(1, 2**26) if excess(lattice, sigma, 1) < float("inf"))
+    return next(sigma for sigma in count(1) if excess(lattice, sigma, 1) < float("inf"))
 
 
 def _noise(terms: Terms) -> Noise:
@@ -100,11 +98,16 @@ def _noise(terms: Terms) -> Noise:
     return terms.noise
 
 
+def own_charge(terms: Terms, client: ClientId) -> Charge:
+    """The cost of any opening for a member if its own noise is all that counts."""
+    return charge(terms, client, Fraction(1), None)
+
+
 def flat_charge(terms: Terms, client: ClientId, members: int, colluders: int) -> Charge:
     """The cost of the sum of one group of this many members; `LOCAL` colluders: one's own noise alone."""
     if colluders == LOCAL:
-        return charge(terms, client, Fraction(1), None)
-    return charge(terms, client, alone(members, colluders), Kernel(max(0, members - 1), 2))
+        return own_charge(terms, client)
+    return charge(terms, client, alone(members, colluders), Kernel(members - 1, 2))
 
 
 def round_charge(training: Training, round: int, client: ClientId, colluders: int | None = None) -> Charge:
@@ -112,7 +115,7 @@ def round_charge(training: Training, round: int, client: ClientId, colluders: in
     terms = training.terms
     k = _noise(terms).colluders if colluders is None else colluders
     if k == LOCAL:
-        return charge(terms, client, Fraction(1), None)
+        return own_charge(terms, client)
     return _charged(_Rows(charged_groupings(training, round)), client, k, terms)
 
 
@@ -140,13 +143,16 @@ class _Rows:
 
 @lru_cache(maxsize=4096)
 def _shape(rows: _Rows, client: ClientId, colluders: int) -> tuple[Fraction, Kernel | None]:
-    return leverage(rows.groupings, client, colluders), kernel(rows.groupings, client, colluders)
+    lattice = kernel(rows.groupings, client, colluders)
+    if lattice is None:  # too large to find: nothing is known about the others' noise
+        return Fraction(1), None
+    return leverage(rows.groupings, client, colluders), lattice
 
 
 def _charged(rows: _Rows, client: ClientId, colluders: int, terms: Terms) -> Charge:
     if len(rows.groupings) == 1:
-        size = next((len(group) for group in rows.groupings[0] if client in group), 1)
-        return flat_charge(terms, client, size, colluders)
+        group = next((group for group in chain.from_iterable(rows.groupings) if client in group), (client,))
+        return flat_charge(terms, client, len(group), colluders)
     return charge(terms, client, *_shape(rows, client, colluders))
 
 
@@ -183,7 +189,8 @@ def worst_round(training: Training, members: Collection[ClientId] = ()) -> Figur
         everybody, assumed = (survivors_reserve(terms, heaviest, k) for k in (0, None))
         return Figures(everybody, assumed, _locally(terms, (heaviest,)).local)
     if _judged_once(terms):
-        return _worst(training, terms.first_round, members or terms.ids)
+        anybody = terms.schedule.name == "transversal" or not members  # their places on the grid change
+        return _worst(training, terms.first_round, terms.ids if anybody else members)
     if len(terms.ids) * len(terms.rounds) > _MOST_JUDGED:
         return _locally(terms, members or terms.ids)
     found = [_worst(training, round, members or terms.ids) for round in terms.rounds]
@@ -237,21 +244,20 @@ def _worst(training: Training, round: int, members: Collection[ClientId]) -> Fig
 
 
 def _worst_disjoint(terms: Terms, grouping: Grouping, members: Collection[ClientId]) -> Figures:
-    wanted, heaviest = set(members), dict[int, ClientId]()
-    for group in grouping:
-        for client in wanted.intersection(group):
-            best = heaviest.setdefault(len(group), client)
-            if terms.weights[client] > terms.weights[best]:
-                heaviest[len(group)] = client
-    found = []
-    for k in (0, _noise(terms).colluders):
-        found.append(max((flat_charge(terms, v, size, k) for size, v in heaviest.items()), key=_size, default=Charge()))
-    return Figures(found[0], found[1], _locally(terms, members).local)
+    """Groups of one size that share nobody: whoever weighs most pays most."""
+    there = members
+    if terms.schedule.name == "fixed":  # with other schedules, whoever is left out now may be drawn in another round
+        there = set(chain.from_iterable(grouping)).intersection(members)
+    local = _locally(terms, members).local
+    if not there:
+        return Figures(Charge(), Charge(), local)
+    heaviest, size = max(there, key=lambda client: terms.weights[client]), len(grouping[0])
+    everybody, assumed = (flat_charge(terms, heaviest, size, k) for k in (0, _noise(terms).colluders))
+    return Figures(everybody, assumed, local)
 
 
 def _locally(terms: Terms, members: Collection[ClientId]) -> Figures:
-    heaviest = max(members, key=lambda client: terms.weights[client])
-    local = charge(terms, heaviest, Fraction(1), None)
+    local = own_charge(terms, max(members, key=lambda client: terms.weights[client]))
     return Figures(local, local, local)
 
 
@@ -269,12 +275,12 @@ def survivors_reserve(terms: Terms, client: ClientId, colluders: int | None = No
     """
     k, policy, schedule = _noise(terms).colluders if colluders is None else colluders, terms.policy, terms.schedule
     if not policy.enforced:
-        return flat_charge(terms, client, 1, LOCAL)
+        return own_charge(terms, client)
     if schedule.name == "atoms":
         return flat_charge(terms, client, schedule.atom, k)
     if schedule.groupings == 1:
-        return flat_charge(terms, client, max(2, policy.anonymity, policy.min_survivors), k)
-    return flat_charge(terms, client, 1, LOCAL)
+        return flat_charge(terms, client, max(policy.anonymity, policy.min_survivors), k)
+    return own_charge(terms, client)
 
 
 def survivors_settled(terms: Terms, client: ClientId, groups: Sequence[Collection[ClientId]]) -> Charge:
@@ -303,7 +309,7 @@ def known_before_seed(terms: Terms) -> Figures | None:
     heaviest = max(terms.ids, key=lambda client: terms.weights[client])
     if terms.groups != WHOLE:
         everybody, assumed = (survivors_reserve(terms, heaviest, n) for n in (0, k))
-        return Figures(everybody, assumed, flat_charge(terms, heaviest, 1, LOCAL))
+        return Figures(everybody, assumed, own_charge(terms, heaviest))
     if not size:
         return None
     size = terms.least_summed if terms.varying else size

@@ -331,7 +331,7 @@ class Terms:
     @property
     def least_summed(self) -> int:
         """The fewest members for which a flat sum may be opened."""
-        return max(2, self.policy.anonymity, self.policy.min_survivors)
+        return max(self.policy.anonymity, self.policy.min_survivors)
 
     @property
     def flat(self) -> bool:

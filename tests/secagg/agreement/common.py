@@ -1,16 +1,22 @@
 """Small agreements for the tests of this folder."""
 
 import hashlib
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-from secagg import Policy
-from secagg.agreement import Agreement, BeaconPulse, NamedPulse, Terms, approve
+from secagg import Policy, Schedule
+from secagg.agreement import Agreement, BeaconPulse, Member, NamedPulse, Terms, approve
 from secagg.agreement.proposal import Proposal, Signature
+from secagg.agreement.successors import drawn_cells
 from secagg.crypto.keys import Identity
 from secagg.crypto.pulse import Pulse
+from secagg.crypto.segments import Segment
+from secagg.exposure.schedules import Drawn
 from secagg.simulation.agree import make_agreement
+from secagg.types import Grouping
 from tests.secagg.drbg import Drbg
 
 NIST = Path(__file__).parent / "nist"
@@ -52,3 +58,42 @@ def beaconed(year: str = "2026") -> Agreement:
 def signed(agreement: Agreement) -> Proposal:
     identities = made()[1]
     return Proposal.of(agreement).add(Signature(v, agreement.sign(v, identities[v])) for v in agreement.terms.ids)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Terms with any seed: what the audit and the cost of an agreement need, without keys and signatures."""
+
+    terms: Terms
+    seed: bytes = bytes(range(32))
+    fingerprint: bytes = bytes(32)
+
+    def cells(self, round: int) -> tuple[Drawn, ...]:
+        return drawn_cells(self.terms, self.seed, round)
+
+    def groupings(self, round: int) -> tuple[Grouping, ...]:
+        (cell,) = self.cells(round)
+        return cell.groupings
+
+
+def plain_terms(
+    members: int = 6,
+    size: int = 3,
+    weights: Sequence[int] = (),
+    rounds: int = 1,
+    schedule: str = "fixed",
+    groupings: int = 1,
+    atom: int = 0,
+    **more: Any,
+) -> Terms:
+    """Terms of members with made-up keys; one number each unless `segments` says otherwise."""
+    fields: dict[str, Any] = {
+        "name": "plain",
+        "members": tuple(
+            Member(v, (v + 1).to_bytes(32, "big"), weight=w) for v, w in enumerate(weights or (1,) * members)
+        ),
+        "segments": (Segment(shape=(1,), clip=1.0),),
+        "schedule": Schedule(name=schedule, size=size, groupings=groupings, atom=atom),
+        "last_round": rounds - 1,
+    }
+    return Terms(**fields | more)
