@@ -235,7 +235,7 @@ def _propose(options: argparse.Namespace) -> None:
     options.out.write_text(write_agreement(Proposal(terms=terms)), "utf-8")
     print(
         f"wrote {options.out}: {len(terms.members)} members, {terms.segments[0].length:,} parameters, "
-        f"{len(terms.rounds)} rounds\nnext, every member commits, reveals and signs: secagg agree {options.out} "
+        f"{terms.round_count} rounds\nnext, every member commits, reveals and signs: secagg agree {options.out} "
         "--commit NODE (docs/flower-apps.md)"
     )
 

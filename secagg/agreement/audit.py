@@ -103,10 +103,10 @@ def _audit_round(training: Training) -> Permitted:
 def _judge_each(training: Training) -> Permitted:
     """The worst round, where rounds differ. The first that breaks an enforced policy is enough to refuse it."""
     terms = training.terms
-    if terms.policy.enforced and len(terms.ids) * terms.schedule.groupings * _count(terms) > MOST_PLACES:
+    if terms.policy.enforced and len(terms.ids) * terms.schedule.groupings * terms.round_count > MOST_PLACES:
         raise AgreementRefused(
-            f"policy: {_count(terms)} rounds of {terms.schedule.groupings} new groupings of {len(terms.ids)} members "
-            "are too many to judge beforehand; use the schedule 'fixed' or 'atoms', or fewer rounds"
+            f"policy: {terms.round_count} rounds of {terms.schedule.groupings} new groupings of {len(terms.ids)} "
+            "members are too many to judge beforehand; use the schedule 'fixed' or 'atoms', or fewer rounds"
         )
     rounds = terms.rounds if terms.policy.enforced else terms.rounds[:REPORTED_ROUNDS]
     worst = None
@@ -117,7 +117,7 @@ def _judge_each(training: Training) -> Permitted:
         if found.objections and (terms.policy.enforced or len(found.exposed) == len(terms.ids)):
             return found
     assert worst is not None
-    return replace(worst, partial=len(rounds) < _count(terms))
+    return replace(worst, partial=len(rounds) < terms.round_count)
 
 
 def _badness(found: Permitted) -> tuple[int, int, float]:
@@ -147,7 +147,7 @@ def _judge_union(training: Training, earlier: tuple[Training, ...] | None) -> Pe
     if earlier is not None:
         check_earlier(training, earlier)
         check_comparable(training, earlier)
-    if _count(terms) == 1 and not earlier:
+    if terms.round_count == 1 and not earlier:
         return audit_round(training)
     if _can_differ_by_one((*(earlier or ()), training)):  # audit: varying-sums-not-compared
         return _anybody_exposed(terms)
@@ -171,7 +171,7 @@ def _can_differ_by_one(every: Sequence[Training]) -> bool:
 
 def _anybody_exposed(terms: Terms) -> Permitted:
     return Permitted(
-        rounds=_count(terms),
+        rounds=terms.round_count,
         anonymity=Anonymity(1, 1, "two sums can differ by one member"),
         exposed=frozenset(terms.ids),
         leverage=1.0,
@@ -213,7 +213,7 @@ def check_policy(training: Training, earlier: tuple[Training, ...] | None = None
         return
     found = _judge_union(training, earlier) if over_all else audit_round(training)
     if found.objections:  # audit: agreement-keeps-policy
-        raise AgreementRefused(_refusal(terms, found, over_all and (_count(terms) > 1 or bool(earlier))))
+        raise AgreementRefused(_refusal(terms, found, over_all and (terms.round_count > 1 or bool(earlier))))
 
 
 def _refusal(terms: Terms, found: Permitted, over_all: bool) -> str:
@@ -251,10 +251,6 @@ def _offers(terms: Terms, over_all: bool) -> Iterator[str]:
 # The groups
 
 
-def _count(terms: Terms) -> int:
-    return terms.last_round - terms.first_round + 1
-
-
 def _groupings(training: Training, round: int) -> tuple[Grouping, ...]:
     """The groupings of a round over all cells."""
     parts = (cell.groupings for cell in training.cells(round))
@@ -287,13 +283,13 @@ class _Span:
 def _over_rounds(training: Training) -> _Span:
     terms, schedule = training.terms, training.terms.schedule
     if schedule.name == "fixed":
-        return _Span(_all_fixed(training), _count(terms))
+        return _Span(_all_fixed(training), terms.round_count)
     if schedule.name == "atoms" and terms.groups != WHOLE:  # groups shrink by whole atoms
-        return _Span((_atoms(training),), _count(terms), exact=False)
-    if schedule.size == len(terms.members) or _count(terms) == 1:  # one group of all, in every round
-        return _Span(_groupings(training, terms.first_round), _count(terms))
+        return _Span((_atoms(training),), terms.round_count, exact=False)
+    if schedule.size == len(terms.members) or terms.round_count == 1:  # one group of all, in every round
+        return _Span(_groupings(training, terms.first_round), terms.round_count)
     if schedule.name == "atoms":
-        return _Span((_atoms(training),), _count(terms), exact=False)
+        return _Span((_atoms(training),), terms.round_count, exact=False)
     found, groups = list[Grouping](), 0
     for rounds, round in enumerate(terms.rounds):
         if 10 * groups > 12 * len(terms.members) and groups > FEW_GROUPS:  # enough to expose everybody, if they differ
@@ -301,7 +297,7 @@ def _over_rounds(training: Training) -> _Span:
         groupings = _groupings(training, round)
         groups += sum(map(len, groupings))
         found += groupings
-    return _Span(found, _count(terms))
+    return _Span(found, terms.round_count)
 
 
 # The judgement

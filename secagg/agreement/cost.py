@@ -191,7 +191,7 @@ def worst_round(training: Training, members: Collection[ClientId] = ()) -> Figur
     if _judged_once(terms):
         anybody = terms.schedule.name == "transversal" or not members  # their places on the grid change
         return _worst(training, terms.first_round, terms.ids if anybody else members)
-    if len(terms.ids) * len(terms.rounds) > _MOST_JUDGED:
+    if len(terms.ids) * terms.round_count > _MOST_JUDGED:
         return _locally(terms, members or terms.ids)
     found = [_worst(training, round, members or terms.ids) for round in terms.rounds]
     return Figures(*(max((getattr(one, name) for one in found), key=_size) for name in _NAMES))
@@ -209,7 +209,7 @@ def all_rounds(training: Training, members: Collection[ClientId] = ()) -> Figure
     """
     has("training", training, "an agreement", "terms", "seed", "cells")
     members = ids("members", members, training.terms.identities)
-    return worst_round(training, members).times(len(training.terms.rounds))
+    return worst_round(training, members).times(training.terms.round_count)
 
 
 _NAMES: Final = ("everybody", "assumed", "local")
@@ -223,7 +223,7 @@ def _judged_once(terms: Terms) -> bool:
     """Whether all rounds cost a member the same, or no more than the first."""
     equal = len(set(terms.weights.values())) == 1
     alike = ("fixed", "atoms", *(("transversal",) if equal else ()))  # transversal: up to the members' names
-    return terms.schedule.name in alike or terms.schedule.groupings == 1 or len(terms.rounds) == 1
+    return terms.schedule.name in alike or terms.schedule.groupings == 1 or terms.round_count == 1
 
 
 def _worst(training: Training, round: int, members: Collection[ClientId]) -> Figures:
@@ -235,7 +235,8 @@ def _worst(training: Training, round: int, members: Collection[ClientId]) -> Fig
         everybody, assumed = (flat_charge(terms, heaviest, terms.least_summed, k) for k in (0, _noise(terms).colluders))
         return Figures(everybody, assumed, _locally(terms, members).local)
     if len(drawn) == 1:
-        return _worst_disjoint(terms, drawn[0], members)
+        (grouping,) = drawn
+        return _worst_disjoint(terms, grouping, members)
     rows, present = _Rows(drawn), set(chain.from_iterable(chain.from_iterable(drawn)))
     found = []
     for k in (0, _noise(terms).colluders):
@@ -251,7 +252,7 @@ def _worst_disjoint(terms: Terms, grouping: Grouping, members: Collection[Client
     local = _locally(terms, members).local
     if not there:
         return Figures(Charge(), Charge(), local)
-    heaviest, size = max(there, key=lambda client: terms.weights[client]), len(grouping[0])
+    heaviest, size = max(there, key=lambda client: terms.weights[client]), max(map(len, grouping))
     everybody, assumed = (flat_charge(terms, heaviest, size, k) for k in (0, _noise(terms).colluders))
     return Figures(everybody, assumed, local)
 
@@ -334,7 +335,7 @@ def most_per_round(terms: Terms) -> Figures:
 
 def over_budget(terms: Terms, each: Charge, budget: Budget, spent: Charge) -> str:
     """Why rounds that cost `each` do not fit what is left of a budget, and what would; empty if they fit."""
-    noise, rounds = _noise(terms), len(terms.rounds)
+    noise, rounds = _noise(terms), terms.round_count
     total = spent + each.times(rounds)
     if budget.allows(total):
         return ""

@@ -87,7 +87,7 @@ class Floors:
         terms = what if isinstance(what, Terms) else what.terms
         too_much = self._too_much(what, terms)
         policy, size = terms.policy, terms.schedule.size
-        rounds = terms.last_round - terms.first_round + 1
+        rounds = terms.round_count
         several = rounds > 1 or bool(terms.predecessors)  # audit: own-floor-memory-successor
         weak = policy.memory == "round" and self.memory == "training" and several
         found = (

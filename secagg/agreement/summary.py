@@ -102,11 +102,11 @@ class Summary:
             return
         together = "if nobody drops out: " if terms.groups == SURVIVORS else ""
         yield f"in one round: {together}{_revealed(self.round)}"
-        if terms.last_round > terms.first_round:
+        if terms.round_count > 1:
             rounds = f"{self.training.rounds} round{'s' * (self.training.rounds > 1)}"
             which = f"{'the first' if self.training.partial else 'all'} {rounds}"
             yield f"over {which}, if updates stood still: {_revealed(self.training)}"
-        if terms.policy.memory == "round" and terms.last_round > terms.first_round:
+        if terms.policy.memory == "round" and terms.round_count > 1:
             yield (
                 "memory = 'round': each round alone keeps the policy; a server that sees similar updates in several "
                 "rounds can combine them"
@@ -146,7 +146,7 @@ class Summary:
         )
 
     def _noise(self) -> Iterator[str]:
-        noise, rounds = self.terms.noise, len(self.terms.rounds)
+        noise, rounds = self.terms.noise, self.terms.round_count
         if noise is None:
             return
         sigmas = ", ".join(str(one.sigma) for one in noise.segments[:8])
@@ -200,7 +200,7 @@ class Summary:
         """The three figures of a round and of all rounds."""
         if self.cost is None:
             return None
-        rounds = len(self.terms.rounds)
+        rounds = self.terms.round_count
         return {name: to_json(self.cost.times(n), self.delta) for name, n in (("round", 1), ("training", rounds))}
 
 
@@ -218,8 +218,7 @@ def summarise(what: Agreement | Terms, earlier: Iterable[Agreement] = (), delta:
         has("what", what, "terms or an agreement", "terms", "seed", "fingerprint")
     before, delta = each("earlier", earlier, Agreement), real("delta", delta)
     terms = what if isinstance(what, Terms) else what.terms
-    rounds = terms.last_round - terms.first_round + 1
-    risks = {k: (alone(terms, k), alone(terms, k, rounds=rounds)) for k in _numbers_of_colluders(terms)}
+    risks = {k: (alone(terms, k), alone(terms, k, rounds=terms.round_count)) for k in _numbers_of_colluders(terms)}
     noisy = terms.noise is not None
     if isinstance(what, Terms):
         return Summary(terms, None, None, None, risks, known_before_seed(terms) if noisy else None, delta)

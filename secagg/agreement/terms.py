@@ -130,9 +130,9 @@ class Terms:
         for a, b in pairwise(self.members):
             if a.id >= b.id:
                 raise UsageError(f"members: ids must be strictly ascending, but {b.id} follows {a.id}; sort them by id")
-        for kind, name in [("member", m.name) for m in self.members] + [("segment", s.name) for s in self.segments]:
+        for name in self._names:
             if len(name) > MOST_NAME or not name.isprintable():
-                raise UsageError(f"{kind} name: expected at most {MOST_NAME} printable characters, got {name!r}")
+                raise UsageError(f"member name: expected at most {MOST_NAME} printable characters, got {name!r}")
         for what, values in (("identity key", [m.identity for m in self.members]), ("name", self._names)):
             if len(set(values)) < len(values):
                 raise UsageError(f"members: two of them have one {what}")
@@ -142,7 +142,7 @@ class Terms:
         return [member.name for member in self.members if member.name]
 
     def _check_rounds(self) -> None:
-        if not 0 <= self.first_round <= self.last_round <= MOST_ROUND:
+        if self.first_round > self.last_round:
             raise UsageError(
                 f"rounds: expected 0 <= first_round <= last_round <= 2^63 - 1, got {self.first_round} "
                 f"and {self.last_round}"
@@ -161,7 +161,7 @@ class Terms:
                 f"schedule: {n} members in {schedule.groupings} groupings; at most {MOST_GROUPINGS} groupings and "
                 f"{MOST_PLACES} places are allowed"
             )
-        if not 0 <= self.sample <= n:
+        if self.sample > n:
             raise UsageError(f"sample: expected 0 (all) to {n} members, got {self.sample}")
         most = schedule.groups(self.drawn) * schedule.groupings
         if not 1 <= self.least_groups <= most:
@@ -234,7 +234,7 @@ class Terms:
 
     def _check_survivors(self) -> None:
         n, schedule = len(self.members), self.schedule
-        if self.colluders is not None and not 0 <= self.colluders < n:
+        if self.colluders is not None and self.colluders >= n:
             raise UsageError(f"colluders: expected 0 to {n - 1} of {n} members, got {self.colluders}")
         if self.sample and schedule.name == "fixed" and schedule.groupings > 1:
             raise UsageError(
@@ -287,7 +287,7 @@ class Terms:
         """
         seeds = 1 if self.beacon else len(self.members) - 1  # audit: refusable-seeds-counted
         lasting = self.schedule.lasting(self.sample or None) and (self.schedule.name == "fixed" or len(self.cells) > 1)
-        rounds = 1 if lasting else self.last_round - self.first_round + 1  # audit: redrawn-cells-counted
+        rounds = 1 if lasting else self.round_count  # audit: redrawn-cells-counted
         return len(self.cells) * rounds * seeds
 
     def colluders_of(self, cell: int) -> int:
@@ -320,7 +320,7 @@ class Terms:
             if self.statistics is not None:
                 self.statistics.check_noise(self.schedule.size)
             weights = tuple(map(self.relative_weight, self.ids))
-            sums = self.schedule.groups(self.drawn) * self.schedule.groupings * len(self.rounds)
+            sums = self.schedule.groups(self.drawn) * self.schedule.groupings * self.round_count
             self.noise.check(self.encoding, weights, len(self.members), sums)
 
     @property
@@ -347,6 +347,11 @@ class Terms:
     @property
     def rounds(self) -> range:
         return range(self.first_round, self.last_round + 1)
+
+    @property
+    def round_count(self) -> int:
+        """The number of rounds. The length of `rounds` would have to fit in 63 bits."""
+        return self.last_round - self.first_round + 1
 
     @cached_property
     def ids(self) -> tuple[ClientId, ...]:
