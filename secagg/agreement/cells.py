@@ -130,7 +130,7 @@ def check_cells(members: int, colluders: int, sizes: tuple[int, ...], draws: int
 def _what_fits(members: int, colluders: int, size: int, draws: int) -> str:
     """The least size of a cell, and the most colluders, for which there is a threshold."""
     larger = _first(range(size + 1, members + 1), lambda s: colluders_in_cell(members, colluders, s, draws) < s)
-    fewer = -(_first(range(1 - colluders, 1), lambda c: colluders_in_cell(members, -c, size, draws) < size) or 0)
+    fewer = bisect_left(range(colluders), True, key=lambda c: colluders_in_cell(members, c, size, draws) >= size) - 1
     offers = [f"use cells of at least {larger} clients"] if larger is not None else []
     return " or ".join([*offers, f"assume at most {fewer} colluders"])
 
