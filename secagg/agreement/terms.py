@@ -155,7 +155,6 @@ class Terms:
 
     def _check_groups(self) -> None:
         n, schedule = len(self.members), self.schedule
-        schedule.check(self.drawn)
         if schedule.groupings > MOST_GROUPINGS or n * schedule.groupings > MOST_PLACES:
             raise UsageError(
                 f"schedule: {n} members in {schedule.groupings} groupings; at most {MOST_GROUPINGS} groupings and "
@@ -245,7 +244,7 @@ class Terms:
             raise UsageError("threshold: the sparse mode needs one; secagg.agreement.graph.search finds it")
         if not self.degree:
             check_cells(n, self.assumed_colluders, self.cells, self.draws, self.threshold)
-        elif set(self.cells) != {schedule.size} or schedule.groupings > 1:
+        elif set(self.cells) != {schedule.size}:  # one group in each cell, so also one grouping
             raise UsageError(
                 f"degree: the sparse mode sums one group of all clients in a cell, but groups have {schedule.size} "
                 f"clients in {schedule.groupings} grouping(s), and cells have {max(self.cells)}"
