@@ -5,45 +5,57 @@ secret compares by identity: `==` of arrays is no truth value, and a comparison 
 them. The lists below are the exceptions, so that each one is a decision.
 """
 
+import ast
 import dataclasses
 import importlib
 import pkgutil
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 
 import pytest
 
-import fl.reporting
-import fl.secure
+import fl
 import robust
-import secagg.agreement
-import secagg.crypto
-import secagg.exposure
-import secagg.protocol
-import secagg.whole
+import secagg
 
-PACKAGES = (
-    secagg.protocol,
-    secagg.whole,
-    secagg.agreement,
-    secagg.exposure,
-    secagg.crypto,
-    robust,
-    fl.secure,
-    fl.reporting,
-)
+ROOT = Path(__file__).parents[1]
+PACKAGES = (secagg, robust, fl)
 CHANGE = {  # the state of a machine, or a sum that grows
+    "fl.flower.federation.Federation",
+    "fl.flower.network.Flight",
+    "fl.flower.network.Network",
+    "fl.flower.now.Watch",
+    "fl.flower.status.NodeStatus",
+    "fl.flower.survivors.CellRun",
+    "fl.secure.cohort.CellResult",
+    "secagg.evidence.rounds.CheckedRound",
+    "secagg.evidence.run_check.CheckedRun",
+    "secagg.exposure.selection._Span",
+    "secagg.net.desk.Box",
+    "secagg.net.hub_survivors.Run",
     "secagg.protocol.client_state.ClientMemory",
     "secagg.protocol.server_state.ServerMemory",
     "secagg.protocol.suspects.Suspects",
     "secagg.protocol.unmask.Shares",
+    "secagg.reference.Party",
+    "secagg.reference.Transcript",
+    "secagg.simulation.cost.Cost",
     "secagg.whole.client_state.ClientMemory",
     "secagg.whole.server_state.ServerMemory",
-    "secagg.exposure.selection._Span",
-    "fl.secure.cohort.CellResult",
 }
 HAVE_A_DICT = {  # for what they compute once and keep, or short-lived
-    "secagg.protocol.records.Found",
+    "fl.config.grid.Sweep",
+    "fl.flower.deadlines.Deadlines",
+    "fl.flower.federation.Federation",
+    "fl.flower.supernode.Executor",
+    "fl.flower.training.Training",
+    "fl.reporting.records.Folder",
     "fl.reporting.results.Results",
+    "fl.sweeps.estimate.Estimate",
+    "fl.sweeps.folder.Runs",
+    "fl.sweeps.sweep.Swept",
     "secagg.agreement.agreement.Agreement",
     "secagg.agreement.floors.Floors",
     "secagg.agreement.noise.Noise",
@@ -63,39 +75,65 @@ HAVE_A_DICT = {  # for what they compute once and keep, or short-lived
     "secagg.agreement.statistics.kinds._OfNumbers",
     "secagg.agreement.terms.Terms",
     "secagg.agreement.transport.Transport",
+    "secagg.crypto.pulse.Pulse",
+    "secagg.evidence.blame.Court",
+    "secagg.evidence.file.Evidence",
+    "secagg.evidence.verify.Report",
+    "secagg.net.outcome.Outcome",
+    "secagg.net.settings.Deadlines",
+    "secagg.net.settings.Limits",
+    "secagg.net.settings.Settings",
+    "secagg.privacy.budget.Budget",
+    "secagg.protocol.records.Found",
     "secagg.protocol.result.Result",
     "secagg.protocol.unmask.AgreedOpening",
+    "secagg.reference.Party",
+    "secagg.reference.Transcript",
     "secagg.whole.result.WholeResult",
-    "secagg.crypto.pulse.Pulse",
-    "fl.reporting.records.Folder",
 }
 BY_IDENTITY = {  # they hold arrays or secrets
-    "secagg.protocol.records.Found",
-    "secagg.protocol.messages.MaskedInput",
-    "secagg.protocol.result.GroupSum",
-    "secagg.protocol.result.Result",
-    "secagg.protocol.unmask.AgreedOpening",
-    "secagg.protocol.unmask.ExpectedShares",
-    "secagg.protocol.unmask.ReceivedShares",
-    "secagg.protocol.unmask.Rebuilt",
-    "secagg.protocol.unmask.Shares",
-    "secagg.whole.client_state.Pending",
-    "secagg.whole.client_state.Update",
-    "secagg.whole.messages.Answer",
-    "secagg.whole.result.WholeResult",
-    "secagg.crypto.certificates.CertificatePair",
-    "secagg.crypto.keys.AgreementKey",
-    "secagg.crypto.keys.Identity",
-    "secagg.crypto.shamir.Share",
+    "fl.data.examples.DataSet",
+    "fl.data.examples.Examples",
+    "fl.data.examples.Federated",
+    "fl.training.aggregation.Decision",
+    "fl.training.loop.Trained",
+    "fl.training.round.Played",
+    "fl.training.task.Task",
+    "fl.training.workers._Request",
     "robust.attacks.AttackInput",
     "robust.rows.Outcome",
     "robust.rule.Aggregate",
     "robust.rule.Mixed",
     "robust.rule.Prepared",
+    "secagg.crypto.certificates.CertificatePair",
+    "secagg.crypto.keys.AgreementKey",
+    "secagg.crypto.keys.Identity",
+    "secagg.crypto.shamir.Share",
+    "secagg.evidence.blame.Court",
+    "secagg.net.outcome.Outcome",
+    "secagg.protocol.messages.MaskedInput",
+    "secagg.protocol.records.Found",
+    "secagg.protocol.result.GroupSum",
+    "secagg.protocol.result.Result",
+    "secagg.protocol.unmask.AgreedOpening",
+    "secagg.protocol.unmask.ExpectedShares",
+    "secagg.protocol.unmask.Rebuilt",
+    "secagg.protocol.unmask.ReceivedShares",
+    "secagg.protocol.unmask.Shares",
+    "secagg.simulation.clients.Answer",
+    "secagg.simulation.whole_workers.Answered",
+    "secagg.statistics.site.SiteUpdate",
+    "secagg.whole.client_state.Pending",
+    "secagg.whole.client_state.Update",
+    "secagg.whole.messages.Answer",
+    "secagg.whole.result.WholeResult",
 }
 BY_KEYWORD = {  # numbers that a reader could not tell apart by position
-    "secagg.protocol.client_state.ClientMemory",
-    "secagg.protocol.result.Result",
+    "fl.data.folder.Source",
+    "fl.planner.Candidate",
+    "fl.planner.Question",
+    "fl.secure.cohort.CellResult",
+    "fl.training.task.LocalTraining",
     "secagg.agreement.agreement.Agreement",
     "secagg.agreement.audit.Permitted",
     "secagg.agreement.beacon.NamedPulse",
@@ -108,46 +146,73 @@ BY_KEYWORD = {  # numbers that a reader could not tell apart by position
     "secagg.agreement.statistics.kinds.Count",
     "secagg.agreement.statistics.kinds.Histogram",
     "secagg.agreement.statistics.kinds.LeastSquares",
-    "secagg.agreement.statistics.kinds.Mean",
     "secagg.agreement.statistics.kinds.Quantiles",
     "secagg.agreement.statistics.kinds.Statistic",
     "secagg.agreement.statistics.kinds.Statistics",
-    "secagg.agreement.statistics.kinds.Sum",
-    "secagg.agreement.statistics.kinds.Variance",
     "secagg.agreement.statistics.kinds._OfNumbers",
     "secagg.agreement.terms.Terms",
     "secagg.agreement.transport.Transport",
-    "secagg.protocol.server_state.ServerMemory",
-    "secagg.whole.client_state.ClientMemory",
-    "secagg.whole.result.WholeResult",
-    "secagg.whole.server_state.ServerMemory",
-    "secagg.exposure.audit.Policy",
-    "secagg.exposure.audit.Verdict",
-    "secagg.exposure.schedules.Schedule",
-    "secagg.exposure.seed.Beacon",
-    "secagg.exposure.seed.SeedCeremony",
-    "secagg.exposure.selection.Limits",
     "secagg.crypto.clipping.SegmentNoise",
     "secagg.crypto.fixedpoint.FixedPoint",
     "secagg.crypto.fixedpoint.Integers",
     "secagg.crypto.segments.Loss",
     "secagg.crypto.segments.Segment",
     "secagg.crypto.segments.Segments",
-    "fl.secure.cohort.CellResult",
+    "secagg.evidence.file.Evidence",
+    "secagg.evidence.record.RoundRecord",
+    "secagg.evidence.runs.RunRecord",
+    "secagg.evidence.verify.Report",
+    "secagg.exposure.audit.Policy",
+    "secagg.exposure.audit.Verdict",
+    "secagg.exposure.schedules.Schedule",
+    "secagg.exposure.seed.Beacon",
+    "secagg.exposure.seed.SeedCeremony",
+    "secagg.exposure.selection.Limits",
+    "secagg.net.answers.Membership",
+    "secagg.net.outcome.Outcome",
+    "secagg.net.settings.Deadlines",
+    "secagg.net.settings.Limits",
+    "secagg.net.settings.Settings",
+    "secagg.protocol.client_state.ClientMemory",
+    "secagg.protocol.result.Result",
+    "secagg.protocol.server_state.ServerMemory",
+    "secagg.statistics.csvfile.CsvFormat",
+    "secagg.statistics.outcomes.Counted",
+    "secagg.statistics.outcomes.Counts",
+    "secagg.statistics.outcomes.CrossCounts",
+    "secagg.statistics.outcomes.Fit",
+    "secagg.statistics.outcomes.Moments",
+    "secagg.statistics.outcomes.Outcome",
+    "secagg.statistics.outcomes.QuantileList",
+    "secagg.statistics.report.Report",
+    "secagg.whole.client_state.ClientMemory",
+    "secagg.whole.result.WholeResult",
+    "secagg.whole.server_state.ServerMemory",
 }
 
 
-def classes() -> Iterator[tuple[str, type]]:
+@cache
+def classes() -> dict[str, type]:
+    """Every dataclass of the packages by its full name."""
+    return dict(found())
+
+
+def found() -> Iterator[tuple[str, type]]:
     for package in PACKAGES:
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if info.name.endswith("__main__"):
+                continue
             module = importlib.import_module(info.name)
             for name, value in vars(module).items():
                 own = isinstance(value, type) and value.__module__ == info.name
-                if own and dataclasses.is_dataclass(value):
+                if own and "__dataclass_params__" in vars(value):  # a class without the decorator may inherit one
                     yield f"{info.name}.{name}", value
 
 
-FOUND = dict(classes())
+def is_by_keyword(cls: type) -> bool:
+    """Whether its own fields are given by name. A class without fields of its own has no say in this."""
+    own = [field for field in dataclasses.fields(cls) if field.name in vars(cls).get("__annotations__", ())]
+    return bool(own) and all(field.kw_only for field in own)
 
 
 @pytest.mark.parametrize(
@@ -156,11 +221,23 @@ FOUND = dict(classes())
         (CHANGE, lambda cls: not cls.__dataclass_params__.frozen),
         (HAVE_A_DICT, lambda cls: "__slots__" not in vars(cls)),
         (BY_IDENTITY, lambda cls: not cls.__dataclass_params__.eq),
-        (BY_KEYWORD, lambda cls: all(field.kw_only for field in dataclasses.fields(cls))),
+        (BY_KEYWORD, is_by_keyword),
     ],
     ids=["change", "have a dict", "by identity", "by keyword"],
 )
 def test_what_a_dataclass_promises(listed: set[str], has: object) -> None:
-    found = {name for name, cls in FOUND.items() if has(cls)}  # type: ignore[operator]
-    assert not found - listed, "add them to the list above, or change their decorator"
-    assert not listed - found, "their decorator has changed, or they are gone: correct the list above"
+    those = {name for name, cls in classes().items() if has(cls)}  # type: ignore[operator]
+    assert not those - listed, "add them to the list above, or change their decorator"
+    assert not listed - those, "their decorator has changed, or they are gone: correct the list above"
+
+
+def test_every_dataclass_of_the_sources_is_judged() -> None:
+    """None is missed because it stands in a function, in another class, or under a name that is used twice."""
+    written = Counter(
+        str(path.relative_to(ROOT).with_suffix("")).replace("/", ".")
+        for package in PACKAGES
+        for path in (ROOT / package.__name__).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and any("dataclass" in ast.unparse(one) for one in node.decorator_list)
+    )
+    assert written == Counter(name.rpartition(".")[0] for name in classes())
