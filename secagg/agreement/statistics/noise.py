@@ -11,7 +11,15 @@ import math
 from collections.abc import Mapping
 
 from secagg.agreement.noise import Noise
-from secagg.agreement.statistics.kinds import COUNTS, Statistics
+from secagg.agreement.statistics.kinds import (
+    COUNTS,
+    Contingency,
+    Count,
+    Histogram,
+    Quantiles,
+    Statistic,
+    Statistics,
+)
 from secagg.agreement.statistics.limbs import Entry
 from secagg.agreement.table import Table, show
 from secagg.arguments import real
@@ -44,7 +52,7 @@ def statistics_noise(
         if not factor > 0:
             raise UsageError(f"noise.multiplier of {one.name}: expected a number above 0, got {factor:g}")
         for entry in one.entries(frame):
-            norm = _norm(entry, statistics.most_rows)
+            norm = _norm(one, entry, statistics.most_rows)
             sigma = math.ceil(factor * norm)
             if sigma > MOST_SIGMA:
                 raise UsageError(f"noise: {entry.name} needs a sigma of {sigma}; use larger steps or fewer rows")
@@ -52,11 +60,13 @@ def statistics_noise(
     return Noise(segments=tuple(found), colluders=colluders)
 
 
-def _norm(entry: Entry, rows: int) -> float:
+def _norm(one: Statistic, entry: Entry, rows: int) -> float:
     """A whole number above the largest norm of these numbers. Cells share the rows, as used and missing values do."""
-    if entry.name.endswith(".counts"):
-        return math.floor(math.sqrt(len(COUNTS) - 1) * rows if entry.shape == (len(COUNTS),) else rows) + 1.0
-    return math.floor(math.sqrt(math.prod(entry.shape)) * entry.most) + 1.0
+    if not entry.name.endswith(".counts"):
+        return math.floor(math.sqrt(math.prod(entry.shape)) * entry.most) + 1.0
+    if isinstance(one, Count | Histogram | Quantiles | Contingency):
+        return rows + 1.0
+    return math.floor(math.sqrt(len(COUNTS) - 1) * rows) + 1.0
 
 
 def read_noise(values: object, statistics: Statistics, clients: int) -> Noise:
