@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from secagg.agreement.statistics.columns import Bins, Categories, Column, Numbers, short
+from secagg.agreement.statistics.columns import Bins, Cells, Numbers, short
 from secagg.agreement.statistics.kinds import (
     Contingency,
     Count,
@@ -53,14 +53,12 @@ def _suppress(least: int) -> str:
     return f"; counts from 1 to {least - 1} are not shown" if least > 1 else ""
 
 
-def _column(column: Column) -> str:
+def _column(column: Numbers | Cells) -> str:
     name = repr(column.column)
     if isinstance(column, Numbers):
         step = "" if column.step is None else f", in steps of {short(column.step)}"
         return f"{name} (numbers from {short(column.low)} to {short(column.high)}{step})"
     if isinstance(column, Bins):
         return f"{name} ({len(column.edges) - 1} bins from {short(column.edges[0])} to {short(column.edges[-1])})"
-    if isinstance(column, Categories):
-        shown = ", ".join(column.categories[:8]) + ", ..." * (len(column.categories) > 8)
-        return f"{name} (categories {shown})"
-    return name
+    shown = ", ".join(column.categories[:8]) + ", ..." * (len(column.categories) > 8)
+    return f"{name} (categories {shown})"

@@ -56,7 +56,7 @@ def statistics_noise(
             sigma = math.ceil(factor * norm)
             if sigma > MOST_SIGMA:
                 raise UsageError(f"noise: {entry.name} needs a sigma of {sigma}; use larger steps or fewer rows")
-            found.append(SegmentNoise(clip=norm, sigma=max(sigma, 1)))
+            found.append(SegmentNoise(clip=norm, sigma=sigma))
     return Noise(segments=tuple(found), colluders=colluders)
 
 

@@ -7,14 +7,11 @@ import numpy as np
 import pytest
 
 from secagg import UsageError
-from secagg.agreement.statistics.columns import MOST_CELLS, Bins, Categories, Grid, Numbers, Present
+from secagg.agreement.statistics.columns import Bins, Categories, Grid, Numbers, Present
 from secagg.agreement.statistics.describe import described
 from secagg.agreement.statistics.kinds import (
     COUNTS,
     KINDS,
-    MOST_ASKED,
-    MOST_FEATURES,
-    MOST_NAME,
     Contingency,
     Count,
     Frame,
@@ -31,14 +28,11 @@ from secagg.agreement.statistics.kinds import (
 AGE = Numbers("age", 0, 120, step=1)
 SEX = Categories("sex", ("f", "m"))
 MOST = 2**32 - 1
+MOST_CELLS = 2**16 - 1
 
 
 def refused(problem: str) -> Any:
     return pytest.raises(UsageError, match=f"^{re.escape(problem)}$")
-
-
-def test_a_declaration_is_limited_as_the_document_says() -> None:
-    assert (MOST_ASKED, MOST_FEATURES, MOST_NAME) == (1000, 50, 100)
 
 
 def test_a_declaration_has_these_defaults() -> None:
@@ -241,6 +235,54 @@ def test_a_declared_step_must_fit() -> None:
         Frame(rows=2**31 - 1, clients=10).grid(Numbers("x", 0, 1), degree=1, limbs=1)
 
 
+@pytest.mark.parametrize(
+    ("clients", "limbs", "rows", "most"),
+    [
+        (8, 1, 1, 2**28 - 1),  # 8 * 2^28 would wrap
+        (1, 1, 1, 2**31 - 1),
+        (10, 2, 2**20, 2**34 - 1),  # 2^20 * 2^34 needs a bit more than two limbs of 27
+        (10, 2, 262657, (2**54 - 1) // 262657),  # all bits of two limbs
+    ],
+)
+def test_sums_of_declared_steps_fill_their_limbs(clients: int, limbs: int, rows: int, most: int) -> None:
+    frame = Frame(rows=rows, clients=clients)
+    assert frame.grid(Numbers("x", 0, most, step=1), degree=1, limbs=limbs).steps == most
+    with pytest.raises(UsageError, match=r"do not fit into"):
+        frame.grid(Numbers("x", 0, most + 1, step=1), degree=1, limbs=limbs)
+
+
+def test_products_of_declared_steps_fill_their_limbs_too() -> None:
+    most = 463  # 10 sites * 1000 rows * 463^2 is below 2^31
+    assert Frame(rows=1000, clients=10).grid(Numbers("x", 0, most, step=1), degree=2, limbs=1).steps == most
+    with pytest.raises(UsageError, match=r"do not fit into 1 limb\(s\)"):
+        Frame(rows=1000, clients=10).grid(Numbers("x", 0, most + 1, step=1), degree=2, limbs=1)
+
+
+def test_codes_of_an_undeclared_step_tell_low_from_high() -> None:
+    last = (2**31 - 1) // 10
+    assert Frame(rows=last // 2, clients=10).grid(Numbers("x", 0, 1), degree=1, limbs=1).steps == 2
+    for rows in (last // 2 + 1, last, last + 1):
+        with pytest.raises(UsageError, match=r"do not fit into 1 limb\(s\)"):
+            Frame(rows=rows, clients=10).grid(Numbers("x", 0, 1), degree=1, limbs=1)
+
+
+def test_a_column_that_is_multiplied_has_codes_for_products() -> None:
+    frame, column, other = Frame(rows=1000, clients=10), Numbers("x", 0, 1), Numbers("y", 0, 1)
+    steps = {1: 2**17, 2: 2**8}  # of sums and of products that fit into one place
+    assert Sum(name="s", of=column, limbs=1).grid(frame).steps == steps[1]
+    assert Mean(name="m", of=column, limbs=1).grid(frame).steps == steps[1]
+    assert Variance(name="v", of=column, limbs=1).grid(frame).steps == steps[2]
+    fit = LeastSquares(name="f", target=column, features=(other,), limbs=1)
+    assert fit.grids(frame) == (Grid(other, steps[2]), Grid(column, steps[2]))
+
+
+def test_a_statistic_of_no_kind_has_no_numbers() -> None:
+    with pytest.raises(NotImplementedError):
+        _ = Statistic(name="x").columns
+    with pytest.raises(NotImplementedError):
+        Statistic(name="x").entries(Frame(rows=1, clients=1))
+
+
 def test_rows_of_all_sites_can_be_counted() -> None:
     last = (2**31 - 1) // 3
     assert Statistics(most_rows=last, asked=(Count(name="n"),)).segments(3)[0].bound == last
@@ -249,6 +291,8 @@ def test_rows_of_all_sites_can_be_counted() -> None:
         f"{last} rows"
     ):
         Statistics(most_rows=last + 1, asked=(Count(name="n"),)).segments(3)
+    with pytest.raises(UsageError, match=r"8 sites with 268435456 rows each .* expected at most 268435455 rows"):
+        Statistics(most_rows=2**28, asked=(Count(name="n"),)).segments(8)
 
 
 def test_a_vector_that_is_not_the_declared_one_is_told_by_six_names() -> None:

@@ -1,6 +1,7 @@
 """The two forms of the section `statistics`, bytes and file: exactly what stands in them, and each refusal."""
 
 import re
+import tomllib
 from collections.abc import Callable
 from typing import Any
 
@@ -118,6 +119,7 @@ ALL = Statistics(
 
 def test_the_file_has_these_lines() -> None:
     assert "\n".join(STATISTICS.lines(ALL)) == TEXT
+    assert STATISTICS.read(tomllib.loads(TEXT)["statistics"]) == ALL
     least = Statistics(most_rows=5, asked=(Count(name="a-b_C9"),))
     assert list(STATISTICS.lines(least)) == [
         "[statistics]",
