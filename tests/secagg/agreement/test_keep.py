@@ -345,3 +345,22 @@ def test_a_predecessor_that_keeps_a_made_up_seed_is_refused() -> None:
     )
     with pytest.raises(AgreementRefused, match=r"groups\.keep\.seed"):
         agree_on(keeping, identities).check((stranger, invented))
+
+
+def test_at_most_65535_members_have_left() -> None:
+    assert len(Kept(bytes(32), tuple(range(65535))).dropped) == 65535
+    with pytest.raises(UsageError, match=r"keep.dropped: expected at most 65535 .*, got 65536; list the members that"):
+        Kept(bytes(32), tuple(range(65536)))
+
+
+def test_whoever_is_still_a_member_has_not_left() -> None:
+    terms = successor_terms(first()[0], [5], name="new")
+    assert terms.keep is not None
+    wrong = Kept(terms.keep.seed, tuple(sorted((*terms.keep.dropped, *terms.ids[2:4]))))
+    with pytest.raises(UsageError, match=rf"^keep.dropped: member {terms.ids[2]} is still a member; list only those"):
+        replace(terms, keep=wrong)
+
+
+def test_a_successor_follows_an_agreement() -> None:
+    with pytest.raises(UsageError, match=r"^earlier: expected an agreement"):
+        successor_terms("agreement", [5], name="new")  # type: ignore[arg-type]
