@@ -203,7 +203,7 @@ def _pulse(values: object, where: str) -> Pulse | None:
         return None
     sizes = {"message": MOST_MESSAGE, "signature": MOST_SIGNATURE, "key": MOST_KEY}
     table = Table(values, where, tuple(sizes))
-    return Pulse(**{name: table.hex(name, 0, most=most) for name, most in sizes.items()})
+    return Pulse(**{name: table.hex(name, most=most) for name, most in sizes.items()})
 
 
 def _predecessors(values: object) -> tuple[bytes, ...]:

@@ -59,14 +59,15 @@ class Table:
             raise UsageError(f"{self.path(key)}: expected one of {', '.join(choices)}, got {value!r}{hint}")
         return value
 
-    def hex(self, key: str, size: int, *, most: int | None = None) -> bytes:
-        text = self._typed(key, str, _digits(size, most), None)
+    def hex(self, key: str, size: int | None = None, *, most: int | None = None) -> bytes:
+        """Bytes of this size, or at least one and at most so many."""
+        text = self._typed(key, str, _digits(size), None)
         try:
             data = bytes.fromhex(text)
         except ValueError:
             data = b""
         if text != data.hex() or not (len(data) == size if most is None else 0 < len(data) <= most):
-            raise UsageError(f"{self.path(key)}: expected {_digits(size, most)}, got {show(text)}")
+            raise UsageError(f"{self.path(key)}: expected {_digits(size)}, got {show(text)}")
         return data
 
     def _typed(self, key: str, kind: Any, expected: str, default: Any) -> Any:
@@ -82,8 +83,8 @@ def quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def _digits(size: int, most: int | None) -> str:
-    return f"{2 * size} lower-case hexadecimal digits" if most is None else "lower-case hexadecimal digits"
+def _digits(size: int | None) -> str:
+    return "lower-case hexadecimal digits" if size is None else f"{2 * size} lower-case hexadecimal digits"
 
 
 def show(value: object) -> str:

@@ -159,9 +159,9 @@ def _read(values: object) -> Transport:
     members = Table(rows, "transport.members", tuple(rows))
     return Transport(
         hubs=_texts(table, "hubs"),
-        hub=table.hex("hub", 0, most=most) if "hub" in table else b"",
-        members=tuple(members.hex(place, 0, most=most) for place in rows),
-        authority=table.hex("authority", 0, most=most) if "authority" in table else b"",
+        hub=table.hex("hub", most=most) if "hub" in table else b"",
+        members=tuple(members.hex(place, most=most) for place in rows),
+        authority=table.hex("authority", most=most) if "authority" in table else b"",
         names=_texts(table, "names"),
     )
 

@@ -310,6 +310,14 @@ def test_a_wrong_form_is_refused_in_these_words(changes: dict[str, Any], problem
         read_document(document(**changes))
 
 
+def test_with_statistics_a_file_has_no_vector() -> None:
+    asked = {"most_rows": 5, "n": {"kind": "count"}}
+    assert read_document(document(vector=None, statistics=asked)).terms.length == 1
+    for other in ({"vector": {"length": 1, "bound": 9}}, {"segments": [{"name": "a", "length": 1, "bound": 9}]}):
+        with pytest.raises(UsageError, match=r"^segments: with statistics, leave out \[vector\] and \[\[segments\]\]"):
+            read_document(document(**({"vector": None} | other), statistics=asked))
+
+
 def test_a_shape_has_at_most_32_sides() -> None:
     sides = [1] * 31 + [5]
     found = read_document(document(vector={"shape": sides, "bound": 9})).terms.segments
@@ -375,8 +383,8 @@ def test_floors_are_the_fields_of_the_class() -> None:
         (lambda t: t.hex("upper", 1), "t.upper: expected 2 lower-case hexadecimal digits, got 'AB'"),
         (lambda t: t.hex("blank", 2), "t.blank: expected 4 lower-case hexadecimal digits, got 'ab cd'"),
         (lambda t: t.hex("wrong", 1), "t.wrong: expected 2 lower-case hexadecimal digits, got 'xy'"),
-        (lambda t: t.hex("s", 0, most=0), "t.s: expected lower-case hexadecimal digits, got 'ab'"),
-        (lambda t: t.hex("empty", 0, most=5), "t.empty: expected lower-case hexadecimal digits, got ''"),
+        (lambda t: t.hex("s", most=0), "t.s: expected lower-case hexadecimal digits, got 'ab'"),
+        (lambda t: t.hex("empty", most=5), "t.empty: expected lower-case hexadecimal digits, got ''"),
     ],
 )
 def test_a_key_of_a_table_has_its_type(call: Any, problem: str) -> None:
@@ -403,7 +411,7 @@ def test_a_key_of_a_table_has_its_value_or_the_default() -> None:
     )
     assert type(table.number("n")) is float
     assert (table.choice("s", ("ab",)), table.choice("none", ("ab",), "ab")) == ("ab", "ab")
-    assert (table.hex("s", 1), table.hex("s", 0, most=1), table.raw("none"), table.raw("none", 5)) == (
+    assert (table.hex("s", 1), table.hex("s", most=1), table.raw("none"), table.raw("none", 5)) == (
         b"\xab",
         b"\xab",
         None,
