@@ -183,7 +183,7 @@ def test_a_matrix_with_rows_has_columns() -> None:
 
 @dataclass(frozen=True)
 class First:
-    a: Annotated[int, U8]
+    a: Annotated[int, U8, "the codec comes first"]
     b: Annotated[bytes, Blob(4)]
 
 
@@ -192,27 +192,29 @@ class Second:
     c: Annotated[tuple[int, ...], Ascending(3)]
 
 
-WIRE = Wire((First, Second), first=8)
+def made() -> Wire:
+    return Wire((First, Second), first=8)
 
 
 def test_a_message_is_a_version_a_type_and_its_fields() -> None:
+    wire = made()
     for message, data in (
         (First(3, b"xy"), bytes([VERSION, 8, 3]) + u32(2) + b"xy"),
         (Second((1, 2)), bytes([VERSION, 9]) + u32(2, 1, 2)),
     ):
-        assert b"".join(WIRE.parts(message)) == data
-        assert WIRE.decode(data) == message
+        assert b"".join(wire.parts(message)) == data
+        assert wire.decode(data) == message
         with refused("1 extra bytes after the message"):
-            WIRE.decode(data + b"\0")
+            wire.decode(data + b"\0")
         with refused(f"wire version {VERSION + 1}, this is version {VERSION}"):
-            WIRE.decode(bytes([VERSION + 1]) + data[1:])
+            wire.decode(bytes([VERSION + 1]) + data[1:])
         for tag in (7, 10):
             with refused(f"unknown message type {tag}"):
-                WIRE.decode(bytes([VERSION, tag]) + data[2:])
-    assert WIRE.types == {First: 8, Second: 9}
-    assert WIRE.layouts[8].fields == (("a", U8), ("b", Blob(4)))
+                wire.decode(bytes([VERSION, tag]) + data[2:])
+    assert wire.types == {First: 8, Second: 9}
+    assert wire.layouts[8].fields == (("a", U8), ("b", Blob(4)))
     with refused("message ends 1 bytes too early"):
-        WIRE.decode(bytes([VERSION]))
+        wire.decode(bytes([VERSION]))
 
 
 @pytest.mark.parametrize(
@@ -221,11 +223,11 @@ def test_a_message_is_a_version_a_type_and_its_fields() -> None:
 )
 def test_a_field_of_a_wrong_type_or_size_is_not_written(wrong: Any) -> None:
     with pytest.raises(UsageError, match=f"^a field of this {type(wrong).__name__} has a wrong type or size: "):
-        WIRE.parts(wrong)
+        made().parts(wrong)
 
 
 def test_only_messages_of_the_protocol_are_written() -> None:
     with refused("expected a message of this protocol, got dict", UsageError):
-        WIRE.parts({})
+        made().parts({})
     with refused("count 5 exceeds the limit 4"):
-        WIRE.parts(First(1, b"12345"))
+        made().parts(First(1, b"12345"))
