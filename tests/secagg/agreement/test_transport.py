@@ -139,6 +139,9 @@ def test_a_certificate_names_one_member_or_nobody() -> None:
     for names, member in ((("b.example",), 5), (("a.example", "b.example"), None), (("c.example",), None), ((), None)):
         assert found.member_with((4, 5), issued(ca=False, names=names)) == member
     assert [pinned().member_with((7, 8, 9), one) for one in PINNED] == [None, 7, 8, 9]
+    for transport, certificate in ((found, issued(ca=False)), (pinned(), PINNED[1])):
+        with pytest.raises(ValueError, match="zip"):  # never a member of another list
+            transport.member_with((7,), certificate)
 
 
 # --- bytes and file ------------------------------------------------------------------------------------------------
