@@ -1,5 +1,6 @@
 """Whether a test fails on a mutant: the tests that are most likely to fail run first, within a budget of time."""
 
+import re
 import threading
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,6 +20,8 @@ FILES = 14  # related test files for a mutant that no test is known to reach
 ORDINARY = (0, 2, 5)  # exit codes of pytest: all passed, stopped, nothing to run
 WRONG_NAMES = 4  # the exit code of pytest for a test that it does not find, and for settings that it cannot use
 NO_END = "does not end: "
+DECLARED = re.compile(r"@dataclass\(|\bfield\(.*\)")  # runs at import: no test is known to reach it
+DECLARATIONS = "tests/test_dataclasses.py"  # the tests of all of them
 
 
 @dataclass(frozen=True)
@@ -117,6 +120,8 @@ class Judge:
         first = [listed.killed_by] if listed and listed.killed_by else []
         if self.listed:
             return [first] if first else []
+        if DECLARED.search(mutant.old_line):
+            first.append(DECLARATIONS)
         killers = self.verdicts.killers(mutant)
         reached = self.reached.tests(mutant)
         reach = set(reached)

@@ -160,7 +160,7 @@ class _OfNumbers(Statistic):
         return (counts, *(frame.entry(f"{self.name}.{what}", (1,), largest) for what, largest in named))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Sum(_OfNumbers):
     """The sum of a column.
 
@@ -171,7 +171,7 @@ class Sum(_OfNumbers):
     kind: ClassVar[str] = "sum"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Mean(_OfNumbers):
     """The mean of a column over all rows of all sites.
 
@@ -182,7 +182,7 @@ class Mean(_OfNumbers):
     kind: ClassVar[str] = "mean"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Variance(_OfNumbers):
     """Mean, variance (with N - 1) and standard deviation of a column over all rows of all sites.
 
