@@ -139,9 +139,9 @@ class FileStore:
         found = create_record(self._journal, pending.slot, pending.record)
         with suppress(OSError):  # a spool that stays behind does no harm
             if found is None and pending.obsolete:
-                self._path(pending.obsolete).unlink(missing_ok=True)
+                self._path(pending.obsolete).unlink()
             elif found not in (None, pending.record):
-                self._path(pending.name).unlink(missing_ok=True)
+                self._path(pending.name).unlink()
         return found
 
     def _write(self, final: Path, parts: list[Buffer]) -> None:

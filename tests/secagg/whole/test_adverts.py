@@ -1,0 +1,92 @@
+"""The keys of adverts: how long a client keeps them, and which messages end a task."""
+
+from dataclasses import replace
+
+import pytest
+
+from secagg.errors import PeerError, UsageError
+from secagg.whole import Resend, Server, State, Task
+from tests.secagg.whole.cast import Cast
+
+
+@pytest.mark.parametrize(("ahead", "is_kept"), [(1, True), (3, True), (4, False)])
+def test_a_client_keeps_keys_of_three_rounds_ahead(ahead: int, is_kept: bool) -> None:
+    cast = Cast()
+    first = cast.hello(0, round=ahead)
+    cast.hello(0, round=0)
+    assert (cast.hello(0, round=ahead).key == first.key) == is_kept
+
+
+def test_a_client_forgets_keys_of_rounds_that_it_was_not_asked_about_again() -> None:
+    cast = Cast()
+    first = cast.hello(0, round=0)
+    cast.hello(0, round=1)
+    assert cast.hello(0, round=0).key != first.key
+    client = cast.clients[0]
+    assert {key.round for key in client._memory.keys} == {0, 1}
+    assert set(client._pairs) == set(client._memory.keys)
+
+
+def test_an_answer_brings_keys_of_the_next_three_rounds_and_the_last_has_none() -> None:
+    cast = Cast(rounds=5)
+    seen = []
+    for round in range(5):
+        for member, message in cast.begin(round).items():
+            answer = cast.answer(member, message)
+            cast.server.receive(member, answer)
+            if member == 0:
+                seen.append([advert.round for advert in answer.adverts])
+        cast.server.close()
+    assert seen == [[1, 2, 3], [4], [], [], []]
+
+
+def test_a_hello_ends_the_task_that_waits() -> None:
+    cast = Cast()
+    box = cast.begin(0)
+    client = cast.clients[0]
+    task = client.receive(box[0])
+    assert isinstance(task, Task)
+    assert client.task == task
+    cast.hello(0, round=1)
+    assert (client.task, client.state) == (None, State.IDLE)
+    with pytest.raises(UsageError, match="Update came, but no round waits for it"):
+        client.answer(task, [0] * 5)
+
+
+def test_a_round_that_was_answered_is_sent_again_only_for_this_agreement() -> None:
+    cast = Cast()
+    box = cast.begin(0)
+    cast.answer(0, box[0])
+    client = cast.clients[0]
+    again = client.receive(box[0])
+    assert isinstance(again, Resend)
+    assert (again.round, client.answered) == (0, 0)
+    with pytest.raises(PeerError, match="the message belongs to another agreement"):
+        client.receive(replace(box[0], fingerprint=bytes(32)))
+
+
+def test_a_key_that_is_erased_leaves_no_pair_behind() -> None:
+    cast = Cast()
+    box = cast.begin(0)
+    cast.answer(0, box[0])
+    client = cast.clients[0]
+    assert {key.round for key in client._memory.keys} == {1, 2, 3}
+    assert set(client._pairs) <= set(client._memory.keys)
+    cast.hello(0, round=1)
+    cast.hello(0, round=2)
+    assert {key.round for key in client._pairs} == {2}  # 1 is forgotten, 3 was never used
+
+
+def test_a_server_asks_those_whose_adverts_are_missing() -> None:
+    cast = Cast()
+    cast.server.receive(4, cast.hello(4))
+    cast.server.receive(2, cast.hello(2))
+    assert cast.server.present(0) == (2, 4)
+    assert list(cast.server.hello(0)) == [0, 1, 3, 5]
+    assert repr(cast.server) == "<whole.Server of 6 members, IDLE>"
+    assert cast.server.round is None
+    cast.begin(0)
+    assert cast.server.round == 0
+    with pytest.raises(UsageError, match="round 0 is over: round 0 was begun"):
+        cast.server.present(0)
+    assert isinstance(cast.server, Server)
