@@ -141,7 +141,7 @@ def test_cells_last_for_fixed_groups_and_for_atoms_without_a_sample(schedule, sa
 
 
 def test_connected_fixed_groups_cannot_be_sampled_into_cells():
-    with pytest.raises(UsageError, match="^2 fixed groupings connect the clients, so a sample cannot be divided"):
+    with pytest.raises(UsageError, match=r"^2 fixed groupings connect the clients, so a sample cannot be divided"):
         FIXED.draw_cells(range(24), SEED, 0, (6, 6), 12)
 
 
@@ -209,7 +209,7 @@ def test_an_atom_of_one_hides_nobody(atom):
 
 def test_a_seed_has_16_bytes_at_least():
     assert sorted(shuffled(range(5), bytes(16), 0, b"test")) == [0, 1, 2, 3, 4]
-    with pytest.raises(UsageError, match="^a training seed of 15 bytes is too short; use 32$"):
+    with pytest.raises(UsageError, match=r"^a training seed of 15 bytes is too short; use 32$"):
         shuffled(range(5), bytes(15), 0, b"test")
 
 
