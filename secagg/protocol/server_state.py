@@ -9,6 +9,7 @@ from secagg import codec, labels
 from secagg.agreement.plan import Plan
 from secagg.codec import U8, U32, Blob, Fixed, Many, Matrix, Struct
 from secagg.errors import SecAggError, UsageError
+from secagg.evidence.record import MOST_TEXT, text
 from secagg.protocol.client_state import check_header
 from secagg.protocol.messages import ADVERT, GROUPS, SURVIVOR, Consistency, Dealing, KeyAdvert, Survivor, Unmasking
 from secagg.protocol.result import Dropout, Stage
@@ -39,7 +40,7 @@ class ServerMemory:
 
 _SAVED_SERVER: Final = b"secagg server %d\n" % labels.VERSION
 _OF_AGREEMENT: Final = b"secagg server %d of an agreement\n" % labels.VERSION  # its bytes omit what was drawn
-_DROPOUT: Final = Struct(dict, (("id", U32), ("stage", U8), ("reason", Blob(1000))))
+_DROPOUT: Final = Struct(dict, (("id", U32), ("stage", U8), ("reason", Blob(MOST_TEXT))))
 _MEMORY: Final = Struct(
     dict,
     (
@@ -71,7 +72,7 @@ def save(memory: ServerMemory) -> bytes:
         "sum_ids": sum_ids,
         "sums": np.stack([memory.sums[i] for i in sum_ids]) if sum_ids else np.empty((0, 0), np.uint32),
         "dropouts": [
-            {"id": v, "stage": dropout.stage, "reason": dropout.reason.encode()}
+            {"id": v, "stage": dropout.stage, "reason": text(dropout.reason)}
             for v, dropout in memory.dropouts.items()
         ],
     }
