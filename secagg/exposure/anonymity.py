@@ -145,9 +145,11 @@ def transversal_bound(groupings: Sequence[Grouping], columns: Sequence[Group], m
 
 @kernel
 def minimum_cut(edges: Index) -> int:
-    """The weight of the lightest cut of a connected multigraph, given as a symmetric matrix (overwritten)."""
+    """The weight of the lightest cut of a connected multigraph, given as a symmetric matrix (overwritten).
+
+    Vertex 0 always comes first. A vertex that was merged into another has no edges left, so nothing pulls it.
+    """
     vertices = edges.shape[0]
-    merged = np.zeros(vertices, np.bool_)
     lightest = np.int64(2**62)
     for phase in range(vertices - 1):
         seen = np.zeros(vertices, np.bool_)
@@ -156,7 +158,7 @@ def minimum_cut(edges: Index) -> int:
         for _ in range(vertices - phase):
             pick = -1
             for v in range(vertices):
-                if not merged[v] and not seen[v] and (pick < 0 or pull[v] > pull[pick]):
+                if not seen[v] and (pick < 0 or pull[v] > pull[pick]):
                     pick = v
             before, last = last, pick
             seen[pick] = True
@@ -170,10 +172,8 @@ def minimum_cut(edges: Index) -> int:
         for v in range(vertices):
             edges[before, v] += edges[last, v]
             edges[v, before] = edges[before, v]
-            edges[last, v] = 0
             edges[v, last] = 0
         edges[before, before] = 0
-        merged[last] = True
     return int(lightest)
 
 
@@ -199,5 +199,4 @@ def by_minimum_cut(rows: Mapping[GroupId, Sequence[int]], columns: Collection[in
     for u, v in ends:
         edges[u, v] += 1
         edges[v, u] += 1
-    np.fill_diagonal(edges, 0)
     return minimum_cut(edges if grounded else np.ascontiguousarray(edges[1:, 1:]))

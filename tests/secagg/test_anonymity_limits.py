@@ -76,6 +76,9 @@ def test_a_report_computes_what_takes_five_million_products_and_always_up_to_fou
 
 def test_a_report_ends_at_the_first_t_that_is_too_expensive(monkeypatch: pytest.MonkeyPatch) -> None:
     """The last ones are cheap again: there are few sets of nearly all columns."""
+    monkeypatch.setattr(anonymity, "REPORT_BUDGET", steps(12, 12))
+    assert steps(12, 6) < steps(12, 12) < steps(12, 7)
+    assert asked(monkeypatch, 12, depth=12) == ([2, 3, 4, 5, 6], (6, 12))
     monkeypatch.setattr(anonymity, "REPORT_BUDGET", steps(12, 6))
     assert asked(monkeypatch, 12, depth=12) == ([2, 3, 4, 5, 6], (6, 12))
     monkeypatch.setattr(anonymity, "REPORT_BUDGET", steps(12, 6) - 1)
@@ -153,7 +156,7 @@ def test_the_guarantee_of_crossing_groups() -> None:
         for c in (7, 11, 49, 77):
             for groupings in range(1, m + 1):
                 assert transversal_guarantee(m, c, groupings) == min(m, 2 * (m - groupings + 1))
-    for m, c, groupings in ((3, 5, 0), (3, 5, 4), (5, 3, 4), (3, 5, -1)):
+    for m, c, groupings in ((3, 5, 0), (4, 2, 0), (3, 5, 4), (5, 3, 4), (3, 5, -1)):
         assert transversal_guarantee(m, c, groupings) == 0
 
 
@@ -216,17 +219,45 @@ def lightest_cut(edges: Any) -> int:
     return min(int(sum(edges[u, v] for u in side for v in vertices if v not in side)) for side in sides)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_the_lightest_cut_is_the_one_that_trying_all_finds(seed: int) -> None:
+def groups_of(edges: Any, half: int) -> dict[tuple[int, int], tuple[int, ...]]:
+    """Two groupings with this graph: vertex 0 is the ground, the next ones are groups of the first grouping.
+
+    Every client is an edge, from its group in the first grouping to its group in the second.
+    """
+    rows: dict[tuple[int, int], list[int]] = {}
+    clients = 0
+    for u, v in combinations(range(len(edges)), 2):
+        for _ in range(int(edges[u, v])):
+            for vertex in (u, v):
+                if vertex:
+                    rows.setdefault((0 if vertex <= half else 1, vertex), []).append(clients)
+            clients += 1
+    return {row: tuple(members) for row, members in rows.items()}
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("grounded", [False, True])
+def test_two_clusters_of_groups_have_the_lightest_cut_that_trying_all_finds(seed: int, grounded: bool) -> None:
+    """Groups of one cluster share many clients, and groups of the two clusters few: no single group is the least."""
     rng = np.random.default_rng(seed)
-    for vertices in (2, 3, 4, 5, 6, 7):
-        for most in (1, 2, 9, 200):
-            upper = np.triu(rng.integers(0, most + 1, (vertices, vertices)), 1)
-            edges = upper + upper.T
-            path = np.arange(vertices - 1)
-            edges[path, path + 1] |= 1  # connected
-            edges[path + 1, path] = edges[path, path + 1]
-            assert anonymity.minimum_cut(edges.copy()) == lightest_cut(edges)
+    half = int(rng.integers(2, 5))
+    edges = np.zeros((2 * half + 1, 2 * half + 1), np.int64)
+    cluster = rng.permutation(np.arange(2 * half + 1) % 2)
+    cluster[[1, half + 1]], cluster[[2, half + 2]] = 0, 1
+    inside = int(rng.choice([3, 40]))
+    for u in range(1, half + 1):
+        for v in range(half + 1, 2 * half + 1):
+            close = cluster[u] == cluster[v]
+            edges[u, v] = rng.integers(1, inside + 1) if close else rng.random() < 0.3
+    edges[1, half + 2] = 1  # connected
+    if grounded:
+        edges[0, 1:] = rng.integers(0, 3, 2 * half)
+        edges[0, 1] += 1
+    edges += edges.T
+    rows = groups_of(edges, half)
+    columns = sorted({client for members in rows.values() for client in members})
+    expected = lightest_cut(edges if grounded else edges[1:, 1:])
+    assert anonymity.by_minimum_cut(rows, columns) == expected
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -247,5 +278,7 @@ def test_anonymity_of_two_groupings_is_that_of_the_lightest_known_combination(se
 def test_only_rows_of_one_or_two_groupings_have_a_graph() -> None:
     assert anonymity.by_minimum_cut({}, []) is None
     assert anonymity.by_minimum_cut({(0, 0): (0, 1, 2)}, [0, 1, 2]) == 3
+    assert anonymity.by_minimum_cut({(0, 0): (0, 1, 2)}, [0, 1, 2, 3]) == 3  # 3 is in no opened group
+    assert anonymity.by_minimum_cut({(0, 0): tuple(range(500))}, range(500)) == 500
     assert anonymity.by_minimum_cut({(4, 0): (0, 1, 2), (7, 0): (0, 1, 2)}, [0, 1, 2]) == 3
     assert anonymity.by_minimum_cut({(g, 0): (0, 1, 2) for g in range(3)}, [0, 1, 2]) is None
