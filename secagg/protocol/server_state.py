@@ -72,8 +72,7 @@ def save(memory: ServerMemory) -> bytes:
         "sum_ids": sum_ids,
         "sums": np.stack([memory.sums[i] for i in sum_ids]) if sum_ids else np.empty((0, 0), np.uint32),
         "dropouts": [
-            {"id": v, "stage": dropout.stage, "reason": text(dropout.reason)}
-            for v, dropout in memory.dropouts.items()
+            {"id": v, "stage": dropout.stage, "reason": text(dropout.reason)} for v, dropout in memory.dropouts.items()
         ],
     }
     plan = memory.plan
