@@ -157,7 +157,9 @@ def test_a_block_of_widened_rows_takes_half_a_mebibyte_at_most(n: int) -> None:
     assert distances._block(n) == max(fit, default=16)
 
 
-@pytest.mark.parametrize(("n", "width"), [(3, 5), (5, 1 << 20), (20, 300_000), (300, 70_000), (3000, 9000)])
+@pytest.mark.parametrize(
+    ("n", "width"), [(3, 5), (5, 1 << 20), (20, 300_000), (300, 70_000), (3000, 9000), (40_000, 99)]
+)
 def test_a_piece_is_two_mebibytes_of_the_matrix_at_most(n: int, width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In whole blocks or strips, as many as fit and at least one."""
     x, rows = shaped(n, width), np.arange(n)
