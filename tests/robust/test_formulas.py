@@ -31,7 +31,7 @@ CONDITIONS: dict[str, Callable[[int, int], bool]] = {
 def test_a_rule_accepts_exactly_the_f_that_its_condition_allows(rule: str) -> None:
     found = robust.AGGREGATORS[rule]
     holds = CONDITIONS[found.needs]
-    for n in (*range(1, 50), 100, 203):
+    for n in (*range(1, 50), 100, 203, 305, 306):
         allowed = [f for f in range(n) if holds(n, f)]
         assert max(found.withstands(n), -1) == max(allowed, default=-1), n
         assert found.largest_f(n) == found.withstands(n)
@@ -138,6 +138,10 @@ def test_the_last_permitted_value_is_accepted(rule: str, options: dict[str, obje
 def test_the_first_value_beyond_is_refused(rule: str, options: dict[str, object], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         robust.AGGREGATORS[rule].check(9, **options)
+
+
+def test_of_no_rows_not_even_none_may_be_bad() -> None:
+    assert subsets.largest_f_for_eigenvalue(0) == subsets.largest_f_for_diameter(0) == -1
 
 
 def cloud(n: int, width: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
