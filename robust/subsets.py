@@ -34,7 +34,7 @@ def largest_f_for_eigenvalue(n: int) -> int:
         count = math.comb(n, f)
         return count <= MOST_SUBSETS and count * (n - f) ** 3 <= MOST_WORK
 
-    f = min((n - 1) // 2, 0)  # the mean of all rows is always feasible
+    f = 0  # the mean of all rows is always feasible
     while f < (n - 1) // 2 and feasible(f + 1):
         f += 1
     return f

@@ -140,8 +140,9 @@ def test_the_first_value_beyond_is_refused(rule: str, options: dict[str, object]
         robust.AGGREGATORS[rule].check(9, **options)
 
 
-def test_of_no_rows_not_even_none_may_be_bad() -> None:
-    assert subsets.largest_f_for_eigenvalue(0) == subsets.largest_f_for_diameter(0) == -1
+def test_the_mean_of_all_rows_is_always_feasible() -> None:
+    """It takes no search, however many rows there are: 2049^3 is more than 2^33."""
+    assert [subsets.largest_f_for_eigenvalue(n) for n in (1, 2, 306, 2048, 2049, 10**6)] == [0] * 6
 
 
 def cloud(n: int, width: int = 3, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
