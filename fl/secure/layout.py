@@ -218,7 +218,7 @@ def _alternatives(experiment: Experiment, n: int, schedule: Schedule) -> str:
         other = replace(schedule, name=name, atom=0, groupings=1)
         if most := _safe_groupings(n, other, experiment):
             offers.append(f"schedule = {name!r} allows groupings = {most}")
-    atom = max(2, experiment.privacy.anonymity)
+    atom = experiment.privacy.anonymity
     if n >= 4 * atom:
         offers.append(f"schedule = 'atoms' with atom = {atom} and size = {2 * atom} allows any number")
     offers.append("`share plan` compares them")
