@@ -18,7 +18,7 @@ from typing import Final
 from fl.config.schema import Experiment, Privacy
 from fl.errors import ConfigError
 from secagg import AgreementRefused, Budget, UsageError
-from secagg.agreement import Noise, Terms, most_per_round
+from secagg.agreement import Figures, Noise, Terms, most_per_round
 from secagg.crypto import MOST_SIGMA, FixedPoint, SegmentNoise
 
 NO_COUNT: Final = 2**20  # sigma of the count of clipped coordinates, which is always zero with noise
@@ -73,11 +73,16 @@ def _least(terms: Terms, privacy: Privacy, rounds: int) -> Terms:
 
 
 def _needed(terms: Terms, privacy: Privacy, rounds: int) -> float:
-    """Sigma in steps of the grid: rho falls with its square, from what a hundredth of the clip costs."""
+    """Sigma in steps of the grid: rho falls with its square."""
+    sigma, each = _hundredth(terms, privacy)
+    return sigma * math.sqrt(each.assumed.rho * rounds / _budget(privacy).limit.rho)
+
+
+def _hundredth(terms: Terms, privacy: Privacy) -> tuple[int, Figures]:
+    """A hundredth of the clip in steps of the grid, which is enough noise for any grid, and what it costs."""
     assert privacy.norm_clip is not None
-    start = max(64, math.ceil(privacy.norm_clip * _scale(terms) / 100))
-    each = most_per_round(_noisy(terms, privacy, start)).assumed
-    return start * math.sqrt(each.rho * rounds / _budget(privacy).limit.rho)
+    sigma = max(64, math.ceil(privacy.norm_clip * _scale(terms) / 100))
+    return sigma, most_per_round(_noisy(terms, privacy, sigma))
 
 
 def _budget(privacy: Privacy) -> Budget:
@@ -110,15 +115,15 @@ class Price:
 
 def price(terms: Terms, privacy: Privacy, rounds: int, clients: int) -> Price:
     """The price of `privacy.epsilon` for these terms, where this many clients are in clusters."""
+    assert privacy.norm_clip is not None
     sigma = _needed(terms, privacy, rounds)
-    start = max(64, math.ceil(_scale(terms) * (privacy.norm_clip or 1.0) / 100))
-    each = most_per_round(_noisy(terms, privacy, start))
+    start, each = _hundredth(terms, privacy)
     shrink = (start / sigma) ** 2
     figures = [
         replace(one, rho=math.ceil(one.rho * rounds * shrink), eta=0).epsilon(privacy.delta)
         for one in (each.everybody, each.assumed, each.local)
     ]
-    own = sigma / _scale(terms) / (privacy.norm_clip or 1.0)
+    own = sigma / _scale(terms) / privacy.norm_clip
     return Price(own, own / math.sqrt(terms.schedule.size), own / math.sqrt(clients), *figures)
 
 
