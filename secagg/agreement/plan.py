@@ -151,7 +151,6 @@ class Plan:
             )
 
     def _check_numbers(self, n: int) -> None:
-        object.__setattr__(self, "segments", tuple(self.segments))
         if sum((self.clip is not None, self.bound is not None, bool(self.segments))) != 1:
             raise UsageError("give either clip (for floats) or bound (for integers), or segments with their own")
         if len(self.segments) > MOST_SEGMENTS:
