@@ -48,7 +48,7 @@ def cell_sizes(n: int, most: int, schedule: Schedule) -> tuple[int, ...]:
         sizes = tuple(m * groups for groups in even_sizes(n // m, most // m))
         schedule.check(sizes[-1])  # the smallest
         return sizes
-    fitting = [c for c in range(m, most // m + 1) if _fits(schedule, c)]
+    fitting = range(m, most // m + 1)  # at least as many groups as groupings, of which there are m at most
     if not fitting:
         raise UsageError(f"no cell of at most {most} clients fits transversal groups of {m}; raise cell")
     best = max(fitting, key=lambda c: (n // (m * c) * m * c, c))
@@ -59,13 +59,6 @@ def cell_sizes(n: int, most: int, schedule: Schedule) -> tuple[int, ...]:
             f"{(cells + 1) * m * best} clients, another group size or another cell size"
         )
     return (m * best,) * cells
-
-
-def _fits(schedule: Schedule, groups: int) -> bool:
-    try:
-        return schedule.groups(groups * schedule.size) == groups
-    except UsageError:
-        return False
 
 
 def colluders_in_cell(members: int, colluders: int, cell: int, draws: int) -> int:

@@ -96,7 +96,7 @@ def alone(terms: Terms, colluders: int, *, rounds: int = 1) -> Risk:
     schedule, n = terms.schedule, len(terms.members)
     if schedule.name == "atoms" and (rounds > 1 or schedule.groupings > 1 or terms.groups == "survivors"):
         return Risk(alone_in_grouping(n, colluders, size=schedule.atom, groups=n // schedule.atom), exact=False)
-    once = schedule.name == "fixed" or (schedule.size == n and not terms.sample)
+    once = schedule.name == "fixed"
     drawn = n if once else terms.drawn  # over the rounds, every fixed group is drawn
     groups = schedule.groups(drawn)
     one = alone_in_grouping(n, colluders, size=schedule.size, groups=groups, least=least_left(terms))

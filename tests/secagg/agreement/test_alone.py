@@ -61,7 +61,7 @@ def test_only_who_is_drawn_can_be_alone() -> None:
 
 
 def test_one_group_of_all_is_the_same_in_every_round() -> None:
-    flat: dict[str, Any] = {"members": 7, "size": 7, "schedule": "random"}
+    flat: dict[str, Any] = {"members": 7, "size": 7, "schedule": "random"}  # six of seven collude
     assert risk(rounds=5, **flat) == risk(**flat) == Risk(1.0, exact=True)
     sampled = alone(plain_terms(members=9, size=7, sample=7, schedule="random", rounds=5), 6, rounds=5)
     assert sampled.probability == pytest.approx(some(once(9, 1, size=7), 5))
@@ -126,6 +126,7 @@ def test_the_fewest_that_a_server_can_leave_in_a_group(more: dict[str, Any], lef
         {"least": 1},
         {"least": 5},
         {"groups": 3},
+        {"members": 7},
         {"groups": 0},
         {"size": 1, "least": 1},
     ],

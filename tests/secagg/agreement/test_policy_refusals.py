@@ -24,7 +24,8 @@ def test_only_an_enforced_policy_is_held_against_an_agreement() -> None:
     with pytest.raises(AgreementRefused):
         check_policy(trial(**heavy))
     check_policy(trial(**heavy, policy=REPORT))
-    check_policy(trial(**heavy, groups="survivors", colluders=0, policy=ROUND))  # there, clients judge each run
+    for policy in (Policy(), ROUND):  # there, clients judge each run
+        check_policy(trial(**heavy, groups="survivors", colluders=0, policy=policy))
 
 
 def test_survivors_are_judged_together_with_earlier_agreements() -> None:
