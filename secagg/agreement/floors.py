@@ -120,7 +120,7 @@ class Floors:
                 "the server says who is present, so it can choose whom a member is summed with",
             ),
             # audit: own-floor-sparse
-            ("sparse", not self.sparse and terms.degree > 0, "sparse mode protects only from a semi-honest server"),
+            ("sparse", not self.sparse and bool(terms.degree), "sparse mode protects only from a semi-honest server"),
             ("budget", bool(too_much), too_much),  # audit: own-floor-budget
             *self._numbers(terms),
         )

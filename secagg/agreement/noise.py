@@ -119,8 +119,8 @@ def _each(table: Table, key: str) -> list[Any]:
 def _lines(value: Noise) -> Iterator[str]:
     yield "[noise]"
     for name in ("clip", "sigma"):
-        values = [repr(getattr(one, name)) for one in value.segments]
-        yield f"{name} = " + (values[0] if len(values) == 1 else f"[{', '.join(values)}]")
+        values = ", ".join(repr(getattr(one, name)) for one in value.segments)
+        yield f"{name} = " + (values if len(value.segments) == 1 else f"[{values}]")
     yield f"colluders = {value.colluders}"
 
 

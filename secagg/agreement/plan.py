@@ -144,7 +144,7 @@ class Plan:
                 f"the policy asks for {wanted} clients behind every sum, but groups have {size} of {n} "
                 "clients: no group could be opened"
             )
-        if self.policy.enforced and 0 < self.schedule.atom < self.policy.anonymity:
+        if self.policy.enforced and (self.schedule.atom or wanted) < self.policy.anonymity:
             raise UsageError(
                 f"atoms of {self.schedule.atom} can never hide {self.policy.anonymity} clients; "
                 f"raise atom to at least {self.policy.anonymity}"
@@ -205,7 +205,7 @@ class Plan:
     @property
     def semi_honest_only(self) -> bool:
         """Whether this plan protects only from a server that follows the protocol."""
-        return self.degree > 0
+        return bool(self.degree)
 
     @cached_property
     def encoding(self) -> Segments:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from secagg import AgreementRefused, UsageError
+from secagg import AgreementRefused, Schedule, UsageError
 from secagg.agreement import Prospect, Terms, prospect
 from secagg.agreement.audit import check_policy
 from secagg.agreement.keeping import Kept
@@ -80,6 +80,8 @@ def test_a_draw_is_judged_alone_and_with_its_predecessors() -> None:
     found = prospect(again, [agreement], 10)
     assert found.passed < 10
     assert "rounds together" in found.why
+    twice = replace(again, schedule=Schedule(name="fixed", size=3, groupings=2), last_round=0)
+    assert " break it in one round: " in prospect(twice, [agreement], 2).why
     alone = prospect(plain_terms(weights=(1, 1, 3, 1, 1, 1)), (), 2)
     assert alone.passed == 0
     assert "leverage of client 2" in alone.why

@@ -85,6 +85,13 @@ def test_unequal_members_over_several_rounds() -> None:
     ]
 
 
+def test_weights_are_told_from_the_least_to_the_most() -> None:
+    assert lines(weights=(1, 2, 2), policy=Policy(max_leverage=1.0))[0].startswith(
+        "plain: 3 members, weights from 1 to 2,"
+    )
+    assert lines(weights=(2, 2, 2))[0].startswith("plain: 3 members, equal weights,")
+
+
 def test_groups_of_atoms() -> None:
     """Two of twelve are in one of four atoms in 12 of 66 cases; four, in all but 3^4 of 495 or with a whole atom."""
     found = lines(members=12, size=6, schedule="atoms", atom=3, rounds=2)
@@ -130,10 +137,10 @@ def test_survivors_of_cells() -> None:
 def test_survivors_of_a_flat_sum_and_of_atoms() -> None:
     flat = lines(members=12, size=12, groups="survivors", colluders=4, policy=ROUND)
     assert "T = 9 protects for certain from 7 colluders, whoever they are" in flat  # t = 9
-    atoms = lines(members=12, size=6, schedule="atoms", atom=3, groups="survivors", colluders=1)
+    atoms = lines(members=12, size=6, schedule="atoms", atom=3, groups="survivors", colluders=1, threshold=11)
     assert "T = 3 protects for certain from 1 colluder, whoever they are" in atoms
-    loose = Policy(memory="round", anonymity=2)
-    several = lines(members=12, size=6, groupings=2, schedule="random", groups="survivors", colluders=0, policy=loose)
+    given: dict[str, Any] = {"groups": "survivors", "colluders": 0, "policy": Policy(memory="round", anonymity=2)}
+    several = lines(members=12, size=6, groupings=2, schedule="random", threshold=11, **given)
     assert "T = 2 protects for certain from 0 colluders, whoever they are" in several
     sparse = lines(members=6, size=6, groups="survivors", degree=4, threshold=4, colluders=0)
     assert sparse[1].endswith(
@@ -210,6 +217,7 @@ def test_noise_is_told_with_what_it_costs() -> None:
     assert other[-5] == f"a round costs a member at most {describe(cost, NOISE, 1e-3)}"
     assert DELTA == summarise(terms).delta == 1e-6
     assert not any("rounds together" in line for line in summarise(noisy()).lines())
+    assert any("all 2 rounds together" in line for line in summarise(noisy(rounds=2)).lines())
 
 
 def test_a_cost_that_depends_on_the_seed_is_told_as_such() -> None:
@@ -296,14 +304,20 @@ def test_a_summary_has_what_the_audit_found() -> None:
     found = summarise(training)  # type: ignore[arg-type]
     assert (found.round, found.training) == (audit_round(training), audit_training(training))
     assert (found.terms, found.fingerprint, found.cost) == (training.terms, training.fingerprint, None)
+    unknown = "what the groups reveal depends on the seed and is judged when there is one"
+    assert unknown in replace(found, training=None).lines()
+    assert unknown in replace(found, round=None).lines()
 
 
 @pytest.mark.parametrize(
-    ("members", "anonymity", "wanted"), [(30, 3, [2, 3, 6, 10]), (4, 4, [1, 3]), (3, 3, [1, 2]), (2, 2, [1])]
+    ("members", "anonymity", "wanted"),
+    [(30, 3, [2, 3, 6, 10]), (18, 3, [1, 2, 3, 6]), (4, 4, [1, 3]), (3, 3, [1, 2]), (2, 2, [1])],
 )
 def test_some_numbers_of_colluders_are_looked_at(members: int, anonymity: int, wanted: list[int]) -> None:
     terms = plain_terms(members=members, size=members, policy=Policy(anonymity=anonymity))
     assert sorted(summarise(terms).alone) == wanted
+    impossible = plain_terms(members=6, policy=replace(REPORT, anonymity=7))
+    assert sorted(summarise(impossible).alone) == [1, 2]
 
 
 def test_what_is_no_agreement_has_no_summary() -> None:
