@@ -15,6 +15,7 @@ from secagg.codec import Blob, to_bytes
 from secagg.crypto.keys import Identity
 from secagg.errors import PeerError
 from secagg.simulation import make_agreement
+from tests.secagg.agreement.common import beaconed
 from tests.secagg.drbg import Drbg
 
 ROUND = Policy(anonymity=2, memory="round")
@@ -33,6 +34,8 @@ def test_an_agreement_is_of_terms_and_the_origin_of_a_seed() -> None:
     agreement, _ = agreed()
     with refused("terms: expected Terms, got bytes"):
         Agreement(terms=b"", origin=agreement.origin)  # type: ignore[arg-type]
+    with refused("terms: expected Terms, got bytes"):
+        Agreement(terms=b"", origin=beaconed().origin)  # type: ignore[arg-type]
     with refused("origin: expected the origin of a seed, got bytes"):
         Agreement(terms=agreement.terms, origin=agreement.seed)  # type: ignore[arg-type]
     assert Agreement.sparse_risk == 1 / 2**40

@@ -6,7 +6,7 @@ import pytest
 
 from secagg.errors import PeerError, UsageError
 from secagg.whole import Resend, Server, State, Task
-from tests.secagg.whole.cast import Cast
+from tests.secagg.whole.cast import Cast, with_advert
 
 
 @pytest.mark.parametrize(("ahead", "is_kept"), [(1, True), (3, True), (4, False)])
@@ -47,8 +47,10 @@ def test_a_hello_ends_the_task_that_waits() -> None:
     task = client.receive(box[0])
     assert isinstance(task, Task)
     assert client.task == task
+    assert task.present == ()  # there is no roll call
     cast.hello(0, round=1)
-    assert (client.task, client.state) == (None, State.IDLE)
+    assert client.task is None
+    assert client.state is State.IDLE
     with pytest.raises(UsageError, match="Update came, but no round waits for it"):
         client.answer(task, [0] * 5)
 
@@ -75,6 +77,26 @@ def test_a_key_that_is_erased_leaves_no_pair_behind() -> None:
     cast.hello(0, round=1)
     cast.hello(0, round=2)
     assert {key.round for key in client._pairs} == {2}  # 1 is forgotten, 3 was never used
+
+
+CROSSED = {"members": 9, "size": 3, "schedule": "transversal", "groupings": 2}
+
+
+def test_a_group_that_the_server_does_not_list_is_left_out_and_the_others_are_answered() -> None:
+    cast = Cast(**CROSSED)
+    message = cast.begin()[0]
+    first, second = message.groups
+    answer = cast.answer(0, replace(message, groups=(second,)))
+    assert answer.groups == (second,)
+    assert cast.clients[0].left_out == {first: "the server did not list it"}
+
+
+def test_a_client_needs_the_signatures_of_its_mates_and_knows_its_own_key() -> None:
+    cast = Cast(**CROSSED)
+    message = cast.begin()[0]
+    mine = next(advert for advert in message.adverts if advert.sender == 0)
+    answer = cast.answer(0, with_advert(message, replace(mine, signature=bytes(64))))
+    assert answer.groups == message.groups
 
 
 def test_a_server_asks_those_whose_adverts_are_missing() -> None:
