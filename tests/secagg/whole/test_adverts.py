@@ -51,6 +51,7 @@ def test_a_hello_ends_the_task_that_waits() -> None:
     cast.hello(0, round=1)
     assert client.task is None
     assert client.state is State.IDLE
+    assert [state.value for state in State] == [0, 1, 2]
     with pytest.raises(UsageError, match="Update came, but no round waits for it"):
         client.answer(task, [0] * 5)
 

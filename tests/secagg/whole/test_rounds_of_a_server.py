@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg.errors import UsageError
+from secagg.errors import UsageError, WireError
 from secagg.exposure.audit import Policy
 from secagg.simulation import make_agreement
-from secagg.whole import Answer, Release, Server, Stage, WholeResult
+from secagg.whole import Answer, Release, Server, Stage, WholeResult, decode, encode
 from secagg.whole import layout as layout_module
 from secagg.whole import server as module
 from secagg.whole.flat import objection
@@ -68,7 +68,14 @@ def test_the_data_of_a_round_is_limited(monkeypatch: pytest.MonkeyPatch) -> None
     cast = Cast()
     with pytest.raises(UsageError, match=r"^data has 6 bytes, at most 5 are allowed$"):
         cast.server.begin(0, data=bytes(6))
-    assert cast.begin(0, data=bytes(5))[0].data == bytes(5)
+    message = cast.begin(0, data=bytes(5))[0]
+    assert message.data == bytes(5)
+    sent = encode(message)
+    place = 2 + 32 + 8  # version and type, fingerprint, round
+    assert sent[place : place + 9] == (5).to_bytes(4, "little") + bytes(5)
+    for count, problem in ((2**30 + 1, f"count {2**30 + 1} exceeds the limit {2**30}"), (2**30, "bytes too early")):
+        with pytest.raises(WireError, match=problem):
+            decode(sent[:place] + count.to_bytes(4, "little") + sent[place + 4 :])
 
 
 def test_who_is_present_is_for_a_roll_call() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg.errors import UsageError
+from secagg.codec import from_bytes
+from secagg.errors import UsageError, WireError
 from secagg.exposure.audit import Policy
 from secagg.privacy.budget import MOST_UNITS
 from secagg.whole import Server, Stage, client_state, server_state
@@ -177,6 +178,30 @@ def test_bytes_of_something_else_are_no_saved_server() -> None:
     two.rounds = (0, 0)
     with pytest.raises(Exception, match="count 2 exceeds the limit 1"):
         server_state.save(two)
+
+
+@pytest.mark.parametrize(
+    ("field", "most"), [("rounds", 1), ("adverts", 2**20), ("releases", 2**20), ("spoiled", 2**20), ("present", 65535)]
+)
+def test_a_saved_server_has_at_most_so_many_of_each(field: str, most: int) -> None:
+    layout = dict(server_state._MEMORY.fields)[field]
+    with refused_bytes(f"{most} values declared, but only 0 bytes follow"):
+        from_bytes(layout, most.to_bytes(4, "little"))
+    with refused_bytes(f"count {most + 1} exceeds the limit {most}"):
+        from_bytes(layout, (most + 1).to_bytes(4, "little"))
+
+
+def refused_bytes(problem: str) -> Any:
+    return pytest.raises(WireError, match=f"^{re.escape(problem)}$")
+
+
+def test_a_reason_of_a_thousand_characters_of_four_bytes_is_saved() -> None:
+    cast, memory = half_way(**CROSSED)
+    memory.dropouts[8] = "\U0001d49c" * 1000
+    assert server_state.restore(server_state.save(memory), cast.agreement).dropouts[8] == memory.dropouts[8]
+    memory.dropouts[8] += "a"
+    with refused_bytes("count 4001 exceeds the limit 4000"):
+        server_state.save(memory)
 
 
 # --- clients -------------------------------------------------------------------------------------------------------
