@@ -1,22 +1,24 @@
-"""What a client saves and shows, what it hashes and adds, and the agreements that it has answered under."""
+"""What a client saves and shows, what it hashes and masks, its agreements, and what it has spent."""
 
+import hashlib
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from secagg import Client, MemoryJournal, Plan, UsageError, labels
-from secagg.protocol import enrolment, inputs, transcript
+from secagg import Client, MemoryJournal, Plan, Schedule, Stage, UsageError, labels
+from secagg.errors import JournalError
+from secagg.privacy.budget import Charge
+from secagg.protocol import enrolment, inputs, ledger, transcript
 from secagg.protocol.client_state import ClientMemory, FromApplication, State, check_header, restore, save
 from secagg.protocol.dealing import HeldShares
 from secagg.protocol.journal import load, record_name
-from secagg.protocol.messages import (
-    Consistency,
-    MaskedInput,
-)
+from secagg.protocol.masking import masked_vectors
+from secagg.protocol.messages import Consistency, Dealing, MaskedInput
 from secagg.protocol.wire import encode
 from tests.secagg.cluster import agreement_of, identity, make_plan
+from tests.secagg.malicious import World
 
 PLAN = make_plan(4, colluders=1, threshold=3, context=b"model")
 
@@ -143,3 +145,93 @@ def test_an_agreement_that_names_no_earlier_one_is_refused_if_promises_hold_over
         made[1].terms.predecessors = (b"a" * 32,)
     enrolment.enrol_survivors(journal, made[1], me)
     assert [load(journal, name) for name in names] == [b"a" * 32, b"b" * 32, None]
+
+
+# --- the ledger --------------------------------------------------------------------------------------------------
+
+
+def entries(journal: MemoryJournal) -> list[tuple[int, ...]]:
+    """The chain of totals as it is stored: charge and total of each entry, numbered from 0."""
+    found = []
+    for number in range(9):
+        record = load(journal, record_name(labels.LEDGER_RECORD, number.to_bytes(8, "little")))
+        if record is None:
+            break
+        assert len(record) == 32 + 4 * 8
+        found.append(tuple(int.from_bytes(record[at : at + 8], "little") for at in range(32, 64, 8)))
+    return found
+
+
+def test_what_is_paid_and_settled_is_a_chain_of_totals() -> None:
+    journal = MemoryJournal()
+    for _ in range(2):
+        ledger.pay(journal, b"round 1", Charge(50, 30), None)
+    ledger.pay(journal, b"round 2", Charge(7, 3), None)
+    for _ in range(2):
+        ledger.settle(journal, b"round 1", Charge(50, 30), Charge(50, 10))  # less in one of the two is enough
+    assert entries(journal) == [(50, 30, 50, 30), (7, 3, 57, 33), (50, 10, 57, 13)]
+    ledger.settle(journal, b"round 2", Charge(7, 3), Charge(2, 3))
+    assert entries(journal)[3:] == [(2, 3, 52, 13)]
+    assert ledger.spent(journal) == Charge(52, 13)
+    for charge in (Charge(8, 0), Charge(0, 4)):
+        ledger.settle(journal, b"round 2", Charge(7, 3), charge)
+    ledger.settle(journal, b"round 3", Charge(7, 3), Charge(0, 0))  # was not paid
+    assert len(entries(journal)) == 4
+    paid = hashlib.sha256(
+        labels.CHARGE_RECORD + b"\0" + (7).to_bytes(8, "little") + (3).to_bytes(8, "little") + b"round 2"
+    ).digest()
+    expected = paid + b"".join(number.to_bytes(8, "little") for number in (7, 3, 0, 0))
+    assert load(journal, record_name(labels.CHARGE_RECORD, paid)) == expected
+
+
+def test_a_ledger_says_which_argument_is_wrong() -> None:
+    good: dict[str, Any] = {"journal": MemoryJournal(), "subject": b"round", "charge": Charge(1, 1), "budget": None}
+    for changes, says in (
+        ({"journal": 7}, r"^journal: expected a Journal with create\(\), got 7$"),
+        ({"subject": "round"}, r"^subject: expected bytes, got str$"),
+        ({"charge": 7}, r"^charge: expected Charge, got int$"),
+        ({"budget": 7}, r"^budget: expected Budget, got int$"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            ledger.pay(**{**good, **changes})
+    with pytest.raises(UsageError, match=r"^journal: expected a Journal"):
+        ledger.spent(7)  # type: ignore[arg-type]
+    assert ledger.spent(MemoryJournal()) == Charge(0, 0)
+
+
+def test_a_ledger_that_is_damaged_is_told() -> None:
+    journal = MemoryJournal()
+    journal.create(record_name(labels.LEDGER_RECORD, bytes(8)), b"damaged")
+    with pytest.raises(JournalError, match=r"^the ledger of this journal is damaged \(.*\); nothing was sent$"):
+        ledger.spent(journal)
+    for field in range(4):  # a charge or a total that cannot be
+        journal, numbers = MemoryJournal(), [1, 1, 1, 1]
+        numbers[field] = 2**64 - 1
+        record = bytes(32) + b"".join(number.to_bytes(8, "little") for number in numbers)
+        journal.create(record_name(labels.LEDGER_RECORD, bytes(8)), record)
+        with pytest.raises(JournalError, match="the ledger of this journal is damaged"):
+            ledger.spent(journal)
+
+
+# --- masked vectors ----------------------------------------------------------------------------------------------
+
+
+def test_masked_vectors_are_the_same_in_the_callers_memory() -> None:
+    """Two vectors of one value: more rows than columns."""
+    plan = make_plan(6, length=1, schedule=Schedule(name="random", size=3, groupings=2))
+    world = World(plan)
+    puppets = world.run_to(Stage.SHARES)
+    dealings = {v: p.find(Dealing) for v, p in puppets.items()}
+    bundle = world.bundle(0, dealings, dict.fromkeys(dealings, plan.ids))
+    twin, out = puppets[0].fork(), np.zeros((2, 1), np.uint32)
+    own: Any = puppets[0].client.receive(bundle, update=world.inputs[0])
+    given: Any = twin.client.receive(bundle, update=world.inputs[0], out=out)
+    assert own.vectors.shape == (2, 1)
+    assert own.vectors.tolist() == given.vectors.tolist() == out.tolist()
+    assert np.shares_memory(given.vectors, out)
+
+
+@pytest.mark.parametrize("out", [None, np.zeros((2, 3), np.uint32)])
+def test_a_client_that_was_left_out_masks_nothing(out: Any) -> None:
+    plan: Any = SimpleNamespace(groups_of={3: ()}, groupings=((), ()), length=3, hash=bytes(32))
+    assert masked_vectors(plan, memory(), {}, np.zeros(3, np.uint32), out=out).shape == (0, 0)

@@ -1,6 +1,7 @@
 """The small parts of the protocol: numbered records, relations between sums, suspects, proofs, stored numbers."""
 
 import hashlib
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,13 +11,17 @@ import pytest
 from secagg import MemoryJournal, Server, Stage, UsageError, labels
 from secagg.crypto import Segment, Segments, hashtree
 from secagg.errors import AlreadyUsed, PeerError
+from secagg.privacy.budget import Charge
 from secagg.protocol import dealing, relations
 from secagg.protocol.client_state import Opening, State
 from secagg.protocol.dealing import HeldShares, read_proofs, write_proof, write_proofs
+from secagg.protocol.ledger import Entry
+from secagg.protocol.messages import Dealing
 from secagg.protocol.result import TOO_LARGE, GroupSum
 from secagg.protocol.rounds import claim_round, count_records, record_opening
 from secagg.protocol.suspects import Suspects
 from tests.secagg.cluster import make_plan
+from tests.secagg.malicious import World
 
 
 class Counting(MemoryJournal):
@@ -128,6 +133,17 @@ def test_a_sum_is_projected_to_its_values_times_the_weights() -> None:
             assert projected(at, sign * (reach + 1)) is None
 
 
+def test_a_long_sum_of_the_largest_values_is_projected_exactly() -> None:
+    """All products together would not fit in 64 bits."""
+    length, most = 140_000, 2**31 - 1
+    encoding = Segments(clients=1, segments=(Segment(shape=(length,), bound=most),))
+    total, weights = np.full(length, most, np.uint32), np.full(length, 65_535, np.uint16)
+    found = relations._projection(encoding, GroupSum(total, (0,)), weights)
+    assert found == 0  # the values are the modulus
+    total[:] = most - 1
+    assert relations._projection(encoding, GroupSum(total, (0,)), weights) == -length * 65_535 % most
+
+
 def test_sums_that_honest_members_cannot_reach_are_lost_and_the_others_compared() -> None:
     encoding = Segments(clients=4, segments=(Segment(shape=(2,), bound=100),))
     totals = {(0, 0): [201, 0], (0, 1): [150, -150], (1, 0): [7, 7], (1, 1): [8, 7]}
@@ -224,6 +240,24 @@ def test_every_share_has_a_nonce_of_its_own_from_the_nonce_of_its_pair() -> None
         for pair, secret in product(pairs, range(3))
     ]
     assert [row.tobytes() for row in found] == expected
+
+
+def test_after_a_box_that_does_not_open_the_others_are_still_opened() -> None:
+    world = World(make_plan(5))
+    puppets = world.run_to(Stage.SHARES)
+    dealings = {v: p.find(Dealing) for v, p in puppets.items()}
+    bundle = world.bundle(2, dealings, dict.fromkeys(dealings, range(5)))
+    size = dealing.box_bytes(world.plan)
+    assert size == 28 + 32 + 2 * 33
+    broken = replace(bundle, boxes=bytes(size) + bundle.boxes[size:-1] + bytes([bundle.boxes[-1] ^ 1]))
+    reply = puppets[2].tell(broken)
+    assert reply.disputes == (0, 4)
+    assert [held.dealer for held in puppets[2].client._memory.held] == [1, 2, 3]
+
+
+def test_an_entry_of_the_ledger_has_a_charge_and_a_total() -> None:
+    entry = Entry(bytes(32), 5, 1, 9, 3)
+    assert (entry.charge, entry.total) == (Charge(5, 1), Charge(9, 3))
 
 
 # --- what is stored ----------------------------------------------------------------------------------------------
