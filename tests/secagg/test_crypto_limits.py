@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg.crypto import FixedPoint, Integers, box, fixedpoint, hashing
+from secagg.crypto import FixedPoint, Integers, box, fixedpoint, hashing, shamir
 from secagg.crypto.arrays import plain_array
 from secagg.crypto.fixedpoint import FLOAT32_MAX, LEAST_CLIP, encode_floats
+from secagg.crypto.keys import check_public_key, hkdf, hkdf_each
 from secagg.errors import PeerError, UsageError
 
 # --- arrays ------------------------------------------------------------------------------------------------------
@@ -253,3 +254,79 @@ def test_a_kernel_that_fails_its_test_is_told_and_not_used(monkeypatch: pytest.M
     monkeypatch.setattr(hashing, "_by_kernel", lambda label, rows: np.zeros((len(rows), 32), np.uint8))
     with pytest.warns(RuntimeWarning, match=r"^secagg's SHA-256 kernel fails its self-test and is not used$"):
         assert hashing.has_kernel.__wrapped__() is False
+
+
+# --- keys --------------------------------------------------------------------------------------------------------
+
+
+def test_a_public_key_is_below_the_prime_of_its_field() -> None:
+    prime = 2**255 - 19
+    for value in (2, 9, prime - 2):
+        key = value.to_bytes(32, "little")
+        assert check_public_key(key) == key
+    for value, says in ((prime - 1, "low-order"), (0, "low-order"), (1, "low-order"), (prime, "non-canonical")):
+        with pytest.raises(PeerError, match=f"^{says} X25519 key$"):
+            check_public_key(value.to_bytes(32, "little"))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 15, 16, 17, 33])
+def test_many_keys_are_those_that_are_derived_one_by_one(rows: int) -> None:
+    secrets = np.arange(32 * rows, dtype=np.uint32).astype(np.uint8).reshape(rows, 32)
+    infos = np.arange(21 * rows, dtype=np.uint32).astype(np.uint8).reshape(rows, 21)
+    found = hkdf_each(secrets, infos)
+    assert found.shape == (rows, 32)
+    derived = [hkdf(secret.tobytes(), info.tobytes()) for secret, info in zip(secrets, infos, strict=True)]
+    assert [key.tobytes() for key in found] == derived
+
+
+def test_a_derived_key_has_1_to_32_bytes() -> None:
+    whole = hkdf(b"secret", b"info")
+    assert len(whole) == 32
+    assert [hkdf(b"secret", b"info", length) for length in (1, 16, 32)] == [whole[:1], whole[:16], whole]
+    for length in (0, 33):
+        with pytest.raises(UsageError, match=f"^length: expected a whole number from 1 to 32, got {length}$"):
+            hkdf(b"secret", b"info", length)
+
+
+# --- shares ------------------------------------------------------------------------------------------------------
+
+
+def test_a_share_has_an_index_a_threshold_and_33_bytes() -> None:
+    share = shamir.Share(65535, 65535, bytes(33))
+    assert repr(share) == "Share(index=65535, threshold=65535)"
+    assert shamir.Share(1, 1, bytes(33)).index == 1
+    for fields, says in (
+        ((0, 1, bytes(33)), "^index of a share: expected a whole number from 1 to 65535, got 0$"),
+        ((65536, 1, bytes(33)), "^index of a share: expected a whole number from 1 to 65535, got 65536$"),
+        ((1, 0, bytes(33)), "^threshold of a share: expected a whole number from 1 to 65535, got 0$"),
+        ((1, 65536, bytes(33)), "^threshold of a share: expected a whole number from 1 to 65535, got 65536$"),
+        ((1, 1, bytes(32)), "^value of a share: expected 33 bytes, got 32$"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            shamir.Share(*fields)
+
+
+def test_a_secret_is_split_among_1_to_65535_holders() -> None:
+    shares = shamir.split(bytes(range(32)), 1, 1)
+    assert [(share.index, share.threshold, share.value) for share in shares] == [(1, 1, bytes(range(32)) + b"\0")]
+    shares = shamir.split(bytes(32), 2, 4)
+    assert [(share.index, share.threshold) for share in shares] == [(1, 2), (2, 2), (3, 2), (4, 2)]
+    for holders in (0, 65536):
+        with pytest.raises(UsageError, match=f"^holders: expected a whole number from 1 to 65535, got {holders}$"):
+            shamir.split(bytes(32), 1, holders)
+
+
+def test_which_numbers_near_the_prime_are_shares() -> None:
+    """Every byte on its own decides: the prime is 01 FF...FF A3 in big-endian digits."""
+    prime = 2**257 - 93
+    values = [prime - 1, prime, prime + 1, 2**257 - 1, 2**257, 2**256, 0]
+    values += [prime - 2 ** (8 * place) for place in range(33)] + [2**257 - 1 - 2 ** (8 * place) for place in range(32)]
+    table = np.frombuffer(b"".join(value.to_bytes(33, "little") for value in values), np.uint8).reshape(-1, 33)
+    assert shamir.canonical(table).tolist() == [value < prime for value in values]
+    assert shamir.canonical(table.reshape(8, -1, 33)).tolist() == [
+        [value < prime for value in values[at : at + 9]] for at in range(0, 72, 9)
+    ]
+    wrong: Any
+    for wrong in (table.astype(np.int16), table[0], table[:, :32]):
+        with pytest.raises(UsageError, match=r"^shares are rows of 33 uint8$"):
+            shamir.canonical(wrong)

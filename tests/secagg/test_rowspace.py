@@ -121,3 +121,20 @@ def test_a_space_of_very_few_columns_works(n):
     space = RowSpace(n, FIELD)
     assert space.add(range(n)) is (n == 1)
     assert space.exposed() == frozenset(range(n))
+
+
+def test_a_new_space_has_one_null_vector_and_no_row_to_accept():
+    space = RowSpace(3, FIELD)
+    assert (space.null.shape, space.rank, space.exposed()) == ((1, 3), 0, frozenset())
+    assert RowSpace(3, FIELD, depth=4).null.shape == (4, 3)
+    with pytest.raises(AssertionError):
+        space.accept()
+
+
+def test_the_lightest_of_rows_without_common_columns_is_the_shortest():
+    space = RowSpace(9, FIELD)
+    for row in ((0, 8), (1, 4, 7), (2, 3, 5, 6)):
+        space.add(row)
+    assert space.lightest(np.arange(9)) == 2
+    assert [space.lightest(np.array(row)) for row in ((0, 8), (1, 4, 7), (2, 3, 5, 6))] == [2, 3, 4]
+    assert space.lightest(np.array([], np.int64)) == 10
