@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nacl.exceptions import CryptoError
 
-from secagg.crypto import FixedPoint, Integers, box, fixedpoint, hashing, shamir
+from secagg.crypto import FixedPoint, Integers, box, fixedpoint, hashing, keys, shamir
 from secagg.crypto.arrays import plain_array
 from secagg.crypto.fixedpoint import FLOAT32_MAX, LEAST_CLIP, encode_floats
 from secagg.crypto.keys import check_public_key, hkdf, hkdf_each
@@ -286,6 +287,38 @@ def test_a_derived_key_has_1_to_32_bytes() -> None:
     for length in (0, 33):
         with pytest.raises(UsageError, match=f"^length: expected a whole number from 1 to 32, got {length}$"):
             hkdf(b"secret", b"info", length)
+
+
+def test_an_agreement_that_the_library_refuses_is_the_peers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: bytes) -> bytes:
+        raise CryptoError("all zero")
+
+    key = keys.AgreementKey.generate(lambda count: bytes(range(count)))
+    assert key.public == keys.AgreementKey.from_private(bytes(range(32))).public
+    monkeypatch.setattr(keys, "crypto_scalarmult", refuse)
+    with pytest.raises(PeerError, match=r"^X25519 agreement failed$"):
+        key.agree(key.public)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_an_identity_has_two_keys_of_32_bytes(size: int) -> None:
+    for halves, which in (((bytes(size), bytes(32)), "private"), ((bytes(32), bytes(size)), "public")):
+        with pytest.raises(UsageError, match=f"^an Ed25519 {which} key: expected 32 bytes, got {size}$"):
+            keys.Identity(*halves)
+
+
+def test_a_signature_is_accepted_or_not() -> None:
+    identity = keys.Identity.from_private(bytes(32))
+    signature = identity.sign(b"message")
+    assert keys._accepts(identity.public, signature, b"message") is True
+    for public, signed, message in (
+        (identity.public, signature, b"another"),
+        (identity.public, signature[:-1], b"message"),
+        (identity.public[:-1], signature, b"message"),
+        (identity.public + b"x", signature, b"message"),
+        (identity.public, signature + b"m", b"essage"),
+    ):
+        assert keys._accepts(public, signed, message) is False
 
 
 # --- shares ------------------------------------------------------------------------------------------------------

@@ -1,9 +1,12 @@
 """The training seed: nobody can choose it, and a client that prevents it is named."""
 
+import hashlib
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from secagg import labels
 from secagg.errors import PeerError, UsageError
 from secagg.exposure.seed import Beacon, NotCommitted, NotRevealed, SeedCeremony, WronglyRevealed
 
@@ -132,3 +135,68 @@ def test_the_seed_has_not_changed():
 
 
 PINNED = "3c2d9a5001e3055d22e03de2c1e599e00c5217de8fa54b52c77331e845bacca3"
+
+
+PAIR = SeedCeremony(training_id=b"study", roster=(1, 2))
+
+
+def packed(*parts: bytes) -> bytes:
+    """SHA-256 of the parts, each with its length before it."""
+    return hashlib.sha256(b"".join(len(part).to_bytes(8, "big") + part for part in parts)).digest()
+
+
+def test_the_bytes_of_commitments_and_seeds():
+    ceremony = SeedCeremony(training_id=b"study", roster=(1, 2**32 - 1))
+    roster = bytes.fromhex("00000001 ffffffff")
+    secrets = {1: b"a" * 32, 2**32 - 1: b"b" * 32}
+    commitments = {client: ceremony.commitment(client, secret) for client, secret in secrets.items()}
+    assert commitments == {
+        1: packed(labels.SEED_CONTRIBUTION, b"study", roster, bytes.fromhex("00000001"), b"a" * 32),
+        2**32 - 1: packed(labels.SEED_CONTRIBUTION, b"study", roster, bytes.fromhex("ffffffff"), b"b" * 32),
+    }
+    seed = packed(labels.TRAINING_SEED, b"study", roster, b"a" * 32, b"b" * 32)
+    assert ceremony.seed(commitments, secrets) == seed
+    assert SeedCeremony(training_id=bytearray(b"study"), roster=[1, 2**32 - 1]) == ceremony
+    beacon = Beacon(name="nist", pulse=0)
+    assert beacon.seed(b"study", b"v" * 32) == packed(labels.BEACON_SEED, b"study", b"nist", b"0", b"v" * 32)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: SeedCeremony(training_id="study", roster=(1, 2)), "^training_id: expected bytes, got str$"),
+        (lambda: SeedCeremony(training_id=b"", roster=(1,)), "^a seed ceremony needs at least 2 clients"),
+        (lambda: SeedCeremony(training_id=b"", roster=(2, 1)), "^roster ids must be strictly ascending"),
+        (lambda: PAIR.check_committed({1: "text", 2: bytes(32)}), r"^commitments\[1\]: expected bytes, got str$"),
+        (lambda: PAIR.check_committed([1, 2]), "^commitments: expected a dict by client id, got list$"),
+        (lambda: PAIR.commitment(1, bytes(31)), "^contribution: expected 32 bytes, got 31$"),
+        (lambda: PAIR.commitment(3, bytes(32)), "^client: client 3 is not on the roster$"),
+        (lambda: PAIR.without([7]), "^none of these clients is on the roster; name at least one that is$"),
+        (lambda: Beacon(name="", pulse=1), "^name of a beacon: expected text, got ''$"),
+        (lambda: Beacon(name=7, pulse=1), "^name of a beacon: expected text, got 7$"),
+        (lambda: Beacon(name="nist", pulse=-1), "^pulse: expected a whole number of at least 0, got -1$"),
+        (lambda: Beacon(name="nist", pulse=1).seed(b"", bytes(31)), "^a pulse must have at least 32 bytes, not 31$"),
+    ],
+)
+def test_a_ceremony_or_beacon_says_what_is_wrong(call, says):
+    with pytest.raises(UsageError, match=says):
+        call()
+
+
+def test_who_is_missing_or_wrong_is_named_and_to_be_left_out():
+    ceremony = SeedCeremony(training_id=b"study", roster=(1, 2, 3))
+    secrets = {client: bytes([client]) * 32 for client in (1, 2, 3)}
+    commitments = {client: ceremony.commitment(client, secret) for client, secret in secrets.items()}
+    for kind, messages, says in (
+        (NotCommitted, ({3: commitments[3]}, secrets), "^no commitment from clients 1, 2; do not reveal yet$"),
+        (NotRevealed, (commitments, {1: secrets[1], 2: secrets[2]}), "^no contribution from client 3; try again"),
+        (WronglyRevealed, (commitments, {**secrets, 2: bytes(32)}), "^the contribution of client 2 does not match"),
+        (WronglyRevealed, (commitments, {**secrets, 2: bytes(31)}), "^the contribution of client 2 does not match"),
+    ):
+        with pytest.raises(kind, match=says) as refused:
+            ceremony.seed(*messages)
+        assert refused.value.culprit == min(refused.value.clients)
+    with pytest.raises(PeerError, match=r"^the commitment relayed for client 2 differs from the one that it sent$"):
+        ceremony.reveal(2, secrets[2], {**commitments, 2: commitments[1]})
+    assert ceremony.reveal(2, secrets[2], commitments) == secrets[2]
+    assert ceremony.without([3, 9]).roster == (1, 2)
