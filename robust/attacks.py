@@ -203,7 +203,7 @@ def largest_hidden_z(n: int, q: int) -> float:
     supporters = max(n // 2 + 1 - q, 1)
     honest = n - q
     share = (honest - supporters) / honest
-    return max(NormalDist().inv_cdf(share), 0.0) if 0 < share < 1 else 0.0
+    return max(NormalDist().inv_cdf(share), 0.0) if share > 0 else 0.0
 
 
 @attack

@@ -138,7 +138,7 @@ def _table(net: list[Staged], n: int) -> NDArray[np.int64]:
     class, or on wires that nothing uses.
     """
     whole = n - n % RUN
-    half = whole + n % RUN // (RUN // 2) * (RUN // 2)
+    half = n - n % (RUN // 2)
     rest = [
         pair
         for stage, pair in net

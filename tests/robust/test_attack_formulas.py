@@ -213,6 +213,21 @@ def test_an_optimised_attack_uses_the_strength_that_it_found() -> None:
     assert np.allclose(by_deviation, mean - 8 * std, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("knows", ["honest", "own"])
+def test_an_optimised_attack_searches_along_its_own_rows(knows: str) -> None:
+    """Here a rule is moved furthest by one row: three times the negative mean, or the mean less 2.5 deviations."""
+    rows = (HONEST if knows == "honest" else OWN).astype(np.float64)
+    mean, std = rows.mean(axis=0), rows.std(axis=0)
+    for attack, weakest in ((robust.fall_of_empires, -3 * mean), (robust.a_little_is_enough, mean - 2.5 * std)):
+
+        def against(x: np.ndarray, weakest: np.ndarray = weakest) -> np.ndarray:
+            assert x.shape == (9, 4)
+            return mean + 9 - np.abs(x[-1] - weakest).max()
+
+        made = attack(HONEST, 3, own=OWN, knows=knows, against=against, largest=5.0)
+        assert np.abs(made - weakest).max() < 0.1 * np.linalg.norm(mean)
+
+
 def test_labels_are_mirrored_up_to_the_last_one() -> None:
     assert robust.label_flip([0, 2], 3).tolist() == [2, 0]
     assert robust.label_flip([0], 1).tolist() == [0]

@@ -72,6 +72,36 @@ def test_networks_are_right_for_random_inputs(n: int) -> None:
         assert np.array_equal(np.sort(found[low:high], axis=0), ordered[low:high])
 
 
+@pytest.mark.parametrize("n", range(1, 42))
+def test_steps_leave_out_what_loading_has_done_and_nothing_else(n: int) -> None:
+    """Loading sorts runs of eight rows, and a half run of four after them: the stages below 8 and 4 there."""
+    loaded = {8: n // 8 * 8, 4: n // 4 * 4}
+    left = [
+        pair
+        for stage, pair in network.batcher(n)
+        if not any(stage < run and pair[1] < end for run, end in loaded.items())
+    ]
+    assert sorted(comparators(network.steps_to_sort(n).tolist())) == sorted(left)
+
+
+@pytest.mark.parametrize(("n", "low", "high"), [(5, 2, 3), (8, 3, 5), (13, 6, 7), (20, 9, 11), (24, 4, 20)])
+def test_each_comparator_adds_the_fewest_wires_in_use(n: int, low: int, high: int) -> None:
+    """Of those that may come next: all earlier ones on their wires are done. Of equal ones, the fewest new wires."""
+    left, loaded, wanted = network.pruned(n, low, high), set[int](), range(low, high)
+    for chosen in network.in_register_order(left, wanted):
+        costs: dict[tuple[int, int], tuple[int, int]] = {}
+        for at, pair in enumerate(left):
+            if any(set(pair) & set(earlier) for earlier in left[:at]):
+                continue
+            new = len(set(pair) - loaded)
+            later = {wire for other in left[at + 1 :] for wire in other}
+            costs[pair] = (new - len([wire for wire in pair if wire not in later and wire not in wanted]), new)
+        assert costs[chosen] == min(costs.values())
+        loaded.update(chosen)
+        left.remove(chosen)
+    assert left == []
+
+
 @settings(max_examples=200, deadline=None)
 @given(any_pairs)
 def test_grouping_and_reordering_do_not_change_a_network(pairs: Pairs) -> None:
