@@ -191,6 +191,12 @@ def test_a_step_sees_the_rows_of_the_step_before_and_what_was_ignored() -> None:
     assert (found.rows, found.ignored, found.weights) == (8, (0, 3), None)
 
 
+def test_no_fewer_than_no_rows_are_trimmed_beside_those_that_were_ignored() -> None:
+    """A fraction of 0 is no row, and a fraction of 0.3 is two of seven: one of them was ignored."""
+    assert robust.trimmed_mean([[np.nan], [1], [2], [4.5]], fraction=0.0).tolist() == [2.5]
+    assert robust.trimmed_mean([[np.nan], [1], [2], [3], [4], [5], [-9]], fraction=0.3).tolist() == [2.5]
+
+
 def test_the_name_and_text_of_a_rule_are_those_of_its_function() -> None:
     assert robust.zeno_plus_plus.name == "zeno++"
     assert robust.zeno_plus_plus.__name__ == "zeno_plus_plus"
