@@ -108,13 +108,12 @@ def _selection(n: int, low: int, high: int) -> list[Staged]:
 
 
 def _without_shuffles(net: list[Staged], n: int, low: int, high: int) -> list[Staged]:
-    """Leave out final comparators that only order values within one class: below, wanted or above."""
-    side = [(wire >= low) + (wire >= high) for wire in range(n)]
+    """Leave out final comparators that only move values among wanted wires, or among the others."""
     used = [False] * n
     kept = []
     for staged in reversed(net):
         i, j = staged[1]
-        if used[i] or used[j] or side[i] != side[j]:
+        if used[i] or used[j] or (low <= i < high) != (low <= j < high):
             used[i] = used[j] = True
             kept.append(staged)
     return kept[::-1]
@@ -134,8 +133,8 @@ def _without_dead(net: list[Staged], low: int, high: int) -> list[Staged]:
 def _table(net: list[Staged], n: int) -> NDArray[np.int64]:
     """The steps that remain when loading has sorted full runs of RUN wires and a half run after them.
 
-    Loading may apply comparators that were left out above. That is harmless: they only move values within a
-    class, or on wires that nothing uses.
+    Loading may apply comparators that were left out above. That is harmless: they only move values among wanted
+    wires, or on wires that nothing uses.
     """
     whole = n - n % RUN
     half = n - n % (RUN // 2)
