@@ -131,8 +131,7 @@ class Server:
     def _drop(self, client: ClientId, reason: str) -> str:
         with self._lock:
             if self.stage is Stage.OPEN and client not in self._memory.answers:
-                # audit: reason-bounded
-                self._memory.dropouts.setdefault(client, reason[:MOST_REASON])
+                self._memory.dropouts.setdefault(client, reason[:MOST_REASON])  # audit: reason-bounded
         return reason
 
     def _take_advert(self, advert: Advert, _: Hashes = NO_HASHES) -> None:
@@ -226,6 +225,8 @@ class Server:
             raise PeerError("it answered with another context: it computed its update from other data")
         complete, mine = frozenset(memory.complete), self._layout.seats.get(sender, ())
         groups = tuple(group for group in mine if group in complete)
+        if sender in memory.releases.get(round, {}):  # audit: released-client-in-no-sum
+            groups = tuple(group for group in groups if sender in self._members(group))
         if self._agreement.terms.roll_call and sender not in memory.present:  # audit: answer-of-the-present
             raise PeerError("it was not present when the round began")
         if not groups:
@@ -288,7 +289,6 @@ class Server:
             places, memory = self._next(round), self._memory
             have = memory.adverts.get(round, {})
             called = self._called(present, have)
-            memory.adverts[round] = have
             for kept in (memory.adverts, memory.releases):
                 for old in [t for t in kept if t < round]:
                     del kept[old]

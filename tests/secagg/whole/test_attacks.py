@@ -115,10 +115,9 @@ def test_a_released_client_cannot_add_to_the_sum_of_the_others() -> None:
         answers[member] = cast.answer(member, message)
         cast.server.receive(member, answers[member])
     poison = cast.signed(answers[0], sender=3, adverts=(), vectors=np.full((1, 5), 7, np.uint32))
-    assert cast.server.receive(3, poison) == "it answered a round that it had released"
+    assert cast.server.receive(3, poison) == "it has no complete group in round 0"
     result = cast.server.close()
     assert (result.sum() == sum(update_of(cast.agreement, v, 0) for v in (0, 1, 2))).all()
-    assert result.blamed == {3: "it signed an answer and a release of round 0"}
 
 
 def test_releases_of_many_rounds_do_not_fill_the_servers_memory() -> None:

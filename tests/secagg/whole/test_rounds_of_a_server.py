@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from secagg.errors import UsageError, WireError
+from secagg.evidence import verify
 from secagg.exposure.audit import Policy
 from secagg.simulation import make_agreement
-from secagg.whole import Answer, Release, Server, Stage, WholeResult, decode, encode
+from secagg.whole import Answer, Release, Server, Stage, WholeResult, decode, encode, transcript
 from secagg.whole import layout as layout_module
 from secagg.whole import server as module
 from secagg.whole.flat import objection
@@ -272,6 +273,112 @@ def test_an_answer_that_was_hashed_before_the_round_began_is_not_added(monkeypat
     assert other.receive(0, answer) == "its answer came before the round began"
 
 
+def test_a_round_that_is_not_in_the_agreement_is_refused_everywhere() -> None:
+    server = Cast().server
+    for call in (server.present, server.hello, server.begin):
+        with pytest.raises(UsageError, match=r"^round 8 is not in the agreement$"):
+            call(8)
+
+
+def test_an_answer_of_another_round_is_told_before_anything_is_hashed() -> None:
+    cast = Cast()
+    answer = answers(cast)[0]
+    assert cast.server.receive(0, replace(answer, round=1)) == "its answer is of round 1, expected 0"
+
+
+def test_an_empty_answer_of_a_member_without_a_complete_group_does_not_count() -> None:
+    cast = Cast()
+    mate = cast.mates(5)[0]
+    box = cast.begin(absent=[5])
+    assert mate not in box
+    answer = cast.answer(next(iter(box)), box[next(iter(box))])
+    empty = cast.signed(answer, sender=mate, groups=(), seen=(), adverts=(), vectors=np.empty((0, 5), np.uint32))
+    assert cast.server.receive(mate, empty) == "it has no complete group in round 0"
+    assert mate not in cast.server.close().answers
+
+
+def test_an_answer_for_a_sum_that_the_sender_has_left_spoils_nothing() -> None:
+    """A member releases the round and signs an answer for the sum of the others. The evidence still holds."""
+    cast = Cast(**FLAT)
+    cast.server.receive(3, release_of(cast, 3))
+    got = answers(cast, absent=[3])
+    foreign = cast.signed(got[0], sender=3, adverts=())
+    assert cast.server.receive(3, foreign) == "it has no complete group in round 0"
+    for member, answer in got.items():
+        assert cast.server.receive(member, answer) is None
+    result = cast.server.close()
+    assert (result.groups[0, 0].members, result.blamed) == ((0, 1, 2, 4), {})
+    assert (result.sum() == sum(update_of(cast.agreement, v, 0) for v in (0, 1, 2, 4))).all()
+    report = verify(cast.server.evidence(cast.signatures))
+    assert report.holds, report.problems
+
+
+def test_an_answer_of_a_released_member_convicts_it_with_proof() -> None:
+    """In pairs, a member that has sent an advert stays in its group."""
+    cast = Cast()
+    for member in cast.server.hello(0):
+        cast.server.receive(member, cast.hello(member))
+    cast.server.receive(3, release_of(cast, 3))
+    for member, message in cast.server.begin(0).items():
+        told = cast.server.receive(member, cast.answer(member, message))
+        assert told == ("it answered a round that it had released" if member == 3 else None)
+    result = cast.server.close()
+    assert result.blamed == {3: "it signed an answer and a release of round 0"}
+    assert set(result.lost) == {group for group, members in cast.groups().items() if 3 in members}
+    report = verify(cast.server.evidence(cast.signatures))
+    assert report.holds, report.problems
+    assert report.blamed == result.blamed
+
+
+def test_a_sum_that_was_half_added_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    cast = Cast()
+    got = answers(cast)
+    (mate,) = cast.mates(0)
+    cast.server.receive(0, got[0])
+    assert len(cast.server._memory.sums) == 1
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np, "add", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        cast.server.receive(mate, got[mate])
+    assert cast.server._memory.sums == {}
+    assert list(cast.server._memory.spoiled.values()) == [f"the answer of client {mate} was not added completely"]
+
+
+def test_the_adverts_of_a_group_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cast = Cast()
+    got, hashed, real = answers(cast), list[Any](), transcript.adverts_hash
+
+    def counted(*given: Any) -> bytes:
+        hashed.append(given[2])
+        return real(*given)
+
+    monkeypatch.setattr(transcript, "adverts_hash", counted)
+    for member, answer in got.items():
+        assert cast.server.receive(member, answer) is None
+    assert sorted(hashed) == sorted(cast.groups())
+
+
+def test_too_few_present_members_are_sent_nothing_and_the_result_says_so() -> None:
+    policy = Policy(min_survivors=3, anonymity=3, max_leverage=1.0, memory="round")
+    cast = Cast(members=5, size=5, roll_call=True, policy=policy)
+    assert cast.begin(absent=[2, 3, 4]) == {}
+    assert cast.server._memory.complete == ()
+    told = "too few members were present: 2 members are summed, and the agreement asks for 3"
+    assert cast.server.close().lost == {(0, 0): told}
+
+
+def test_the_first_group_is_meant_if_none_is_named() -> None:
+    cast = Cast()
+    assert cast.server.agreement is cast.agreement
+    result = cast.round()
+    assert (result.sum() == result.sum((0, 0))).all()
+    assert (result.mean() == result.mean((0, 0))).all()
+    assert len({result.mean(group).tobytes() for group in result.groups}) == 3
+
+
 # --- layouts and flat sums -----------------------------------------------------------------------------------------
 
 
@@ -298,3 +405,6 @@ def test_the_limits_of_a_sum_are_those_of_the_agreement() -> None:
     assert objection(terms, (0, 1, 4)) == "the leverage of client 4 is 0.667, above 0.5"
     third = replace(terms, policy=replace(policy, max_leverage=1 / 3))
     assert objection(third, (0, 1, 2)) == ""  # a computed third is no more than a written one
+    half = replace(terms, policy=replace(policy, max_leverage=0.5 - 1e-9))
+    assert objection(half, (0, 1, 2, 3, 4)) == ""  # the last leverage that is taken for the written one
+    assert objection(replace(terms, policy=replace(policy, max_leverage=0.5 - 2e-9)), (0, 1, 2, 3, 4)) != ""
