@@ -23,8 +23,6 @@ def mask_keys(
     present: bytes = b"",
 ) -> Bytes:
     """One mask key per (grouping, mate). Both ends of a pair get the same one. `present` is the hash of a roll call."""
-    if not mates:
-        return np.empty((0, MASK_KEY_BYTES), np.uint8)
     pairs = []
     for grouping, mate in mates:
         low, high = (me, mate) if me.sender < mate.sender else (mate, me)

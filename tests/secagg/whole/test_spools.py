@@ -12,7 +12,7 @@ import pytest
 
 from secagg.errors import AgreementRefused, AlreadyUsed, JournalError, UsageError
 from secagg.protocol.journal import MemoryJournal
-from secagg.whole import FileStore, MemoryStore, Pending, SlotStore, State, encode, enrol, recall, respond
+from secagg.whole import Answer, FileStore, MemoryStore, Pending, SlotStore, State, encode, enrol, recall, respond
 from tests.secagg.whole.cast import Cast
 
 
@@ -166,6 +166,51 @@ def test_under_a_refused_agreement_the_masked_update_is_forgotten() -> None:
     with pytest.raises(AgreementRefused, match="not this one"):
         respond(client, MemoryStore(Refusing()), task, np.full(5, 1))  # type: ignore[arg-type]
     assert (client.pending, client.state) == (None, State.IDLE)
+
+
+class Ordered(MemoryStore):
+    """A store that names its spools in an order of the test's choice."""
+
+    order: tuple[str, ...] = ()
+
+    def spools(self) -> list[str]:
+        return list(self.order)
+
+
+@pytest.mark.parametrize("step", [1, -1])
+def test_the_last_answer_is_recalled_in_whatever_order_spools_are_found(step: int) -> None:
+    """Also beside the spool of an answer before it, of one that lost its slot, and of a release."""
+    cast, store = Cast(), Ordered()
+    client, made = cast.clients[0], list[Pending]()
+    for round in (0, 1):
+        cast.begin(round)
+        lost = cast.restore(0, client.save())
+        pending = pending_of(cast)
+        store.keep(pending)
+        client.stored(None)
+        task = lost.receive(cast.server.outbox()[0])
+        made += [pending, lost.answer(task, np.full(5, 7))]  # type: ignore[arg-type]
+        cast.server.close()
+    made.insert(1, client.release(2))
+    store.keep(made[1])
+    store._spools = {one.name: b"".join(one.parts) for one in made}
+    store.order = tuple(one.name for one in made)[::step]
+    found = cast.restore(0, recall(cast.agreement, 0, cast.identities[0], store))
+    assert (found.answered, found._memory.last.hex()) == (1, made[3].name)
+
+
+def test_memory_for_too_few_vectors_is_refused() -> None:
+    cast = Cast(members=9, size=3, schedule="transversal", groupings=2)
+    cast.begin()
+    client = cast.clients[0]
+    task = client.receive(cast.server.outbox()[0])
+    with pytest.raises(ValueError, match="zip"):
+        client.answer(task, np.full(5, 1), out=np.empty((1, 5), np.uint32))  # type: ignore[arg-type]
+    memory = np.empty((3, 9), np.uint32)
+    pending = client.answer(task, np.full(5, 1), out=memory)  # type: ignore[arg-type]
+    assert isinstance(pending.message, Answer)
+    assert pending.message.vectors.shape == (2, 5)
+    assert np.shares_memory(pending.message.vectors, memory)
 
 
 # --- releases ------------------------------------------------------------------------------------------------------
