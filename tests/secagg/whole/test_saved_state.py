@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secagg.codec import from_bytes
+from secagg.codec import from_bytes, to_bytes
 from secagg.errors import UsageError, WireError
 from secagg.exposure.audit import Policy
 from secagg.privacy.budget import MOST_UNITS
@@ -130,6 +130,25 @@ def test_a_saved_server_that_contradicts_its_agreement_is_damaged(
         return
     with refused(f"this saved server is damaged: {problem}"):
         server_state.restore(server_state.save(wrong), cast.agreement)
+
+
+@pytest.mark.parametrize("field", ["sum_ids", "spoiled_ids"])
+def test_every_sum_and_every_reason_has_its_group(field: str) -> None:
+    cast, memory = half_way(**CROSSED)
+    memory.spoiled[memory.complete[-1]] = "half added"
+    data = server_state.save(memory)
+    header = len(b"secagg whole server 1\n")
+    values = from_bytes(server_state._MEMORY, data[header:])
+    for wrong in (values[field][:-1], (*values[field], (9, 9))):
+        changed = data[:header] + to_bytes(server_state._MEMORY, values | {field: wrong})
+        with pytest.raises(UsageError, match=r"^this saved server is damaged: zip"):
+            server_state.restore(changed, cast.agreement)
+
+
+def test_a_new_server_is_its_fingerprint_and_zeros() -> None:
+    cast = Cast()
+    rest = cast.server.save().removeprefix(b"secagg whole server 1\n" + cast.agreement.fingerprint)
+    assert rest == bytes(len(rest))
 
 
 def test_a_spoiled_group_may_have_answers_without_a_sum() -> None:

@@ -4,6 +4,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,21 @@ import numpy as np
 import pytest
 
 from secagg.errors import AgreementRefused, AlreadyUsed, JournalError, UsageError
+from secagg.privacy.budget import Charge
 from secagg.protocol.journal import MemoryJournal
-from secagg.whole import Answer, FileStore, MemoryStore, Pending, SlotStore, State, encode, enrol, recall, respond
+from secagg.whole import (
+    Answer,
+    FileStore,
+    MemoryStore,
+    Pending,
+    SlotStore,
+    State,
+    Store,
+    encode,
+    enrol,
+    recall,
+    respond,
+)
 from tests.secagg.whole.cast import Cast
 
 
@@ -40,7 +54,7 @@ def pending_of(cast: Cast, member: int = 0, round: int = 0, value: int = 1) -> P
 
 def test_a_store_of_files_is_for_its_owner(tmp_path: Path) -> None:
     for number, journal in enumerate((None, MemoryJournal())):
-        place = tmp_path / "a" / str(number)
+        place = tmp_path / str(number) / "store"
         FileStore(place, journal)
         store = FileStore(place, journal)  # it may be there
         cast = Cast()
@@ -54,11 +68,12 @@ def test_a_store_of_files_is_for_its_owner(tmp_path: Path) -> None:
 
 
 def test_the_spool_of_the_answer_before_goes_with_the_next(store: FileStore | MemoryStore) -> None:
-    cast, names = Cast(), []
+    cast, names = Cast(), list[str]()
     for round in range(3):
         cast.begin(round)
         pending = pending_of(cast, round=round)
         assert store.look(pending.slot) is None
+        assert pending.obsolete == (names[-1] if names else "")
         assert store.keep(pending) is None
         assert store.look(pending.slot) == pending.record == b"answer " + bytes.fromhex(pending.name)
         assert cast.clients[0].stored(None) == pending.name
@@ -72,6 +87,10 @@ def test_an_answer_that_was_too_late_leaves_the_first_spool(store: FileStore | M
     """Another process with the same keys has claimed the slot before."""
     cast = Cast()
     cast.begin()
+    store.keep(pending_of(cast))
+    cast.clients[0].stored(None)
+    cast.server.close()
+    cast.begin(1)
     saved = cast.clients[0].save()
     first = pending_of(cast, value=1)
     store.keep(first)
@@ -96,6 +115,44 @@ def test_a_spool_that_cannot_be_removed_does_no_harm(tmp_path: Path) -> None:
     (tmp_path / f"{first.name}.spool").unlink()
     cast.begin(1)
     assert store.keep(pending_of(cast, round=1)) is None
+
+
+def test_a_spool_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cast, store, synced, real = Cast(), FileStore(tmp_path, MemoryJournal()), list[int](), os.fsync
+    cast.begin()
+    pending = pending_of(cast)
+
+    def fsync(handle: int) -> None:
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            synced.append(os.fstat(handle).st_size)
+        real(handle)
+
+    def broken(*_: Any) -> None:
+        raise OSError("no space")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", broken)
+        with pytest.raises(JournalError, match="no space"):
+            store.keep(pending)
+    assert list(tmp_path.iterdir()) == []
+    store.keep(pending)
+    assert synced == [len(encode(pending.message))] * 2
+
+
+@pytest.mark.parametrize("kind", ["memory", "files", "slots"])
+def test_an_answer_is_paid_for_once(kind: str, tmp_path: Path) -> None:
+    stores: dict[str, Store] = {"memory": MemoryStore(), "files": FileStore(tmp_path), "slots": SlotStore()}
+    store = stores[kind]
+    cast = Cast()
+    cast.begin()
+    pending = replace(pending_of(cast), charge=Charge(rho=5, eta=7))
+    assert store.spent() == Charge()
+    assert store.keep(pending) is None
+    assert store.spent() == Charge(rho=5, eta=7)
+    dearer = replace(pending, charge=Charge(rho=50, eta=70))  # its slot is filled: it is not sent
+    assert store.keep(dearer) == pending.record
+    assert store.spent() == Charge(rho=5, eta=7)
 
 
 def test_what_is_not_there_is_told(store: FileStore | MemoryStore, tmp_path: Path) -> None:
