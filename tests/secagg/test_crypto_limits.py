@@ -246,8 +246,9 @@ def test_a_kernel_that_fails_its_test_is_told_and_not_used(monkeypatch: pytest.M
     wrong = [bytes(32), bytes(32)]
     monkeypatch.setattr(hashing, "_two_by_kernel", lambda first, second: wrong)
     monkeypatch.setattr(hashing, "_by_kernel", hashing._by_hashlib)
-    with pytest.warns(RuntimeWarning, match=r"^secagg's SHA-256 kernel fails its self-test and is not used$"):
+    with pytest.warns(RuntimeWarning, match=r"^secagg's SHA-256 kernel fails its self-test and is not used$") as told:
         assert hashing.has_kernel.__wrapped__() is False
+    assert [one.filename for one in told] == [__file__]  # whoever asked
     monkeypatch.setattr(
         hashing, "_two_by_kernel", lambda *pair: [hashlib.sha256(row.tobytes()).digest() for row in pair]
     )

@@ -139,8 +139,10 @@ def test_signs_are_any_numbers_that_are_plus_or_minus_one(signs: Any, plain: lis
 
 def test_arguments_are_checked_even_if_there_is_nothing_to_do() -> None:
     empty, vector = np.zeros(0, np.uint32), np.ones(3, np.uint32)
-    add_masks(empty, KEYS[:1], [1])
-    add_masks(vector, [], [])
+    for name in ("openssl", backend()):
+        with use_backend(name):
+            add_masks(empty, KEYS[:1], [1])
+            add_masks(vector, [], [])
     assert vector.tolist() == [1, 1, 1]
     with pytest.raises(UsageError, match=r"^threads: expected a whole number of at least 1, got 0$"):
         add_masks(empty, [], [], threads=0)
@@ -259,8 +261,9 @@ def test_a_backend_that_makes_one_wrong_word_is_told_and_not_used(monkeypatch: p
     for at in range(1, len(prg._SELF_TEST) + 1):
         tested.clear()
         wrong.at = at
-        with pytest.warns(RuntimeWarning, match=r"^secagg's aesni kernel fails its self-test and is not used$"):
+        with pytest.warns(RuntimeWarning, match=r"^secagg's aesni kernel fails its self-test and is not used$") as told:
             assert prg._works.__wrapped__("aesni") is False
+        assert [one.filename for one in told] == [__file__]  # whoever asked
         tested.clear()
         with pytest.raises(SecAggError, match=r"^AES-128-CTR fails its self-test: no masks can be made on this"):
             prg._works.__wrapped__("openssl")

@@ -166,6 +166,59 @@ def test_only_clients_that_have_not_answered_get_a_message_again() -> None:
     assert repr(cluster.server) == "<Server of 5 clients, SHARES>"
 
 
+def test_an_outbox_may_have_one_receiver_or_none() -> None:
+    cluster = answered(reached(Stage.CONSISTENCY))
+    for v in range(4):
+        cluster.server.receive(v, sent(cluster, v, Consistency))
+    assert list(cluster.server.outbox()) == [4]
+    assert isinstance(cluster.server.outbox()[4], Survivors)
+    cluster.server.receive(4, sent(cluster, 4, Consistency))
+    assert dict(cluster.server.outbox()) == {}
+
+
+def test_a_client_is_given_up_until_its_input_counts() -> None:
+    cluster = answered(reached(Stage.INPUTS))
+    server = cluster.server
+    server.receive(1, sent(cluster, 1, MaskedInput))
+    gone = Dropout(Stage.INPUTS, "it is ill")
+    assert (server.give_up(1, "it is ill"), server.give_up(2, "it is ill")) == (None, gone)
+    assert server.give_up(2, "for another reason") == gone
+    assert server.receive(2, sent(cluster, 2, MaskedInput)) == gone
+    for v in (0, 3, 4):
+        server.receive(v, sent(cluster, v, MaskedInput))
+    server.advance()
+    assert (server.give_up(2, "later"), server.give_up(3, "later")) == (gone, None)
+    assert server.dropouts == {2: gone}
+    with pytest.raises(UsageError, match=r"^client: client 9 is not on the roster$"):
+        server.give_up(9, "unknown")
+
+
+def test_what_comes_again_late_or_early() -> None:
+    cluster = answered(reached(Stage.SHARES))
+    server = cluster.server
+    advert, dealing = sent(cluster, 1, KeyAdvert), sent(cluster, 1, Dealing)
+    assert server.receive(1, advert) is None  # late: its stage is over
+    assert server.receive(1, dealing) is None
+    assert server.receive(1, replace(dealing, boxes=b"")) is None  # the second answer does not count
+    assert server._memory.dealings[1] == dealing
+    assert server.receive(2, Consistency(2, bytes(64))) == Dropout(Stage.SHARES, "Consistency came too early")
+    assert server.receive(3, dealing) == Dropout(Stage.SHARES, "its message names client 1")
+    reason = "KeyList is not a message to the server"
+    assert server.receive(4, KeyList(bytes(32), (), ())) == Dropout(Stage.SHARES, reason)
+    with pytest.raises(UsageError, match=r"^sender: client 9 is not on the roster$"):
+        server.receive(9, advert)
+
+
+@pytest.mark.parametrize("changes", [{"journal": 7}, {"threads": 0}, {"threads": 1.5}])
+def test_a_server_says_which_argument_is_wrong(changes: dict[str, Any]) -> None:
+    (name,) = changes
+    with pytest.raises(UsageError, match=f"^{name}: expected"):
+        Server(PLAN, **changes)
+    data = Server(PLAN).save()
+    with pytest.raises(UsageError, match=f"^{name}: expected"):
+        Server.restore(data, plan=PLAN, **changes)
+
+
 def test_the_dropouts_are_a_copy() -> None:
     server = Server(PLAN, exclude=[2])
     server.dropouts.clear()  # type: ignore[attr-defined]
