@@ -97,7 +97,7 @@ def test_means_of_segments() -> None:
         ({"out": np.zeros(2)}, "^out must be a contiguous, writable vector of 3 float64$"),
     ):
         with pytest.raises(UsageError, match=says):
-            made.decode(**{"total": total, **changes})
+            made.decode(**dict[str, Any]({"total": total, **changes}))
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,20 @@ def test_the_order_that_keeps_more_is_taken(seed: int, better: int) -> None:
     assert choose(rows, limits)[0] == kept[better]
 
 
+def test_covered_rows_come_first_in_both_orders() -> None:
+    """Grouping 0 has a weak row, grouping 1 none; within a grouping, large rows come first."""
+    groupings = [((0, 1, 2), (3, 4, 5, 6), (7, 8)), ((0, 3, 7, 8), (1, 2, 4, 5, 6))]
+    rows, weak = Incidence(groupings, range(9), plan_hash=b""), [(0, 2)]
+    for proven, first, second in (
+        ({}, [(1, 1), (1, 0), (0, 1), (0, 0)], [(0, 1), (0, 0), (1, 1), (1, 0)]),
+        ({(1, 0): 3}, [(1, 0), (1, 1), (0, 1), (0, 0)], [(1, 0), (0, 1), (0, 0), (1, 1)]),
+        ({(0, 0): 3}, [(0, 0), (1, 1), (1, 0), (0, 1)], [(0, 0), (0, 1), (1, 1), (1, 0)]),
+    ):
+        given = limits(survivors=3, anonymity=3, proven=proven)
+        assert list(_orders(rows, given, weak)) == [first, second]
+    assert len(list(_orders(rows, limits(), []))) == 1
+
+
 def test_how_clients_are_named() -> None:
     assert names([7]) == "client 7"
     assert names({23, 7}) == "clients 7 and 23"

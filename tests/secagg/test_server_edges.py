@@ -27,6 +27,7 @@ from secagg.protocol.messages import (
 from secagg.protocol.result import BROKEN_ATOM, NO_ANSWER, Dropout
 from secagg.protocol.server_state import ServerMemory, restore, save
 from secagg.protocol.unmask import ENTRY
+from secagg.protocol.wire import encode
 from secagg.types import u32
 from tests.secagg.cluster import Cluster, expected_rows, make_inputs, make_plan, signed
 
@@ -204,7 +205,7 @@ def test_what_comes_again_late_or_early() -> None:
     assert server.receive(2, Consistency(2, bytes(64))) == Dropout(Stage.SHARES, "Consistency came too early")
     assert server.receive(3, dealing) == Dropout(Stage.SHARES, "its message names client 1")
     reason = "KeyList is not a message to the server"
-    assert server.receive(4, KeyList(bytes(32), (), ())) == Dropout(Stage.SHARES, reason)
+    assert server.receive(4, encode(KeyList(bytes(32), (), ()))) == Dropout(Stage.SHARES, reason)
     with pytest.raises(UsageError, match=r"^sender: client 9 is not on the roster$"):
         server.receive(9, advert)
 
