@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicNumbers
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from secagg.crypto import FixedPoint, Integers, Segment, SegmentNoise, Segments, discrete_gaussian, pulse
+from secagg.crypto import FixedPoint, Integers, Loss, Segment, SegmentNoise, Segments, discrete_gaussian, pulse
 from secagg.errors import PeerError, UsageError
 
 # --- segments ----------------------------------------------------------------------------------------------------
@@ -28,9 +28,8 @@ def test_segments_have_2_to_the_31_values_less_one_together() -> None:
     assert Segment(shape=(most,), bound=0).length == most
     parts = (Segment(name="a", shape=(most - 1,), bound=0), Segment(name="b", shape=(1,), bound=0))
     assert Segments(clients=1, segments=parts).length == most
-    parts = (*parts, Segment(name="c", shape=(), bound=0))
     with pytest.raises(UsageError, match=f"^segments: at most {most} values together, got {2**31}$"):
-        Segments(clients=1, segments=parts)
+        Segments(clients=1, segments=(*parts, Segment(name="c", shape=(), bound=0)))
     for shape in ((most + 1,), (2, 0), (-1,), (2**16, 2**15)):
         with pytest.raises(UsageError, match=f"^segment '': expected 1 to {most} values, got shape"):
             Segment(shape=shape, bound=0)
@@ -83,10 +82,11 @@ def test_means_of_segments() -> None:
     total = np.array([2**28, 2**27, 12], np.uint32)
     means = made.decode(total, divisor=2.0, count=4)
     assert (means["a"].tolist(), means["b"].tolist()) == ([0.5, 0.25], 3.0)
+    assert made.decode(total, count=0.5)["b"].tolist() == 24.0  # any positive number
     sums = made.decode(total)
     assert (sums["a"].tolist(), sums["b"].tolist(), sums["b"].dtype) == ([1.0, 0.5], 12, np.dtype(np.int64))
-    for kind in (np.float32, np.float64):
-        out = np.zeros(3, kind)
+    out: Any
+    for out in (np.zeros(3, np.float32), np.zeros(3, np.float64)):
         assert made.decode(total, divisor=2.0, count=4, out=out) is out
         assert out.tolist() == [0.5, 0.25, 3.0]
     for changes, says in (
@@ -98,6 +98,42 @@ def test_means_of_segments() -> None:
     ):
         with pytest.raises(UsageError, match=says):
             made.decode(**dict[str, Any]({"total": total, **changes}))
+
+
+def test_updates_of_segments_with_noise() -> None:
+    parts = (Segment(name="a", shape=(2,), clip=1.0), Segment(name="b", shape=(3,), bound=5))
+    noise = (SegmentNoise(clip=8.0, sigma=3), SegmentNoise(clip=100.0, sigma=4))
+    made = Segments(clients=4, segments=parts, noise=noise)
+    assert made.reach(3) == tuple(one.reach(part, 3) for one, part in zip(noise, made.encodings, strict=True))
+    encoded, losses = made.encode({"a": [0.5, 3.0], "b": [1, -9, 0]})
+    assert encoded.view(np.int32).tolist() == [2**27, 2**28, 1, -5, 0]
+    assert losses.entries == (
+        Loss(name="a", values=2, clipped=1, vanished=0),
+        Loss(name="b", values=3, clipped=1, vanished=0),
+    )
+    assert (losses.clipped, losses.vanished) == (2, 0)
+    with pytest.raises(UsageError, match=r"^entry 'b': integers are expected, not float64$"):
+        made.encode({"a": [0.5, 3.0], "b": [1.0, 2.0, 3.0]})
+
+
+def test_updates_of_segments_are_dicts_with_their_entries() -> None:
+    parts = (Segment(name="a", shape=(2,), clip=1.0), Segment(name="b", shape=(), bound=5))
+    made = Segments(clients=4, segments=parts)
+    assert made.named
+    assert made.encode({"a": [1, 0], "b": 2})[0].tolist() == [2**28, 0, 2]  # whole numbers are floats too
+    for update, says in (
+        ([1.0, 2.0, 3.0], r"^update: expected a dict with the entries \['a', 'b'\], got list$"),
+        ({"a": [1.0, 2.0]}, r"^update: missing entries \['b'\], unknown entries \[\]$"),
+        ({"a": [1.0, 2.0], "b": 1, "c": 2}, r"^update: missing entries \[\], unknown entries \['c'\]$"),
+        ({"a": [1.0], "b": 1}, r"^entry 'a': the update has shape \(1,\), the agreed shape is \(2,\)$"),
+        ({"a": [1.0, 2.0], "b": 6}, r"^entry 'b': an integer is outside ±5$"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            made.encode(update)  # type: ignore[arg-type]
+    single = Segments(clients=4, segments=(Segment(shape=(2,), clip=1.0),))
+    assert not single.named
+    with pytest.raises(UsageError, match=r"^update: expected one array of shape \(2,\), got a dict$"):
+        single.encode({"": [1.0, 2.0]})
 
 
 @pytest.mark.parametrize(
