@@ -23,6 +23,7 @@ REPORT = Policy(mode="report-even-if-exposed")
 def test_the_default_policy() -> None:
     fields = {"min_survivors": 2, "anonymity": 3, "max_leverage": 0.5, "mode": "enforce", "memory": "training"}
     assert Policy() == Policy(**fields)  # type: ignore[arg-type]
+    assert Policy().at_least(Policy(**fields))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,9 @@ def test_a_new_memory_is_empty_and_is_saved_as_it_is() -> None:
     new = memory()
     assert (new.state, new.step, new.clipped, new.inputs) == (State.NEW, 0, 0, bytes(32))
     assert restore(save(new)) == new
+    assert {one.name: one.value for one in State} == {  # as saved bytes hold them
+        "FAILED": 0, "NEW": 1, "ADVERTISED": 2, "DEALT": 3, "MASKED": 4, "SIGNED": 5, "DONE": 6,
+    }  # fmt: skip
 
 
 def test_a_saved_client_with_a_damaged_answer_or_state_is_refused() -> None:
@@ -78,7 +81,7 @@ def test_a_saved_client_with_a_damaged_answer_or_state_is_refused() -> None:
 def test_nothing_that_a_client_remembers_shows_a_secret() -> None:
     secret = b"a secret of 32 bytes".ljust(32)
     held = HeldShares(2, secret, secret)
-    whole = memory()
+    whole = restore(save(memory()))
     whole.channel = whole.mask = whole.answer = secret
     whole.seeds, whole.held = (secret,), (held,)
     given = FromApplication(b"context", (np.array([77_777], np.uint32), 5), None)

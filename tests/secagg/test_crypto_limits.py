@@ -322,6 +322,12 @@ def test_a_signature_is_accepted_or_not() -> None:
         assert keys._accepts(public, signed, message) is False
 
 
+def test_the_signatures_that_test_the_library_have_their_lengths() -> None:
+    keys._check_library.__wrapped__()
+    assert [accepted for _, accepted, _, _ in keys._RULE] == [True, False, False, False]
+    assert {(len(public), len(signature)) for _, _, public, signature in keys._RULE} == {(64, 128)}
+
+
 # --- shares ------------------------------------------------------------------------------------------------------
 
 

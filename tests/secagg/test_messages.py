@@ -13,6 +13,8 @@ from secagg.protocol.noise import NoiseSource
 from secagg.protocol.result import GroupSum, Result, Stage
 from secagg.protocol.server_state import ServerMemory
 from secagg.protocol.unmask import Rebuilt, ReceivedShares, Shares
+from tests.secagg.cluster import make_plan
+from tests.secagg.malicious import World
 
 BULK = b"bulk or secret"
 
@@ -27,6 +29,22 @@ def test_what_is_shown_of_a_message_has_neither_bulk_nor_secrets() -> None:
     assert repr(Unmasking(1, BULK, (2,), BULK, (3,), BULK, b"signed")) == (
         "Unmasking(sender=1, seed_owners=(2,), key_owners=(3,), signature=b'signed')"
     )
+
+
+def test_what_is_shown_of_the_messages_of_a_run() -> None:
+    puppet = World(make_plan(4)).run_to(Stage.UNMASKING)[1]
+    shown = {type(message).__name__: repr(message) for message in (*puppet.said, *puppet.heard_all)}
+    assert shown.keys() == {
+        "KeyAdvert", "KeyList", "Dealing", "Bundle", "MaskedInput", "Survivors", "Consistency", "Signatures",
+        "Unmasking",
+    }  # fmt: skip
+    for text in shown.values():
+        for name in ("hashes", "boxes", "proofs", "vectors", "own", "seeds", "keys"):
+            assert f"({name}=" not in text
+            assert f" {name}=" not in text
+    held = puppet.fork().client._memory.held
+    assert "nonce" not in repr(held)
+    assert "shares" not in repr(held)
 
 
 def test_what_is_shown_of_sums_and_shares_has_neither_bulk_nor_secrets() -> None:

@@ -11,7 +11,9 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicNumbers
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from secagg.crypto import FixedPoint, Integers, Loss, Segment, SegmentNoise, Segments, discrete_gaussian, pulse
+from secagg.crypto.prg import add_masks
 from secagg.errors import PeerError, UsageError
+from secagg.kernels import gaussian
 
 # --- segments ----------------------------------------------------------------------------------------------------
 
@@ -149,6 +151,17 @@ def test_noise_has_limits(arguments: tuple[int, int], says: str) -> None:
     with pytest.raises(UsageError, match=says):
         discrete_gaussian(*arguments)
     assert discrete_gaussian(0, 1).tolist() == []
+
+
+def test_every_16384_samples_begin_at_a_part_of_the_stream_of_their_own() -> None:
+    """The second piece is made from the words at 2^40, whatever the first one took."""
+    key, sigma, more = bytes(range(16)), 50, 20
+    words = np.zeros(2**12, np.uint32)
+    add_masks(words, [key], [1], offset=2**40)
+    expected = np.zeros(more, np.int32)
+    gaussian.fill(expected, 0, words, sigma, gaussian.THRESHOLDS)
+    found = discrete_gaussian(2**14 + more, sigma, entropy=lambda _: key)
+    assert found[2**14 :].tolist() == expected.tolist()
 
 
 # --- pulses ------------------------------------------------------------------------------------------------------

@@ -55,6 +55,9 @@ def test_every_share_of_an_honest_run_is_taken() -> None:
         entries = messages[holder].seeds + messages[holder].keys
         assert received.shares.tobytes() == b"".join(entries[at : at + 33] for at in range(0, 7 * ENTRY, ENTRY))
         assert received.good.all()
+        assert "shares=" not in repr(received)
+    assert "by_holder=" not in repr(shares)
+    assert "own=" not in repr(shares)
 
 
 def test_where_the_good_shares_of_each_secret_are() -> None:
@@ -73,9 +76,8 @@ def changed(message: Unmasking, which: str) -> Unmasking:
     last = bytearray(message.keys)
     last[-1] ^= 1
     others = tuple(v for v in ALIVE if v != 6)
-    return replace(
-        message,
-        **{
+    changes: dict[str, Any] = (
+        {
             "too few of its own": {"own": message.own[:-1]},
             "too many of its own": {"own": message.own + bytes(32)},
             "another of its own": {"own": flipped},
@@ -86,8 +88,9 @@ def changed(message: Unmasking, which: str) -> Unmasking:
                                     "keys": message.keys + bytes(ENTRY)},
             "a seed of a dropout": {"seed_owners": (*ALIVE, GONE), "key_owners": ()},
             "a key of nobody": {"key_owners": (GONE, 99), "keys": message.keys + bytes(ENTRY)},
-        }[which],
+        }[which]
     )  # fmt: skip
+    return replace(message, **changes)
 
 
 @pytest.mark.parametrize(
@@ -132,6 +135,7 @@ def test_t_shares_rebuild_what_owners_did_not_give() -> None:
     assert (found.missing, found.cheating_dealers, found.unfit) == ({}, {}, {})
     assert found.secrets.keys() == {(GONE, 0), *((v, 1) for v in ALIVE)}
     assert found.secrets[5, 1] == messages[5].own
+    assert repr(found) == "Rebuilt(missing={}, cheating_dealers={}, unfit={})"
     assert unmask._is_right(opening, (GONE, 0), found.secrets[GONE, 0])
     few = rebuilt((0, 1, 2, 4))
     assert few.missing == {
