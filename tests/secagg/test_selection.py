@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from secagg.exposure.incidence import Incidence
-from secagg.exposure.selection import Limits, Pass, _orders, choose, names
+from secagg.exposure.leverage import Leverage
+from secagg.exposure.selection import SLACK, Limits, Pass, _orders, choose, names
 from tests.secagg import rational
 
 Row = tuple[int, int]
@@ -122,6 +123,14 @@ def test_a_leverage_may_be_a_billionth_above_its_limit(less: float, opened: bool
     kept, refused = choose(rows, limits(leverage=limit))
     assert kept == ([(0, 0)] if opened else [])
     assert refused == ({} if opened else {(0, 0): f"the leverage of client 0 would be 0.333, above {limit:g}"})
+
+
+def test_a_leverage_exactly_at_its_limit_is_allowed() -> None:
+    rows = Incidence([((0, 1, 2),)], range(3), plan_hash=b"")
+    found = float(Leverage(rows.weights).consider((0, 1, 2)).max())
+    near = found - SLACK
+    limit = next(x for x in (near, np.nextafter(near, 1), np.nextafter(near, 0)) if x + SLACK == found)
+    assert choose(rows, limits(leverage=float(limit))) == ([(0, 0)], {})
 
 
 def test_a_leverage_limit_of_one_is_none() -> None:

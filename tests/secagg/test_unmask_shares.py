@@ -76,7 +76,7 @@ def changed(message: Unmasking, which: str) -> Unmasking:
     last = bytearray(message.keys)
     last[-1] ^= 1
     others = tuple(v for v in ALIVE if v != 6)
-    changes: dict[str, Any] = (
+    changes: Any = (
         {
             "too few of its own": {"own": message.own[:-1]},
             "too many of its own": {"own": message.own + bytes(32)},
