@@ -306,6 +306,7 @@ def test_at_most_ten_groupings_are_tried() -> None:
     """Atoms allow any number; of transversal groupings in clusters of 5 there are five."""
     chosen = of(clients=25, privacy=ROUND)
     assert layout._safe_groupings(24, Schedule(name="atoms", size=6, atom=3), chosen) == 10
+    assert layout._safe_groupings(4, Schedule(name="random", size=4), chosen) == 1  # all others would be the same
     assert layout._safe_groupings(25, Schedule(name="transversal", size=5), chosen) == max(
         count
         for count in range(1, 6)
@@ -335,7 +336,9 @@ def test_a_preview_shows_what_would_be_opened_of_whole_groups_and_of_survivors()
     assert len(verdict.opened) == 3
     opened, verdict = preview(12, PAIRED, RULES, groups="survivors", seed=0, round=2, dropouts=first[:2])
     assert [set(group) for group in opened[0]] == [set(group) for group in others]  # two are too few to hide among
-    assert preview(12, PAIRED, RULES, groups="whole", seed=0)[1].clients == 12
+    mixed = Schedule(name="random", size=4)
+    first_round, second_round = (preview(12, mixed, RULES, groups="whole", seed=0, round=round) for round in (0, 1))
+    assert preview(12, mixed, RULES, groups="whole", seed=0) == first_round != second_round
 
 
 def test_atoms_of_survivors_stay_whole_only_if_the_policy_is_enforced() -> None:
