@@ -228,9 +228,8 @@ def _alternatives(experiment: Experiment, n: int, schedule: Schedule) -> str:
 def _safe_groupings(n: int, schedule: Schedule, experiment: Experiment) -> int:
     """The largest number of groupings, up to 10, of which the audit opens every sum; 0 if none."""
     for groupings in range(1, 11):
-        wider = replace(schedule, groupings=groupings)
         try:
-            wider.check(n)
+            wider = replace(schedule, groupings=groupings)
             _, verdict = preview(n, wider, policy(experiment), groups=experiment.groups, seed=experiment.seed)
         except UsageError:
             return groupings - 1

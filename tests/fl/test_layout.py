@@ -320,6 +320,17 @@ def test_at_most_ten_groupings_are_tried() -> None:
     )
 
 
+def test_no_more_groupings_are_offered_than_a_schedule_can_have() -> None:
+    """A transversal has as many as a group has clients, and as many as there are groups; all of them may be safe."""
+    chosen = of(clients=20, privacy={**ROUND, "anonymity": 2, "max_leverage": 0.9})
+    found = {size: layout._safe_groupings(20, Schedule(name="transversal", size=size), chosen) for size in (3, 4, 5, 6)}
+    assert found == {3: 3, 4: 4, 5: 4, 6: 3}
+    nine = {"size": 4, "groupings": 9, "schedule": "random"}
+    exposing = of(clients=20, clusters=nine, privacy={**ROUND, "anonymity": 2, "max_leverage": 0.9})
+    with pytest.raises(ConfigError, match=r"schedule = 'transversal' allows groupings = 4; "):
+        check_exposure(exposing, Layout.of(exposing))
+
+
 RULES = Policy(min_survivors=2, anonymity=3, memory="round")
 PAIRED = Schedule(name="fixed", size=4)
 

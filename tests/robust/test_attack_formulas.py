@@ -126,8 +126,8 @@ def test_the_direction_of_a_push(direction: str) -> None:
     assert not np.any(_push(rows, np.zeros(4), "unit"))
 
 
-@pytest.mark.parametrize(("units", "sign"), [(0.5, 0), (1.5, -1), (-0.5, 0), (-1.5, 1)])
-def test_a_sign_counts_from_one_rounding_of_the_mean_size_on(units: float, sign: int) -> None:
+@pytest.mark.parametrize(("units", "sign"), [(0.5, 0), (1.0, 0), (1.5, -1), (-0.5, 0), (-1.0, 0), (-1.5, 1)])
+def test_a_sign_counts_beyond_one_rounding_of_the_mean_size(units: float, sign: int) -> None:
     """The mean size of these values is 4, so rounding alone moves their mean by 4 eps at most."""
     rows = Rows(as_matrix([[4.0], [-4.0], [4.0], [-4.0]]))
     assert _push(rows, np.array([units * 4 * EPS]), "sign").tolist() == [sign]

@@ -136,6 +136,7 @@ def test_everything_that_a_rule_reports_about_its_rows() -> None:
     assert found.weights is not None
     assert (found.weights.tolist(), found.converged) == ([0, 0.5, 0.5, 0, 0, 0], True)
     assert found.vector.tolist() == [1.5]
+    assert robust.Aggregate(found.vector, rows=6, ignored=(), accepted=None, weights=None).converged
     mean = robust.mean.detail([[1], [3]])
     assert (mean.rows, mean.ignored, mean.accepted, mean.rejected) == (2, (), None, None)
     assert mean.weights is not None
