@@ -1,5 +1,6 @@
 """Cells and their results, field by field: who was summed with whom, what is missing and why, and what was clipped."""
 
+import warnings
 from dataclasses import replace
 from typing import Any
 
@@ -119,7 +120,9 @@ def test_sums_of_one_grouping_can_be_forgotten() -> None:
 def test_clipped_coordinates_are_counted_and_of_how_many(tables: dict[str, Any]) -> None:
     given = updates()
     given[2][:2], given[7][0] = 100, -100
-    assert summed(people(**tables), inputs=given).clipped(0) == (3, 36)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the experiment sets the clip: nobody is warned
+        assert summed(people(**tables), inputs=given).clipped(0) == (3, 36)
 
 
 def test_a_lost_cluster_names_the_members_that_did_not_answer() -> None:
@@ -163,6 +166,7 @@ def test_without_share_the_server_sees_every_update() -> None:
         anonymity=Anonymity(1, 1, "every update is visible"),
         sentences=("NO SECURE AGGREGATION: the server learns every client's update exactly",),
     )
+    assert found.encoding == Segments(clients=1, segments=segments_of(3, 8.0, 1))
     nobody = everybody.aggregate(found.cell, {}, drop=dict.fromkeys(range(12), Stage.KEYS), misbehave={})
     assert (nobody.groups, nobody.encoding.segments[0].shape) == ({}, (1,))
 
@@ -252,6 +256,20 @@ def test_processes_are_started_for_24_clients_or_ten_million_values(clients: int
     assert everybody._processes_for(cell) == processes
 
 
+@pytest.mark.parametrize(("length", "processes"), [(499_998, 1), (499_999, 3)])
+def test_values_are_counted_in_every_grouping(length: int, processes: int) -> None:
+    clusters = {"size": 4, "groups": "survivors", "groupings": 2, "schedule": "random"}
+    privacy = {"audit": "report-even-if-exposed", "memory": "round"}
+    everybody = people(length=length, machine={"workers": 3}, clusters=clusters, privacy=privacy)
+    assert everybody._processes_for(Cell(0, 0, tuple(range(10)), {}, C)) == processes
+
+
+def test_by_default_there_are_as_many_processes_as_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(population, "cores", lambda: 5)
+    assert people().processes == 5
+    assert people(machine={"workers": 3}).processes == 3
+
+
 @pytest.mark.parametrize(("workers", "secure", "warm"), [(0, True, 0), (1, True, 0), (2, True, 1), (2, False, 0)])
 def test_kernels_are_compiled_before_processes_are_started(
     workers: int, secure: bool, warm: int, monkeypatch: pytest.MonkeyPatch
@@ -292,6 +310,7 @@ def test_an_entry_is_zero_up_to_half_a_step_and_counts_what_is_clipped() -> None
         ([1, 1, 1, 50], 4.0, (1, 1, 1, 2)),
         ([100, 100, 100, 10**6, 1], 4.0, (100, 100, 100, 200, 50)),
         ([3, 9], 1.0, (6, 6)),
+        ([0, 0, 5], 4.0, (1, 1, 1)),
         ([1, 2], 1.0, (2, 2)),
     ],
 )
