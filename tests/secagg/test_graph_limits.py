@@ -134,6 +134,9 @@ def test_the_search_finds_the_least_degree_and_threshold(n: int) -> None:
         (40, 6, 9, 2.0**-12, 2.0**-3),
         (40, 2, 12, 2.0**-8, 2.0**-2),
         (36, 9, 3, 2.0**-4, 2.0**-14),
+        (15, 4, 3, 0.25, 0.9),  # colluders and dropouts together cut the graph
+        (25, 4, 1, 0.25, 0.1),
+        (34, 6, 3, 2.0**-10, 0.9),
     ],
 )
 def test_the_search_is_exact_for_larger_numbers(
