@@ -131,8 +131,8 @@ class Bins:
         if not isinstance(bins, int) or isinstance(bins, bool) or not 1 <= bins < MOST_CELLS:
             raise UsageError(f"bins of column {column!r}: expected 1 to {MOST_CELLS - 1}, got {bins!r}")
         whole = Numbers(column, low, high)
-        start = decimal(whole.low)
-        return cls(column, tuple(float(start + whole.range * place / bins) for place in range(bins + 1)))
+        start, width = decimal(whole.low), whole.range / bins
+        return cls(column, tuple(float(start + width * place) for place in range(bins + 1)))
 
     @property
     def labels(self) -> tuple[str, ...]:

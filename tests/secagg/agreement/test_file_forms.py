@@ -427,6 +427,12 @@ def test_a_key_of_a_table_has_its_value_or_the_default() -> None:
         Table(3, "t", ())
 
 
+def test_names_are_written_as_people_read_them() -> None:
+    text = write(Proposal(terms=Terms(**WHOLE | {"name": "Zürich 東京"})))
+    assert 'name = "Zürich 東京"\n' in text
+    assert read(text).terms.name == "Zürich 東京"
+
+
 def test_what_came_is_shown_in_sixty_characters_at_most() -> None:
     assert show("a" * 58) == repr("a" * 58)
     assert show("a" * 59) == "'" + "a" * 56 + "..."
