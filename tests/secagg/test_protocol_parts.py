@@ -100,6 +100,12 @@ def test_two_broken_relations_are_both_named() -> None:
     assert set(relations.contradictions(members, numbers)) == {((0, 0), (1, 0)), ((0, 1), (1, 1))}
 
 
+def test_of_two_relations_only_the_broken_one_is_named() -> None:
+    members = {(0, 0): (0, 1), (0, 1): (2, 3), (1, 0): (0, 1), (1, 1): (2, 3)}
+    numbers = {(0, 0): 1, (0, 1): 5, (1, 0): 1, (1, 1): 6}
+    assert relations.contradictions(members, numbers) == (((0, 1), (1, 1)),)
+
+
 def test_one_grouping_has_no_relations() -> None:
     assert relations.contradictions({(3, 0): (0, 1), (3, 1): (0, 1)}, {(3, 0): 1, (3, 1): 2}) == ()
 

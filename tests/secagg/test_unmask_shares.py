@@ -166,6 +166,17 @@ def test_a_dealer_whose_shares_do_not_give_its_seed_is_convicted() -> None:
     assert found.unfit == {GONE: (0, (0, 1, 2, 4, 6))}
 
 
+def test_only_good_shares_convict_a_dealer() -> None:
+    found = rebuilt((1, 2, 4, 5, 6), lying(0))  # its seed is the first secret in every message
+    assert found.unfit == {0: (1, (1, 2, 4, 5, 6))}
+    opening, messages = scene()
+    advert = replace(opening.adverts[GONE], mask=bytes(32))
+    shares = Shares(replace(opening, adverts={**opening.adverts, GONE: advert}))
+    bad = replace(messages[0], keys=bytes(len(messages[0].keys)))
+    assert shares.add_all([bad, *(messages[v] for v in ALIVE[1:])]) == {0: "client 0 gave a wrong share of client 3"}
+    assert rebuild(shares).unfit == {GONE: (0, (1, 2, 4, 5, 6))}
+
+
 def test_other_holders_are_tried_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (unmask.SUBSETS_PER_SECRET, unmask.SUBSETS) == (16, 256)
     tried: list[list[int]] = []
