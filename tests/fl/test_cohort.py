@@ -71,6 +71,14 @@ def test_a_result_of_whole_groups_field_by_field() -> None:
     np.testing.assert_allclose(total, sum(given[c].astype(float) * sizes[c] for c in others), atol=1e-4)
 
 
+def test_a_cluster_that_a_silent_client_lost_has_a_reason() -> None:
+    found = summed(people(), misbehave={0: Misbehaviour.SILENCE})
+    ((cluster, why),) = found.lost.items()
+    assert 0 in found.clusters[cluster]
+    assert "client 0" in why
+    assert set(found.dropouts) == {0}
+
+
 def test_a_result_of_survivors_field_by_field() -> None:
     everybody = people(**SURVIVORS)
     (cell,) = everybody.cells(3, C)
@@ -186,11 +194,13 @@ def test_fixed_clusters_are_audited_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert asked[2:] == [heavy.weights]
 
 
-def test_verdicts_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_eight_verdicts_are_kept_and_then_they_are_begun_anew() -> None:
     everybody = people(clusters={"size": 4, "schedule": "random"}, privacy={"memory": "round"}, rounds=20)
+    kept = []
     for round in range(20):
         summed(everybody, round)
-        assert 1 <= len(everybody._verdicts) <= 8
+        kept.append(len(everybody._verdicts))
+    assert kept == [*range(1, 9), *range(1, 9), *range(1, 5)]
 
 
 def test_a_plan_that_is_refused_is_a_problem_of_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,6 +362,8 @@ def test_a_few_more_sums_than_clients_are_tried_first(monkeypatch: pytest.Monkey
     assert tried[1:] == [20, 25]
     assert figures.exposed_together([*CHAIN, {1, 3}, {0, 2}, {0, 3}, {0, 1, 3}, {1, 2, 3}]) == {0, 1, 2, 3}
     assert tried[3:] == [8]
+    assert figures.exposed_together([{4, 5}, {6, 7, 8}]) == frozenset()
+    assert len(tried) == 4  # a single sum of several clients shows nobody
     assert figures.MOST_ENTRIES == 20_000_000
 
 

@@ -140,6 +140,13 @@ def test_the_first_value_beyond_is_refused(rule: str, options: dict[str, object]
         robust.AGGREGATORS[rule].check(9, **options)
 
 
+@pytest.mark.parametrize(("row", "server"), [([1e-3, 0.0], [1e-3, 0.0]), ([0.5, 0.0], [100.0, 0.0])])
+def test_fltrust_trusts_rows_of_any_length(row: list[float], server: list[float]) -> None:
+    found = robust.fltrust.detail([row, [0.0, -1.0], [-1.0, 0.0]], server=server)
+    assert found.accepted == (0,)
+    assert found.vector.tolist() == pytest.approx(server)
+
+
 def test_the_mean_of_all_rows_is_always_feasible() -> None:
     """It takes no search, however many rows there are: 2049^3 is more than 2^33."""
     assert [subsets.largest_f_for_eigenvalue(n) for n in (1, 2, 306, 2048, 2049, 10**6)] == [0] * 6
