@@ -10,17 +10,19 @@ colluders adds none; the one that is charged), and `local` (nobody else's noise 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from itertools import chain, count
+from itertools import chain
 from typing import Any, Final, Protocol
 
 from secagg.agreement.keeping import lasting_atoms, lasting_groupings
 from secagg.agreement.noise import Noise
 from secagg.agreement.terms import WHOLE, Terms
 from secagg.arguments import has, ids, instance
+from secagg.crypto.noise import MOST_SIGMA
 from secagg.errors import AgreementRefused, UsageError
 from secagg.privacy.budget import Budget, Charge
 from secagg.privacy.leverage import alone, leverage
@@ -70,7 +72,10 @@ class Figures:
 
 
 def charge(terms: Terms, client: ClientId, share: Fraction, lattice: Kernel | None) -> Charge:
-    """The cost of an opening for a member with this leverage; `lattice` is what the sums do not see around it."""
+    """The cost of an opening for a member with this leverage; `lattice` is what the sums do not see around it.
+
+    Without a lattice, the member's own noise is all that counts, and the leverage is 1.
+    """
     noise, encoding = _noise(terms), terms.encoding
     rho, eta = Fraction(0), 0.0
     for segment, one, norm in zip(
@@ -80,16 +85,19 @@ def charge(terms: Terms, client: ClientId, share: Fraction, lattice: Kernel | No
         if lattice is not None and share < 1:  # with its own noise alone, nothing is lost on the grid
             added = excess(lattice, one.sigma, segment.length)
             if added == float("inf"):  # audit: noise-above-grid
+                least = _least_sigma(lattice)
                 raise AgreementRefused(
                     f"noise: sigma {one.sigma} is too small for the grid: sums of such noise are not close enough to "
-                    f"what is charged for them; use at least {_least_sigma(lattice)}"
+                    f"what is charged for them; use "
+                    + (f"at least {least}" if least <= MOST_SIGMA else "fewer groupings or fewer colluders")
                 )
             eta += added
     return Charge.of(rho, eta)
 
 
 def _least_sigma(lattice: Kernel) -> int:
-    return next(sigma for sigma in count(1) if excess(lattice, sigma, 1) < float("inf"))
+    """The least sigma that is large enough for the grid; one more than the largest that is allowed if none is."""
+    return 1 + bisect_left(range(1, MOST_SIGMA + 1), True, key=lambda sigma: excess(lattice, sigma, 1) < float("inf"))
 
 
 def _noise(terms: Terms) -> Noise:
@@ -143,16 +151,19 @@ class _Rows:
 
 @lru_cache(maxsize=4096)
 def _shape(rows: _Rows, client: ClientId, colluders: int) -> tuple[Fraction, Kernel | None]:
-    lattice = kernel(rows.groupings, client, colluders)
-    if lattice is None:  # too large to find: nothing is known about the others' noise
+    share = leverage(rows.groupings, client, colluders)
+    lattice = kernel(rows.groupings, client, colluders) if share < 1 else None
+    if lattice is None:  # its own noise alone, or too large to find: nothing is known about the others' noise
         return Fraction(1), None
-    return leverage(rows.groupings, client, colluders), lattice
+    return share, lattice
 
 
 def _charged(rows: _Rows, client: ClientId, colluders: int, terms: Terms) -> Charge:
+    groups = [group for group in chain.from_iterable(rows.groupings) if client in group]
+    if not groups:  # not drawn in this round
+        return own_charge(terms, client)
     if len(rows.groupings) == 1:
-        group = next((group for group in chain.from_iterable(rows.groupings) if client in group), (client,))
-        return flat_charge(terms, client, len(group), colluders)
+        return flat_charge(terms, client, len(groups[0]), colluders)
     return charge(terms, client, *_shape(rows, client, colluders))
 
 
@@ -189,7 +200,8 @@ def worst_round(training: Training, members: Collection[ClientId] = ()) -> Figur
         everybody, assumed = (survivors_reserve(terms, heaviest, k) for k in (0, None))
         return Figures(everybody, assumed, _locally(terms, (heaviest,)).local)
     if _judged_once(terms):
-        anybody = terms.schedule.name == "transversal" or not members  # their places on the grid change
+        places = terms.schedule.name == "transversal" and terms.schedule.groupings > 1 and terms.round_count > 1
+        anybody = places or not members  # everybody's place on the grid changes from round to round
         return _worst(training, terms.first_round, terms.ids if anybody else members)
     if len(terms.ids) * terms.round_count > _MOST_JUDGED:
         return _locally(terms, members or terms.ids)
@@ -236,7 +248,7 @@ def _worst(training: Training, round: int, members: Collection[ClientId]) -> Fig
         return Figures(everybody, assumed, _locally(terms, members).local)
     if len(drawn) == 1:
         (grouping,) = drawn
-        return _worst_disjoint(terms, grouping, members)
+        return _worst_disjoint(terms, grouping, members, _ever_drawn(training, grouping))
     rows, present = _Rows(drawn), set(chain.from_iterable(chain.from_iterable(drawn)))
     found = []
     for k in (0, _noise(terms).colluders):
@@ -244,15 +256,23 @@ def _worst(training: Training, round: int, members: Collection[ClientId]) -> Fig
     return Figures(found[0], found[1], _locally(terms, members).local)
 
 
-def _worst_disjoint(terms: Terms, grouping: Grouping, members: Collection[ClientId]) -> Figures:
+def _ever_drawn(training: Training, grouping: Grouping) -> set[ClientId]:
+    """Who is in a group of some round, if this is the grouping of one."""
+    terms = training.terms
+    if terms.schedule.name == "atoms":
+        return set(chain.from_iterable(lasting_atoms(terms.keep, terms.schedule, terms.ids, training.seed)))
+    once = terms.schedule.name == "fixed" or terms.round_count == 1
+    return set(chain.from_iterable(grouping) if once else terms.ids)
+
+
+def _worst_disjoint(
+    terms: Terms, grouping: Grouping, members: Collection[ClientId], drawn: Collection[ClientId]
+) -> Figures:
     """Groups of one size that share nobody: whoever weighs most pays most."""
-    there = members
-    if terms.schedule.name == "fixed":  # with other schedules, whoever is left out now may be drawn in another round
-        there = set(chain.from_iterable(grouping)).intersection(members)
-    local = _locally(terms, members).local
+    there, local = set(drawn).intersection(members), _locally(terms, members).local
     if not there:
         return Figures(Charge(), Charge(), local)
-    heaviest, size = max(there, key=lambda client: terms.weights[client]), max(map(len, grouping))
+    heaviest, size = max(there, key=lambda client: terms.weights[client]), min(map(len, grouping))
     everybody, assumed = (flat_charge(terms, heaviest, size, k) for k in (0, _noise(terms).colluders))
     return Figures(everybody, assumed, local)
 

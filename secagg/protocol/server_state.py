@@ -9,7 +9,7 @@ from secagg import codec, labels
 from secagg.agreement.plan import Plan
 from secagg.codec import U8, U32, Blob, Fixed, Many, Matrix, Struct
 from secagg.errors import SecAggError, UsageError
-from secagg.evidence.record import MOST_TEXT, text
+from secagg.evidence.record import MOST_TEXT
 from secagg.protocol.client_state import check_header
 from secagg.protocol.messages import ADVERT, GROUPS, SURVIVOR, Consistency, Dealing, KeyAdvert, Survivor, Unmasking
 from secagg.protocol.result import Dropout, Stage
@@ -62,6 +62,11 @@ _SAVED_FIELDS: Final = {name for name, _ in _MEMORY.fields} - {"sum_ids"}
 assert {one.name for one in fields(ServerMemory)} == _SAVED_FIELDS, "the saved layout must name every field"
 
 
+def _cut(reason: str) -> bytes:
+    """As much of a reason as the evidence has room for; it shows the same text."""
+    return reason.encode(errors="replace")[:MOST_TEXT].decode(errors="ignore").encode()
+
+
 def save(memory: ServerMemory) -> bytes:
     """The bytes that `restore` reads."""
     sum_ids = sorted(memory.sums)
@@ -72,7 +77,7 @@ def save(memory: ServerMemory) -> bytes:
         "sum_ids": sum_ids,
         "sums": np.stack([memory.sums[i] for i in sum_ids]) if sum_ids else np.empty((0, 0), np.uint32),
         "dropouts": [
-            {"id": v, "stage": dropout.stage, "reason": text(dropout.reason)} for v, dropout in memory.dropouts.items()
+            {"id": v, "stage": dropout.stage, "reason": _cut(dropout.reason)} for v, dropout in memory.dropouts.items()
         ],
     }
     plan = memory.plan

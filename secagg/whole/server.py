@@ -230,7 +230,7 @@ class Server:
         if self._agreement.terms.roll_call and sender not in memory.present:  # audit: answer-of-the-present
             raise PeerError("it was not present when the round began")
         if not groups:
-            raise PeerError(f"it has no complete group in round {round}")
+            raise PeerError(f"it is in no sum of round {round}")
         if answer.groups != groups:  # audit: answer-omits-no-group
             raise PeerError(f"its answer has groups {list(answer.groups)}, expected {list(groups)}")
         expected = (len(groups), self._agreement.terms.length)

@@ -277,7 +277,7 @@ def test_stages_have_the_numbers_that_saved_bytes_hold() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("reason", "kept"), [("gone away", "gone away"), ("é" * 40_000, "é" * 2**15)])
+@pytest.mark.parametrize(("reason", "kept"), [("gone\naway", "gone\naway"), ("é" * 40_000, "é" * 2**15)])
 def test_a_server_is_saved_whatever_the_reasons_of_its_dropouts(reason: str, kept: str) -> None:
     plan = make_plan(6)
     server = Server(plan)

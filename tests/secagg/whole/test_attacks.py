@@ -115,7 +115,7 @@ def test_a_released_client_cannot_add_to_the_sum_of_the_others() -> None:
         answers[member] = cast.answer(member, message)
         cast.server.receive(member, answers[member])
     poison = cast.signed(answers[0], sender=3, adverts=(), vectors=np.full((1, 5), 7, np.uint32))
-    assert cast.server.receive(3, poison) == "it has no complete group in round 0"
+    assert cast.server.receive(3, poison) == "it is in no sum of round 0"
     result = cast.server.close()
     assert (result.sum() == sum(update_of(cast.agreement, v, 0) for v in (0, 1, 2))).all()
 

@@ -293,7 +293,7 @@ def test_an_empty_answer_of_a_member_without_a_complete_group_does_not_count() -
     assert mate not in box
     answer = cast.answer(next(iter(box)), box[next(iter(box))])
     empty = cast.signed(answer, sender=mate, groups=(), seen=(), adverts=(), vectors=np.empty((0, 5), np.uint32))
-    assert cast.server.receive(mate, empty) == "it has no complete group in round 0"
+    assert cast.server.receive(mate, empty) == "it is in no sum of round 0"
     assert mate not in cast.server.close().answers
 
 
@@ -303,7 +303,7 @@ def test_an_answer_for_a_sum_that_the_sender_has_left_spoils_nothing() -> None:
     cast.server.receive(3, release_of(cast, 3))
     got = answers(cast, absent=[3])
     foreign = cast.signed(got[0], sender=3, adverts=())
-    assert cast.server.receive(3, foreign) == "it has no complete group in round 0"
+    assert cast.server.receive(3, foreign) == "it is in no sum of round 0"
     for member, answer in got.items():
         assert cast.server.receive(member, answer) is None
     result = cast.server.close()
