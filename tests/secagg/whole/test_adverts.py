@@ -1,11 +1,13 @@
 """The keys of adverts: how long a client keeps them, and which messages end a task."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from secagg.errors import PeerError, UsageError
-from secagg.whole import Resend, Server, State, Task
+from secagg.whole import Resend, Server, State, Task, masking
+from secagg.whole import client as client_module
 from tests.secagg.whole.cast import Cast, with_advert
 
 
@@ -98,6 +100,21 @@ def test_a_client_needs_the_signatures_of_its_mates_and_knows_its_own_key() -> N
     mine = next(advert for advert in message.adverts if advert.sender == 0)
     answer = cast.answer(0, with_advert(message, replace(mine, signature=bytes(64))))
     assert answer.groups == message.groups
+
+
+def test_masks_of_a_mate_are_of_the_grouping_that_they_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the keys of a pair that meets in two groupings differ."""
+    cast, seen, real = Cast(**CROSSED), list[tuple[int, int]](), masking.mask_keys
+
+    def watched(*given: Any) -> Any:
+        seen.extend((grouping, advert.sender) for grouping, advert in given[4])
+        return real(*given)
+
+    monkeypatch.setattr(client_module, "mask_keys", watched)
+    cast.answer(0, cast.begin()[0])
+    mine = {group: members for group, members in cast.groups().items() if 0 in members}
+    assert any(place != grouping for grouping, place in mine)  # a group's number is not that of its grouping
+    assert sorted(seen) == sorted((group[0], v) for group, members in mine.items() for v in members if v != 0)
 
 
 def test_a_server_asks_those_whose_adverts_are_missing() -> None:
