@@ -47,6 +47,7 @@ def test_fixed_groups_are_drawn_once() -> None:
 def test_random_groups_are_new_in_every_round() -> None:
     p = once(24, 6)
     assert risk(schedule="random") == Risk(p, exact=True)
+    assert alone(plain_terms(members=24, size=4, schedule="random"), 6) == Risk(p, exact=True)  # in one round
     for rounds, groupings in ((5, 1), (1, 3), (5, 3)):
         found = risk(schedule="random", rounds=rounds, groupings=groupings)
         assert_near(found, some(p, rounds * groupings), exact=True)

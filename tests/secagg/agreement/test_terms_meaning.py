@@ -34,6 +34,10 @@ def test_a_sparse_graph_exposes_with_two_to_the_minus_forty_at_most(
         plain_terms(**sparse, degree=10, threshold=9, colluders=57)
     monkeypatch.setattr(graph, "assess", lambda *_, **__: SimpleNamespace(privacy=-40.0))
     plain_terms(**sparse, degree=10, threshold=9, colluders=20)
+    likely = SimpleNamespace(privacy=-39.9, degree=12, threshold=9)
+    monkeypatch.setattr(graph, "assess", lambda *_, **__: likely)
+    with pytest.raises(AgreementRefused, match=r"expose somebody with probability 2\^-39.9, more than 2\^-40; "):
+        plain_terms(**sparse, degree=10, threshold=9, colluders=20)
     monkeypatch.undo()
     report = sparse | {"policy": REPORT}
     assert plain_terms(**report, degree=10, threshold=9, colluders=20).degree == 10
