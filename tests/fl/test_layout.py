@@ -117,6 +117,12 @@ def test_the_layout_of_an_experiment_field_by_field(tables: dict[str, Any], expe
     assert Layout.of(of(**tables)) == expected
 
 
+@pytest.mark.parametrize(("clients", "bound"), [(1, 2**31 - 1), (2, 2**30 - 1), (7, 306_783_378)])
+def test_counts_of_clipped_coordinates_add_up_to_less_than_half_the_ring(clients: int, bound: int) -> None:
+    assert layout.segments_of(2**31 - 1, 1.0, clients)[1].bound == bound
+    assert bound * clients < 2**31 <= (bound + 1) * clients
+
+
 @pytest.mark.parametrize(
     ("problem", "section"),
     [
