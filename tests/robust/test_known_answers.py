@@ -36,6 +36,11 @@ def test_fraction_is_rounded_down_to_rows_exactly() -> None:
             assert found == hundredths * count // 100
 
 
+def test_a_product_counts_as_whole_if_it_is_whole_to_nine_digits() -> None:
+    assert robust.aggregators.rows_in_fraction(10, 0.29999999996) == 3  # 2.9999999996
+    assert robust.aggregators.rows_in_fraction(10, 0.2999999999) == 2  # 2.999999999
+
+
 def test_a_fraction_below_one_half_leaves_a_row() -> None:
     """0.49999999999 of 20 rows is 10 to nine digits, and removing 10 per side would leave none."""
     for fraction in (0.49999999999, np.nextafter(0.5, 0)):

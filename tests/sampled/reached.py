@@ -61,9 +61,14 @@ class Reached:
         self._names = {(file, name) for file, text in _test_files(root).items() for name in DEFINED.findall(text)}
 
     def tests(self, mutant: Mutant) -> list[str]:
-        """The tests that reach a mutant, the quickest first, of these those that run least else."""
-        found = {test for one in self._all for test in one.tests(mutant) if self._exists(test)}
-        return sorted(found, key=lambda test: (*min(one.order(test) for one in self._all), test))
+        """The tests that reach a mutant: first those that run its line, then those that may.
+
+        The quickest come first, of these those that run least else.
+        """
+        found = [one.tests(mutant) for one in self._all]
+        sure, perhaps = set().union(*(one for one, _ in found)), set().union(*(more for _, more in found))
+        names = [test for test in sure | perhaps if self._exists(test)]
+        return sorted(names, key=lambda test: (test not in sure, *min(one.order(test) for one in self._all), test))
 
     def _exists(self, test: str) -> bool:
         """Whether the test is still there: a recording may be older than the tests."""
@@ -80,17 +85,15 @@ class Recording:
         for data in self._data:
             data.read()
 
-    def tests(self, mutant: Mutant) -> set[str]:
-        """The tests of this run that reach a mutant."""
+    def tests(self, mutant: Mutant) -> tuple[set[str], set[str]]:
+        """The tests of this run that reach a mutant, and tests that may, where its line is not known or not traced."""
         source = self._folder / mutant.file
-        text = source.read_text() if source.exists() else ""
-        places = [mutant.lines] if text == (self._root / mutant.file).read_text() else []
-        places += [_scope(text, mutant.name)] if mutant.name else []
-        lines = self._lines(mutant.file)
-        for place in places:
-            if found := {test for line in place for test in lines.get(line, ())}:
-                return found
-        return self._by_name(mutant)
+        text, now = source.read_text() if source.exists() else "", (self._root / mutant.file).read_text()
+        lines, scope = self._lines(mutant.file), _scope(text, mutant.name) if mutant.name else range(0)
+        place = mutant.lines if text == now else _moved(text, now, scope, mutant)
+        if found := {test for line in place for test in lines.get(line, ())}:
+            return found, set()
+        return set(), {test for line in scope for test in lines.get(line, ())} or self._by_name(mutant)
 
     def order(self, test: str) -> tuple[float, int]:
         """What a test costs, in steps, and how many lines it runs. What this run did not have comes last."""
@@ -98,7 +101,7 @@ class Recording:
 
     def _by_name(self, mutant: Mutant) -> set[str]:
         """The tests that reach a line which names what is changed."""
-        names = {mutant.name.rpartition(".")[2]} if mutant.name else _assigned(mutant)
+        names = set(mutant.name.split(".")) if mutant.name else _assigned(mutant)  # also what a function lies in
         seen = set(names)
         for _ in range(DEPTH):
             found, around = set[str](), set[str]()
@@ -168,6 +171,16 @@ def _scope(source: str, name: str) -> range:
         return range(0)
 
     return found(ast.parse(source).body, name.split("."))
+
+
+def _moved(text: str, now: str, scope: range, mutant: Mutant) -> range:
+    """The lines of a mutant in another source whose function is the same; none if it differs."""
+    here = _scope(now, mutant.name) if mutant.name else range(0)
+    lines, before = now.splitlines(), text.splitlines()
+    if lines[here.start - 1 : here.stop - 1] != before[scope.start - 1 : scope.stop - 1]:
+        return range(0)
+    shift = scope.start - here.start
+    return range(mutant.lines.start + shift, mutant.lines.stop + shift)
 
 
 def _assigned(mutant: Mutant) -> set[str]:

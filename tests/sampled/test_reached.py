@@ -88,10 +88,13 @@ def test_the_tests_of_a_mutant_are_those_that_run_its_line_or_name_what_it_chang
     assert set(found["module: LIMIT = 3 -> LIMIT = (4)"]) == {small, large}
     assert found["module: UNUSED = 4 -> UNUSED = (5)"] == []
     assert found["nobody: return 5 -> return None"] == []
-    (root / "secagg/codec.py").write_text("#\n" + PRODUCT)  # lines have moved since: functions count
-    assert set(tests("#\n" + PRODUCT)["both: return 0 -> return None"]) == {small, large}
+    (root / "secagg/codec.py").write_text(moved := "#\n" + PRODUCT)  # lines have moved since
+    assert tests(moved)["both: return 0 -> return None"] == [small]
+    assert tests(moved)["both: return compiled(x) -> return None"] == [large]
+    (root / "secagg/codec.py").write_text(changed := PRODUCT.replace("return 0", "return -0"))  # functions count
+    assert set(tests(changed)["both: return -0 -> return None"]) == {small, large}
     (root / "tests/test_a.py").write_text(ITS_TESTS.replace("test_small", "test_renamed"))
-    assert tests("#\n" + PRODUCT)["both: return 0 -> return None"] == [large]
+    assert tests(changed)["both: return -0 -> return None"] == [large]
 
 
 def test_quick_tests_come_first_and_of_these_the_narrow_ones(tmp_path: Path) -> None:
