@@ -20,7 +20,7 @@ from pathlib import Path
 from queue import Queue
 
 from tests.sampled.draw import all_mutants, sample, survivors
-from tests.sampled.judge import Judge, Sound, Verdicts
+from tests.sampled.judge import MORE, Judge, Sound, Verdicts
 from tests.sampled.operators import Mutant
 from tests.sampled.reached import Reached, record
 from tests.sampled.related import Related
@@ -49,7 +49,8 @@ def run(todo: Sequence[Mutant], verdicts: Verdicts, options: argparse.Namespace)
     for number in range(options.workers):
         copies.put(Copy(options.out / f"tree{number}"))
     reached, printing = Reached(options.out / "traced"), threading.Lock()
-    judge = Judge(reached, Related(ROOT), verdicts, Sound(), budget, options.listed)
+    most = sys.maxsize if options.again else MORE
+    judge = Judge(reached, Related(ROOT), verdicts, Sound(), budget, most, options.listed)
 
     def one(mutant: Mutant) -> None:
         copy, start = copies.get(), time.monotonic()

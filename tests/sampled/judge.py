@@ -15,7 +15,7 @@ from tests.sampled.related import Related
 from tests.sampled.tree import Copy, changed
 
 KILLERS = 6  # tests that killed other mutants of the same file, to begin with
-TESTS = 60  # that reach the mutant, before all others that do; importing the files of many takes long
+TESTS, MORE = 60, 300  # that reach the mutant: first, and in all; importing the files of many takes long
 FILES = 14  # related test files for a mutant that no test is known to reach
 ORDINARY = (0, 2, 5)  # exit codes of pytest: all passed, stopped, nothing to run
 WRONG_NAMES = 4  # the exit code of pytest for a test that it does not find, and for settings that it cannot use
@@ -93,6 +93,7 @@ class Judge:
     verdicts: Verdicts
     sound: Sound
     budget: float
+    most: int = MORE  # tests that reach the mutant
     listed: bool = False  # run only the tests that `survivors.toml` names
 
     def judge(self, mutant: Mutant, copy: Copy) -> Verdict:
@@ -126,7 +127,7 @@ class Judge:
         reached = self.reached.tests(mutant)
         reach = set(reached)
         first += [test for test in killers if not reached or test.partition("[")[0] in reach]
-        rest = reached or self.related.tests(mutant.file)[:FILES]
+        rest = reached[: self.most] or self.related.tests(mutant.file)[:FILES]
         cut = TESTS if reached else 3
         unsound = self.sound.unsound()
         steps = ([test for test in step if test not in unsound] for step in (first, rest[:cut], rest[cut:]))

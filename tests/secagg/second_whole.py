@@ -971,6 +971,8 @@ class Server:
         need(reply.context == self.context, "the context is the server's")
         need(not agreement.terms.roll_call or who in self.present, "the sender is present")
         mine = [group for group in self.complete if who in agreement.groups(t)[group]]
+        if (t, who) in self.releases:
+            mine = [group for group in mine if who in self.complete[group]]
         need(reply.groups == mine and bool(mine), "the groups are all the sender's complete ones")
         length = 4 * agreement.terms.length
         need(len(reply.vectors) == len(mine) and all(len(v) == length for v in reply.vectors), "the vectors' shape")
