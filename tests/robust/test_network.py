@@ -62,6 +62,10 @@ def test_networks_are_right_for_all_zeros_and_ones(n: int) -> None:
             assert np.array_equal(np.sort(found[low:high], axis=0), ordered[low:high])
 
 
+def test_the_table_has_medians_of_3_to_24_values() -> None:
+    assert list(network.MEDIANS) == list(range(3, 25))
+
+
 @pytest.mark.parametrize("n", [13, 16, 17, 20, 31, 33, 60, 64, 100, 131, 200])
 def test_networks_are_right_for_random_inputs(n: int) -> None:
     values = np.random.default_rng(n).permuted(np.tile(np.arange(n), (300, 1)), axis=1).T
