@@ -147,14 +147,15 @@ class Judge:
                 answer = copy.run(tests, self.budget - seconds)
                 seconds += sum(answer["ran"].values())
                 ran += len(answer["ran"])
-                if answer["code"] == TOO_LONG:
+                if answer["code"] == TOO_LONG and answer["failed"]:
                     return verdict("killed", NO_END + answer["failed"])
                 if answer["code"] == BROKEN:
                     return verdict("no verdict", "see pytest.log of the copy")
                 if answer["failed"]:
                     return verdict("killed", answer["failed"])
                 if answer["code"] not in ORDINARY:
-                    # A crash of the interpreter, or settings of pytest that name something that cannot be imported.
+                    # An import that never ends, a crash of the interpreter, or settings of pytest that name something
+                    # that cannot be imported.
                     return verdict("killed", f"exit {answer['code']}")
                 if answer["stopped"]:
                     break

@@ -80,6 +80,8 @@ def run(tests: list[str], budget: float) -> dict[str, Any]:
     for number in TIMERS:
         signal.signal(number, signal.SIG_DFL)
     watch = Watch(budget)
+    signal.setitimer(signal.ITIMER_PROF, ENDLESS)  # also while tests are collected: imports may never end
+    signal.alarm(SILENT)
     code = pytest.main(
         ["-q", "-x", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning", *tests], [watch]
     )

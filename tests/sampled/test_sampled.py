@@ -282,6 +282,7 @@ ENDLESS_TEST = {"code": TOO_LONG, "failed": "tests/a.py::t", "ran": {}}
         ([ENDLESS_TEST, {"ran": {"t": 26.0}}, {}], "survived", "1 tests of 2 names"),
         ([ENDLESS_TEST, ENDLESS_TEST, {}], "survived", "1 tests of 2 names"),
         ([{"code": -11}, {}], "killed", "exit -11"),  # the interpreter crashed
+        ([{"code": TOO_LONG}, {}], "killed", "exit 97"),  # an import did not end
         ([{"code": -11}, {"code": -11}], "no verdict", "exit -11, also without the mutant"),
         ([{"code": 4}, {}, {}], "killed", "exit 4"),  # pytest could not begin
         ([{"code": 4}, {"code": 4}, {}, {}], "survived", "1 tests of 1 names"),  # tests/a.py is gone
@@ -301,6 +302,15 @@ def test_a_compiled_loop_that_never_ends_is_stopped_and_named(tmp_path: Path) ->
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
     assert json.loads(done.stdout) == {"code": TOO_LONG, "failed": "test_a.py::test_2", "ran": {}, "stopped": False}
+
+
+def test_an_import_that_never_ends_is_stopped(tmp_path: Path) -> None:
+    (tmp_path / "test_a.py").write_text("pow(7, 10**10**6)")
+    code = "import json; from tests.sampled import pytest_server as p; p.ENDLESS = 0.2; print(json.dumps("
+    code += "p.fork(['test_a.py'], 9.0)))"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, check=True)
+    assert json.loads(done.stdout) == {"code": TOO_LONG, "failed": "", "ran": {}, "stopped": False}
 
 
 def test_verdicts_are_kept_and_killers_of_the_same_file_come_first(tmp_path: Path) -> None:
