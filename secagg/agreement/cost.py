@@ -257,7 +257,7 @@ def _worst(training: Training, round: int, members: Collection[ClientId]) -> Fig
 
 
 def _ever_drawn(training: Training, grouping: Grouping) -> set[ClientId]:
-    """Who is in a group of some round, if this is the grouping of one."""
+    """Everybody who is in a group in at least one round. `grouping` is that of the first."""
     terms = training.terms
     if terms.schedule.name == "atoms":
         return set(chain.from_iterable(lasting_atoms(terms.keep, terms.schedule, terms.ids, training.seed)))

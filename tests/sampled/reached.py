@@ -101,7 +101,7 @@ class Recording:
 
     def _by_name(self, mutant: Mutant) -> set[str]:
         """The tests that reach a line which names what is changed."""
-        names = set(mutant.name.split(".")) if mutant.name else _assigned(mutant)  # also what a function lies in
+        names = set(mutant.name.split(".")) if mutant.name else _assigned(mutant)  # with the functions around it
         seen = set(names)
         for _ in range(DEPTH):
             found, around = set[str](), set[str]()

@@ -186,7 +186,7 @@ def test_the_count_fails_without_the_members_present_in_the_key(monkeypatch: pyt
     assert rank(learned(rows)) == 1
 
 
-@pytest.mark.parametrize("size", [3, 4])  # a client with no mates at all has no masks, and sends nothing
+@pytest.mark.parametrize("size", [3, 4])  # without any mate, a client has no masks and sends nothing
 def test_the_count_fails_if_a_client_masks_with_fewer_mates(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if clients accepted a group without the member that is missing."""
     check = whole_client.check_groups
