@@ -95,7 +95,7 @@ class Float:
     def get(self, reader: Reader) -> float:
         (value,) = struct.unpack("<d", reader.take(8))
         # audit: floats-canonical
-        if not math.isfinite(value) or repr(value) == "-0.0":
+        if not math.isfinite(value) or (value == 0 and math.copysign(1, value) < 0):
             raise WireError(f"expected a finite number and not -0.0, got {value}")
         return float(value)
 

@@ -144,7 +144,7 @@ class Plan:
                 f"the policy asks for {wanted} clients behind every sum, but groups have {size} of {n} "
                 "clients: no group could be opened"
             )
-        if self.policy.enforced and (self.schedule.atom or wanted) < self.policy.anonymity:
+        if self.policy.enforced and 0 < self.schedule.atom < self.policy.anonymity:
             raise UsageError(
                 f"atoms of {self.schedule.atom} can never hide {self.policy.anonymity} clients; "
                 f"raise atom to at least {self.policy.anonymity}"
