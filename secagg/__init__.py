@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from secagg.protocol.wire import decode, encode
     from secagg.simulation.secure_sum import secure_mean, secure_sum
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = ["Agreement", "Client", "FileJournal", "Floors", "Identity", "Journal", "Member", "MemoryJournal", "Plan"]
 __all__ += ["Dropout", "Policy", "Result", "Schedule", "Server", "Stage", "Terms", "Verdict", "audit", "decode"]

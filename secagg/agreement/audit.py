@@ -205,25 +205,29 @@ def check_policy(training: Training, earlier: tuple[Training, ...] | None = None
     """AgreementRefused, with what would fit, if the permitted groups break the agreement's own policy.
 
     `earlier` None judges the agreement alone, whatever predecessors it names. With survivors the clients judge each
-    run, and `Terms` refuses what they could not keep; here they are judged only together with earlier agreements.
+    run alone, so here only what several rounds reveal together is judged: the atoms.
     """
     terms = training.terms
     over_all = terms.policy.memory == "training"
-    if not terms.policy.enforced or (terms.groups != WHOLE and not (earlier and over_all)):
+    together = over_all and (terms.round_count > 1 or bool(earlier))
+    if not terms.policy.enforced or (terms.groups != WHOLE and not together):  # audit: survivors-atoms-judged
         return
     found = _judge_union(training, earlier) if over_all else audit_round(training)
     if found.objections:  # audit: agreement-keeps-policy
-        raise AgreementRefused(_refusal(terms, found, over_all and (terms.round_count > 1 or bool(earlier))))
+        raise AgreementRefused(_refusal(terms, found, together))
 
 
 def _refusal(terms: Terms, found: Permitted, over_all: bool) -> str:
     schedule, policy = terms.schedule, terms.policy
     what = f"{schedule.groupings} {schedule.name} grouping{'s' * (schedule.groupings > 1)} in groups of {schedule.size}"
-    where = f"over {'the first ' * found.partial}{found.rounds} rounds together" if over_all else "in one round"
+    verb = "break" if schedule.groupings > 1 else "breaks"
+    alike = schedule.name in ("fixed", "atoms")  # then the number of rounds does not matter
+    count = f"the first {found.rounds}" if found.partial else "all" if alike else found.rounds
+    where = f"over {count} rounds together" if over_all else "in one round"
     exposed = f"{len(found.exposed)} of {len(terms.members)} members would be exposed; " if found.exposed else ""
     offers = list(_offers(terms, over_all))
     return (
-        f"policy: {what} break it {where}: {exposed}{found.objections[0]}. Instead: {'; or '.join(offers)} "
+        f"policy: {what} {verb} the policy {where}: {exposed}{found.objections[0]}. Instead: {'; or '.join(offers)} "
         f"(anonymity {policy.anonymity}, max_leverage {policy.max_leverage:g})"
     )
 
@@ -242,8 +246,10 @@ def _offers(terms: Terms, over_all: bool) -> Iterator[str]:
         )
     elif schedule.groupings > 1:
         yield f"use fewer groupings, larger groups, or the schedule 'atoms' with atom = {least}"
-    else:
+    elif min(schedule.size, schedule.atom or schedule.size) < least:
         yield f"use groups{' and atoms' if schedule.atom else ''} of at least {least} members"
+    else:
+        yield f"use larger groups{' and atoms' if schedule.atom else ''}"
     if _weighted(terms):
         yield "make the members' weights more equal"
 

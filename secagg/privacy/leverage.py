@@ -10,6 +10,7 @@ For one group of m it is 1 / (m - k). For several groupings the worst K of at mo
 beyond that, the leverage is taken to be 1: then the client's own noise protects it alone.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import chain
@@ -23,6 +24,7 @@ from secagg.types import ClientId, Group, Grouping
 MOST_SEARCHED: Final = 2  # colluders among several groupings
 MOST_CLIENTS: Final = 600  # in one component of several groupings; the projector of more takes too long
 _SLACK: Final = Fraction(1, 10**9)  # above the errors of the projector
+_STEPS: Final = 2**24  # of a computed leverage from 0 to 1: far wider than what machines differ by, so that they agree
 _ZERO: Final = 1e-12  # what is zero in exact arithmetic stays below it
 _SMALL: Final = 1e-7  # what is between is not trusted
 
@@ -60,7 +62,12 @@ def leverage(groupings: Sequence[Grouping], client: ClientId, colluders: int) ->
     groups = list(dict.fromkeys(chain.from_iterable(parts)))
     projector = _kernel_projector(groups, clients)
     found = _searched(projector, clients.index(client), colluders)
-    return min(Fraction(1), Fraction(found) + _SLACK)  # audit: leverage-rounded-up
+    return min(Fraction(1), _stepped(Fraction(found) + _SLACK))  # audit: leverage-rounded-up
+
+
+def _stepped(value: Fraction) -> Fraction:
+    """The next multiple of a step: whoever computes it gets the same, whatever the last bits of its floats are."""
+    return Fraction(math.ceil(value * _STEPS), _STEPS)  # audit: leverage-same-everywhere
 
 
 def alone(size: int, colluders: int) -> Fraction:

@@ -111,4 +111,6 @@ def excess(lattice: Kernel, sigma: int, length: int) -> float:
     e = smoothing(lattice, sigma)
     if e >= 1:  # audit: smoothing-below-one
         return math.inf
-    return length * (math.log1p(e) - math.log1p(-e)) * (1 + 1e-9)
+    # 32 bits, rounded up: libraries differ in the last bits of exp and log1p, and charges are compared.
+    part, power = math.frexp(length * (math.log1p(e) - math.log1p(-e)) * (1 + 1e-9))
+    return math.ldexp(math.ceil(part * 2**32), power - 32)  # audit: excess-same-everywhere

@@ -78,6 +78,21 @@ def test_an_agreement_exists_exactly_if_its_groups_keep_its_policy(data: st.Data
     assert bool(found.objections) is bad
 
 
+@pytest.mark.parametrize("schedule", ["transversal", "random"])
+@pytest.mark.parametrize("memory", ["round", "training"])
+def test_in_groups_that_overlap_a_heavy_member_stands_out_more(schedule: str, memory: str) -> None:
+    weights = (4, *(1,) * 11)
+    policy = Policy(anonymity=2, max_leverage=0.9, memory=memory, mode="report-even-if-exposed")
+    judge = audit_training if memory == "training" else audit_round
+    more: dict[str, Any] = {"schedule": schedule, "groupings": 2, "policy": policy, "entropy": Drbg(b"weighted")}
+    heavy, equal = agreed(weights=weights, **more), agreed(**more)
+    expected = max(leverages(all_groups(heavy, range(1)), dict(enumerate(weights))).values())
+    assert expected > 0.9
+    assert judge(heavy).leverage == pytest.approx(expected)
+    assert judge(heavy).objections
+    assert not judge(equal).objections
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 40), st.sampled_from([0, 9]))
 def test_atoms_pass_for_any_number_of_rounds_and_samples(groupings: int, rounds: int, sample: int) -> None:
@@ -191,6 +206,17 @@ def test_survivors_promise_single_rounds_except_with_atoms() -> None:
     agreed(size=6, schedule="atoms", atom=3, groups="survivors", rounds=2)
 
 
+def test_survivors_with_atoms_keep_the_limits_over_all_rounds() -> None:
+    """Groups change with the rounds, so that in the end the sum of each atom is known."""
+    atoms = {"size": 6, "schedule": "atoms", "atom": 3, "groups": "survivors"}
+    low, heavy = Policy(max_leverage=0.2), [10, *[1] * 11]
+    for rounds, more in ((2, {"policy": low}), (2, {"weights": heavy})):
+        with pytest.raises(AgreementRefused, match="breaks the policy over all rounds together: the leverage"):
+            agreed(rounds=rounds, **atoms, **more)
+    agreed(rounds=1, **atoms, policy=low)
+    agreed(rounds=2, **atoms, policy=replace(low, memory="round"))
+
+
 # Agreements that follow others on the same data
 
 
@@ -202,7 +228,7 @@ def successor(first: Agreement, identities: dict[int, Identity], **changes: Any)
 def test_a_successor_is_judged_with_its_predecessors() -> None:
     first, identities = make_agreement(members=12, size=3, length=1, clip=1.0)
     second = successor(first, identities)
-    with pytest.raises(AgreementRefused, match=r"over 1 rounds together"):
+    with pytest.raises(AgreementRefused, match=r"over all rounds together"):
         second.check([first])
     groups = all_groups(first, [0]) + all_groups(second, [0])
     assert broken(groups, first.terms.policy, dict.fromkeys(range(12), 1))
@@ -257,7 +283,9 @@ def test_survivors_promise_nothing_over_agreements_except_with_atoms() -> None:
     for more, refused in (({"size": 12}, True), ({"size": 6, "schedule": "atoms", "atom": 3}, False)):
         first, identities = make_agreement(members=12, length=1, clip=1.0, groups="survivors", **more)
         second = successor(first, identities)
-        with pytest.raises(AgreementRefused, match="over several agreements" if refused else "over 1 rounds together"):
+        with pytest.raises(
+            AgreementRefused, match="over several agreements" if refused else "over all rounds together"
+        ):
             second.check([first])  # the second agreement has atoms of its own
         alone = successor(first, identities, policy=Policy(memory="round"))
         alone.check([first])

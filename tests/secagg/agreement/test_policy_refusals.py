@@ -42,7 +42,7 @@ def test_survivors_are_judged_together_with_earlier_agreements() -> None:
         second = Trial(plain_terms(**atoms, policy=policy, predecessors=(bytes(32),)), b"\7" * 32, b"2" * 32)
         check_policy(second)
         if refused:
-            with pytest.raises(AgreementRefused, match="over 1 rounds together"):
+            with pytest.raises(AgreementRefused, match="over all rounds together"):
                 check_policy(second, (first,))
         else:
             check_policy(second, (first,))
@@ -56,29 +56,29 @@ def told(**more: Any) -> str:
 
 def test_a_refusal_says_what_breaks_the_policy_and_what_would_not() -> None:
     assert told(weights=HEAVY) == (
-        "policy: 1 fixed grouping in groups of 3 break it in one round: the leverage of client 2 would be 0.818, above "
-        "0.5. Instead: use groups of at least 3 members; or make the members' weights more equal (anonymity 3, "
+        "policy: 1 fixed grouping in groups of 3 breaks the policy in one round: the leverage of client 2 would be "
+        "0.818, above 0.5. Instead: use larger groups; or make the members' weights more equal (anonymity 3, "
         "max_leverage 0.5)"
     )
     atoms = told(members=12, size=6, schedule="atoms", atom=3, rounds=2, policy=Policy(max_leverage=0.2, anonymity=3))
     assert re.search(
-        r"over 2 rounds together: the leverage of client \d+ would be 0\.333, above 0\.2\. Instead: use groups and "
+        r"over all rounds together: the leverage of client \d+ would be 0\.333, above 0\.2\. Instead: use groups and "
         r"atoms of at least 5 members \(anonymity 3, max_leverage 0\.2\)$",
         atoms,
     )
     new = told(members=12, schedule="random", rounds=40)
     assert new == (
-        "policy: 1 random grouping in groups of 3 break it over the first 17 rounds together: 12 of 12 members would "
-        "be exposed; the server would learn every update. Instead: random groups are new in every round and pass for "
-        "single rounds only: use the schedule 'fixed', or 'atoms' with atom = 3; or set memory = 'round', which "
-        "promises each round alone: a server that sees similar updates in several rounds can combine them (anonymity "
-        "3, max_leverage 0.5)"
+        "policy: 1 random grouping in groups of 3 breaks the policy over the first 17 rounds together: 12 of 12 "
+        "members would be exposed; the server would learn every update. Instead: random groups are new in every round "
+        "and pass for single rounds only: use the schedule 'fixed', or 'atoms' with atom = 3; or set memory = "
+        "'round', which promises each round alone: a server that sees similar updates in several rounds can combine "
+        "them (anonymity 3, max_leverage 0.5)"
     )
     several = told(members=6, groupings=2, rounds=3)
-    assert several.startswith("policy: 2 fixed groupings in groups of 3 break it over 3 rounds together: ")
+    assert several.startswith("policy: 2 fixed groupings in groups of 3 break the policy over all rounds together: ")
     assert "Instead: use fewer groupings, larger groups, or the schedule 'atoms' with atom = 3 (anonymity 3" in several
     once = told(members=6, groupings=2, schedule="random", policy=replace(ROUND, max_leverage=0.4, min_survivors=3))
-    assert " break it in one round: " in once
+    assert " break the policy in one round: " in once
     assert "Instead: use fewer groupings, larger groups" in once
     grid = told(members=9, groupings=3, schedule="transversal", rounds=2)
     assert "transversal groups are new in every round and pass for single rounds only" in grid

@@ -81,7 +81,7 @@ def test_a_draw_is_judged_alone_and_with_its_predecessors() -> None:
     assert found.passed < 10
     assert "rounds together" in found.why
     twice = replace(again, schedule=Schedule(name="fixed", size=3, groupings=2), last_round=0)
-    assert " break it in one round: " in prospect(twice, [agreement], 2).why
+    assert " break the policy in one round: " in prospect(twice, [agreement], 2).why
     alone = prospect(plain_terms(weights=(1, 1, 3, 1, 1, 1)), (), 2)
     assert alone.passed == 0
     assert "leverage of client 2" in alone.why

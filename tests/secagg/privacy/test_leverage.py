@@ -1,7 +1,9 @@
 """Leverage among colluders: exact fractions, and every set of colluders tried."""
 
+import math
 from fractions import Fraction
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from secagg.exposure import Schedule
 from secagg.privacy import Kernel, excess, kernel, leverage
-from secagg.privacy.leverage import component
+from secagg.privacy.leverage import _kernel_projector, component
 from secagg.privacy.smoothing import _basis
 from secagg.types import Group, Grouping
 
@@ -126,9 +128,35 @@ def test_two_groupings_have_cycles_through_all_their_groups() -> None:
     assert sum(x * x for x in cycle) == 6
 
 
-def test_a_computed_leverage_is_rounded_up() -> None:
+def test_a_computed_leverage_is_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs: list[Grouping] = [((0, 1), (2, 3)), ((0, 2), (1, 3))]
-    assert Fraction(3, 4) + Fraction(1, 10**10) < leverage(pairs, 0, 0) < Fraction(3, 4) + Fraction(1, 10**8)
+    assert Fraction(3, 4) + Fraction(1, 10**10) < leverage(pairs, 0, 0) < Fraction(3, 4) + Fraction(1, 10**7)
+    monkeypatch.setitem(leverage.__globals__, "_searched", lambda *_: 0.75 - 1e-15)  # a little too low
+    assert leverage(pairs, 0, 0) > Fraction(3, 4)
+
+
+def test_a_computed_leverage_does_not_depend_on_the_last_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Charges are compared: what one machine computes, another one must find again."""
+    honest, drawn = _kernel_projector, np.random.default_rng(1)
+
+    def elsewhere(*given: Any) -> Any:
+        exact = honest(*given)
+        return exact + 1e-14 * drawn.standard_normal(exact.shape)
+
+    every = [Schedule(name="random", size=3, groupings=2).draw(range(9), bytes(32), round=t) for t in range(20)]
+    here = [leverage(groupings, v, k) for groupings in every for v in (0, 4) for k in (0, 1)]
+    monkeypatch.setitem(leverage.__globals__, "_kernel_projector", elsewhere)
+    assert here == [leverage(groupings, v, k) for groupings in every for v in (0, 4) for k in (0, 1)]
+
+
+def test_what_the_grid_adds_does_not_depend_on_the_last_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = [(Kernel(rank, square), sigma) for rank in (1, 5, 8) for square in (2, 4, 6) for sigma in (2, 3, 5, 40)]
+    here = [excess(lattice, sigma, 1000) for lattice, sigma in every]
+    for name in ("exp", "log1p"):
+        exact = getattr(math, name)
+        with monkeypatch.context() as elsewhere:
+            elsewhere.setattr(math, name, lambda x, exact=exact: math.nextafter(exact(x), math.inf))
+            assert here == [excess(lattice, sigma, 1000) for lattice, sigma in every]
 
 
 def test_a_component_too_large_for_elimination_has_no_kernel() -> None:
