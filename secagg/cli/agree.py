@@ -6,7 +6,7 @@ import json
 import os
 import re
 from argparse import ArgumentParser, Namespace, _SubParsersAction
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from secagg.agreement.prospects import prospect
 from secagg.agreement.successors import successor_terms
 from secagg.agreement.summary import DELTA, summarise
 from secagg.agreement.terms import Terms
+from secagg.cli.reading import named
 from secagg.cli.steps import Step, commit_step, grouped, reveal_step, sign_step
 from secagg.crypto.pulse import Pulse
 from secagg.errors import PeerError, UsageError
@@ -98,12 +99,12 @@ def run(options: Namespace) -> int:
 
 
 def _is_draft(options: Namespace) -> bool:
-    return is_draft(_named(options.file, lambda: file.parse(_text(options.file))))
+    return is_draft(named(options.file, file.parse))
 
 
 def _show_draft(options: Namespace) -> int:
     """Say what a draft allows, whose members have names only. Nothing is complete in it; exit code 1 for --check."""
-    terms = _named(options.file, lambda: draft_terms(file.parse(_text(options.file))))
+    terms = named(options.file, lambda text: draft_terms(file.parse(text)))
     floors = _floors(options.floors, None)
     summary = summarise(terms, delta=_delta(options, floors)).to_json()
     below = [why for _, why in floors.crossed(terms)]
@@ -175,7 +176,7 @@ def _step(proposal: Proposal, place: Path, options: Namespace, earlier: Sequence
 def _floors(path: Path | None, place: Path | None) -> Floors:
     """The operator's own floors: the file given, or the one in the member's folder, or the defaults."""
     path = path or (place / "floors.toml" if place and (place / "floors.toml").exists() else None)
-    return Floors() if path is None else _named(path, lambda: file.read_floors(_text(path)))
+    return Floors() if path is None else named(path, file.read_floors)
 
 
 def _successor(proposal: Proposal, options: Namespace) -> int:
@@ -214,7 +215,7 @@ def _parts(paths: Iterable[Path], proposal: Proposal) -> list[Part]:
         elif data.lstrip().startswith(b"{"):
             pulses.append(data)
         else:
-            found += _named(path, lambda path=path: file.read_parts(_text(path), proposal))  # type: ignore[misc]
+            found += named(path, lambda text: file.read_parts(text, proposal))
     if pulses or certificates:
         if len(pulses) != 1 or len(certificates) != 1:
             raise UsageError(
@@ -309,21 +310,4 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _read(path: Path) -> Proposal:
-    return _named(path, lambda: file.read(_text(path)))  # type: ignore[no-any-return]
-
-
-def _text(path: Path) -> str:
-    if path.stat().st_size > file.MOST_BYTES:
-        raise UsageError(f"expected a file of at most {file.MOST_BYTES} bytes, got {path.stat().st_size}")
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise UsageError("expected an agreement in TOML, in UTF-8") from None
-
-
-def _named(path: Path, read: Callable[[], Any]) -> Any:
-    """Read, and put the file's name before an error."""
-    try:
-        return read()
-    except UsageError as bad:
-        raise UsageError(f"{path}: {bad}") from None
+    return named(path, file.read)

@@ -17,6 +17,7 @@ from secagg.agreement.credentials import Credentials
 from secagg.agreement.floors import Floors
 from secagg.agreement.folder import MemberFolder
 from secagg.agreement.proposal import Proposal
+from secagg.cli.reading import named
 from secagg.cli.steps import Step, commit_step, grouped, reveal_step, sign_step
 from secagg.errors import PeerError, UsageError
 from secagg.net.collect import Collection
@@ -32,7 +33,7 @@ def collect(
     path: Path, folder: Path, listen: str | None, earlier: Sequence[Agreement] = (), *, as_json: bool = False
 ) -> int:
     """Invite the members that the draft names, and write the agreement that they sign."""
-    document = file.parse(path.read_text(encoding="utf-8"))
+    document = named(path, file.parse)
     if any("identity" in row for row in document.get("members", []) if isinstance(row, dict)):
         raise UsageError(f"{path} already has its members; `secagg agree {path} --check` says what is missing")
 
@@ -139,7 +140,7 @@ class Joining:
         """Take in what the hub has: at first the terms, after that only steps for the same terms."""
         if self._proposal is None:
             if self._path.exists():
-                self._proposal = Proposal(terms=file.read(self._path.read_text(encoding="utf-8")).terms)
+                self._proposal = Proposal(terms=named(self._path, file.read).terms)
             else:
                 self._proposal = Proposal(terms=file.read(text).terms)
             self._check_terms(invitation)

@@ -16,6 +16,7 @@ import numpy as np
 
 from secagg.agreement import file
 from secagg.agreement.proposal import Proposal
+from secagg.cli.reading import named
 from secagg.cli.source import check_file, file_source
 from secagg.cli.statistics import add_format, format_of
 from secagg.cli.steps import grouped
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _SHOWN: Final = 12  # values of a vector that are printed
 _SAID: Final = 1000  # reasons that are not printed again
+_SHOWN_EVENTS: Final = {"listening": "Key of this hub {key}", "statement": "Signed statement {path}"}
 
 
 def add_parsers(commands: _SubParsersAction[ArgumentParser]) -> None:
@@ -75,19 +77,14 @@ def _net() -> Any:
 
 
 def _read(options: Namespace) -> Proposal:
-    try:
-        return file.read(options.file.read_text(encoding="utf-8"))
-    except UsageError as bad:
-        raise UsageError(f"{options.file}: {bad}") from None
+    return named(options.file, file.read)
 
 
 def _settings(options: Namespace, **given: Any) -> Settings:
     from dataclasses import replace
 
-    try:
-        found: Settings = _net().read_settings(options.config.read_text(encoding="utf-8") if options.config else "")
-    except UsageError as bad:
-        raise UsageError(f"{options.config}: {bad}") from None
+    read = _net().read_settings
+    found: Settings = named(options.config, read) if options.config else read("")
     return replace(found, **{name: value for name, value in given.items() if value})
 
 
@@ -118,6 +115,11 @@ def run_serve(options: Namespace) -> int:
                     said.add(key)
             elif event == "finished":
                 progress.say(values["text"])
+            elif event == "no statement":
+                progress.say(f"the evidence gets no statement: {values['reason']}")
+            elif event in _SHOWN_EVENTS and not options.json:
+                progress.close()
+                print(_SHOWN_EVENTS[event].format(**values), flush=True)
 
         asked = {"rounds": options.rounds, "every": options.every, "most_lost": options.most_lost}
         try:
@@ -246,7 +248,7 @@ def run_status(options: Namespace) -> int:
         print(
             f"{one['role']} of {one.get('agreement', '?')[:16]}...: {state}, {time.time() - one['updated']:.0f} s ago"
         )
-        for key in ("round", "stage", "waiting_for", "left_out", "refused", "trouble"):
+        for key in ("key", "round", "stage", "waiting_for", "left_out", "refused", "trouble", "statement"):
             if one.get(key) not in (None, "", [], {}):
                 print(f"  {key.replace('_', ' ')}: {one[key]}")
         if "last" in one:

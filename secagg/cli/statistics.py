@@ -12,6 +12,7 @@ from secagg.agreement.draft import read_draft
 from secagg.agreement.statistics.describe import described
 from secagg.agreement.statistics.kinds import Statistic, Statistics
 from secagg.agreement.terms import Terms
+from secagg.cli.reading import named
 from secagg.errors import UsageError
 
 if TYPE_CHECKING:
@@ -80,14 +81,12 @@ def run_statistics(options: Namespace) -> int:
 
 
 def _read(path: Path) -> Terms:
-    try:
-        terms = read_draft(path.read_text(encoding="utf-8"))
+    def read(text: str) -> Terms:
+        terms = read_draft(text)
         _declared(terms)
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: expected an agreement in TOML, in UTF-8") from None
-    except UsageError as bad:
-        raise UsageError(f"{path}: {bad}") from None
-    return terms
+        return terms
+
+    return named(path, read)
 
 
 def _declared(terms: Terms) -> Statistics:

@@ -11,9 +11,11 @@ from secagg.agreement import file
 from secagg.agreement.agreement import Agreement
 from secagg.agreement.folder import MemberFolder
 from secagg.agreement.terms import SURVIVORS
+from secagg.cli.reading import named
 from secagg.cli.steps import grouped
 from secagg.errors import UsageError
-from secagg.evidence.statement import check_envelope, envelope
+from secagg.evidence.beside import sign_evidence
+from secagg.evidence.statement import check_envelope
 from secagg.evidence.verify import Report, verify
 
 SHOWN = 20  # problems and notes that are printed; --json has all
@@ -45,14 +47,12 @@ def run(options: Namespace) -> int:
     report = verify(data, journal=options.journal, earlier=[_agreement(path) for path in options.earlier])
     found = report.to_json()
     if options.statement:
-        problems = check_envelope(options.statement.read_text(encoding="utf-8"), data, _key(options.hub))
+        problems = check_envelope(options.statement.read_text("utf-8", "replace"), data, _key(options.hub))
         found["problems"] += problems
         found["statement"] = "holds" if not problems else "does not hold"
         found["holds"] = not found["problems"]
     if options.sign and found["holds"]:
-        place = options.file.with_name(f"{options.file.name}.intoto.json")
-        place.write_text(envelope(data, MemberFolder(options.sign).identity, name=options.file.name) + "\n")
-        found["wrote"] = str(place)
+        found["wrote"] = str(sign_evidence(options.file, MemberFolder(options.sign).identity))
     print(json.dumps(found, indent=2) if options.json else "\n".join(_lines(report, found)))
     return int(not found["holds"])
 
@@ -105,9 +105,7 @@ def _leverage(report: Report) -> str:
 
 
 def _agreement(path: Path) -> Agreement:
-    if path.stat().st_size > file.MOST_BYTES:
-        raise UsageError(f"{path}: expected a file of at most {file.MOST_BYTES} bytes")
-    return file.read(path.read_text(encoding="utf-8")).agreement
+    return named(path, file.read).agreement
 
 
 def _key(text: str) -> bytes:

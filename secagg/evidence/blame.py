@@ -51,7 +51,8 @@ class Court:
     def dealt(self, dealer: ClientId, hashes: bytes) -> frozenset[tuple[int, bytes]] | None:
         """The hashes that a dealer signed, each with its secret; None if these are not the hashes under its root."""
         secrets = len(self.plan.groupings) + 1
-        if dealer not in self.dealings or not hashes or len(hashes) % (secrets * HASH_BYTES):
+        # audit: evidence-proof-of-a-dealer evidence-whole-leaves
+        if dealer not in self.dealings or len(hashes) % (secrets * HASH_BYTES):
             return None
         # audit: evidence-hashes-under-root
         if statements.root(hashes, secrets * HASH_BYTES) != self.dealings[dealer].root:
@@ -81,10 +82,6 @@ def _limits(court: Court) -> Iterator[str]:
     most = most_proofs(plan.t, plan.assumed_colluders)
     if len(record.wrong) > most:  # audit: evidence-few-shares
         yield f"it shows the shares that {len(record.wrong)} clients gave, and at most {most} are safe to show"
-    wrong, dealt = [one.sender for one in record.wrong], [one.dealer for one in record.dealt]
-    unproved = [one.client for one in record.unproved]
-    if any(found != sorted(set(found)) for found in (wrong, dealt, unproved)):
-        yield "its proofs are not in order, or one is there twice"
 
 
 def doubted(court: Court) -> dict[ClientId, int]:
@@ -110,18 +107,21 @@ def _wrong_unmasking(court: Court, given: WrongUnmasking) -> str:
     if signed.get(sender) != statements.content(given):  # audit: evidence-unmasking-signed
         return ""
     groupings = court.opened_groupings(sender) if sender in court.summed else ()
-    if len(given.own) != len(groupings) * SECRET_BYTES:
+    if len(given.own) != len(groupings) * SECRET_BYTES:  # audit: evidence-blame-own-seeds
         return "it signed the wrong number of its own seeds"
     owners = {*given.seed_owners, *given.key_owners}
-    if not owners <= court.dealings.keys():
+    if not owners <= court.dealings.keys():  # audit: evidence-blame-no-dealing
         return "it signed shares of a client that dealt none"
+    # audit: evidence-blame-kind-of-seeds evidence-blame-kind-of-keys
     if not set(given.seed_owners) <= court.summed or court.summed.intersection(given.key_owners):
         return "it signed shares of the wrong kind"
     secrets = [(owner, r + 1) for owner in given.seed_owners for r in court.opened_groupings(owner)]
+    # audit: evidence-blame-number-of-seeds evidence-blame-number-of-keys
     if len(given.seeds) != len(secrets) * ENTRY or len(given.keys) != len(given.key_owners) * ENTRY:
         return "it signed the wrong number of shares"
     for place, r in enumerate(groupings):
         seed = given.own[place * SECRET_BYTES : (place + 1) * SECRET_BYTES]
+        # audit: evidence-blame-own-commitment
         if statements.commitment(court.plan, sender, r, seed) != court.dealings[sender].commitments[r]:
             return "it signed a seed of its own that it did not commit to"
     secrets += [(owner, 0) for owner in given.key_owners]
@@ -132,15 +132,16 @@ def _wrong_share(court: Court, given: WrongUnmasking, secrets: list[Secret]) -> 
     """Whether a share is none that its dealer signed. A dealer's hash binds the holder, so any of its leaves counts."""
     sender, entries = given.sender, given.seeds + given.keys
     strangers = [owner for owner, _ in secrets if sender not in court.plan.peers(owner)]
-    if strangers:
+    if strangers:  # audit: evidence-blame-no-peer
         return f"it signed a share of client {strangers[0]}, who dealt it none"
     for shown in given.dealt:
         hashes = court.dealt(shown.dealer, shown.hashes)
         for number, (owner, secret) in enumerate(secrets):
             entry = entries[number * ENTRY : (number + 1) * ENTRY]
+            # audit: evidence-share-of-this-dealer evidence-share-hashes-shown
             if hashes is None or owner != shown.dealer:
                 continue
-            if not _is_dealt(court.plan, owner, sender, secret, entry, hashes):
+            if not _is_dealt(court.plan, owner, sender, secret, entry, hashes):  # audit: evidence-blame-wrong-share
                 return f"it signed a wrong share of client {owner}"
     return ""
 
@@ -149,7 +150,7 @@ def _is_dealt(
     plan: Plan, dealer: ClientId, holder: ClientId, secret: int, entry: bytes, hashes: frozenset[tuple[int, bytes]]
 ) -> bool:
     found = statements.share_hash(plan, dealer, holder, secret, entry)
-    return (secret, found) in hashes and _in_field(entry)
+    return (secret, found) in hashes and _in_field(entry)  # audit: evidence-share-signed evidence-share-in-field
 
 
 def _in_field(entry: bytes) -> bool:
@@ -160,9 +161,10 @@ def _wrong_dealing(court: Court, dealt: WrongDealing) -> str:
     """Whether t shares that a dealer signed do not give the secret that it committed to."""
     plan, dealer, secret = court.plan, dealt.dealer, dealt.secret
     holders, hashes = [shown.holder for shown in dealt.shares], court.dealt(dealer, dealt.hashes)
-    # audit: evidence-dealing-t-shares
-    if len(holders) != plan.t or holders != sorted(set(holders)) or not 0 <= secret <= len(plan.groupings):
+    # audit: evidence-dealing-t-shares evidence-dealing-different-holders
+    if len(holders) != plan.t or holders != sorted(set(holders)):
         return ""
+    # audit: evidence-dealing-under-root evidence-dealing-to-peers
     if hashes is None or not set(holders) <= set(plan.peers(dealer)):
         return ""
     for shown in dealt.shares:
@@ -170,6 +172,7 @@ def _wrong_dealing(court: Court, dealt: WrongDealing) -> str:
         if not _is_dealt(plan, dealer, shown.holder, secret, shown.share + shown.nonce, hashes):
             return ""
     value = _combined({plan.index[shown.holder]: shown.share for shown in dealt.shares})
+    # audit: evidence-dealing-secret evidence-dealing-secret-size
     if value < 2**256 and _is_secret(court, dealer, secret, value.to_bytes(SECRET_BYTES, "little")):
         return ""
     return f"its own shares do not give its {'mask key' if secret == 0 else f'seed of grouping {secret - 1}'}"

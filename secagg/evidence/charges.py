@@ -68,4 +68,6 @@ def text(charges: Sequence[Charge]) -> str:
 
 
 def _highest(charges: Sequence[Charge]) -> tuple[Charge, ...]:
-    return (Charge(max(one.rho for one in charges), max(one.eta for one in charges)),)
+    rho = max(one.rho for one in charges)  # audit: evidence-highest-rho
+    eta = max(one.eta for one in charges)  # audit: evidence-highest-eta
+    return (Charge(rho, eta),)

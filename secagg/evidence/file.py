@@ -51,7 +51,7 @@ class Evidence:
         keyed("signatures", self.signatures, bytes)
         object.__setattr__(self, "rounds", each("rounds", self.rounds, RoundRecord))
         object.__setattr__(self, "runs", each("runs", self.runs, RunRecord))
-        if self.runs if self.agreement.terms.groups == WHOLE else self.rounds:
+        if self.runs if self.agreement.terms.groups == WHOLE else self.rounds:  # audit: evidence-records-of-kind
             raise UsageError("expected records of the kind of groups that the agreement has, got the other kind")
 
     @property
@@ -80,7 +80,10 @@ class Evidence:
                 rounds.append(record)
         read = cls(agreement=agreement, signatures=signatures, rounds=tuple(rounds), runs=tuple(runs))
         if read.to_bytes() != data:  # audit: evidence-canonical
-            raise WireError("the evidence repeats an advert that an answer brought: its bytes are not canonical")
+            raise WireError(
+                "the bytes of the evidence are not canonical: it repeats an advert that an answer brought, or its "
+                "members' signatures are not in order"
+            )
         return read
 
 
@@ -94,7 +97,7 @@ def head(agreement: Agreement, signatures: Mapping[ClientId, bytes]) -> bytes:
 
 def read_head(data: Buffer) -> tuple[Agreement, Mapping[ClientId, bytes], Reader]:
     """The agreement, the signatures, and a reader at the first record."""
-    if bytes(data[: len(MAGIC)]) != MAGIC:
+    if bytes(data[: len(MAGIC)]) != MAGIC:  # audit: evidence-version
         raise WireError("these bytes are not evidence of version 1")
     reader = Reader(memoryview(data)[len(MAGIC) :])
     try:
@@ -102,8 +105,6 @@ def read_head(data: Buffer) -> tuple[Agreement, Mapping[ClientId, bytes], Reader
         signed = _SIGNATURES.get(reader)
     except UsageError as bad:
         raise WireError(f"the evidence has an agreement that cannot be kept: {bad}") from None
-    if [entry["id"] for entry in signed] != sorted({entry["id"] for entry in signed}):
-        raise WireError("the members' signatures are not in the order of ids, or one is there twice")
     return agreement, {entry["id"]: entry["signature"] for entry in signed}, reader
 
 
@@ -134,7 +135,7 @@ def read_record(data: memoryview, whole: bool, later: Later) -> Record:
         return RunRecord.from_bytes(data)
     record = RoundRecord.from_bytes(data)
     written = [advert.sender for advert in record.adverts]
-    if written != sorted(set(written)):
+    if written != sorted(set(written)):  # audit: evidence-adverts-in-order
         raise WireError(f"round {record.round}: the adverts are not in the order of ids, or one is there twice")
     adverts = later.pop(record.round, {}) | {advert.sender: advert for advert in record.adverts}
     _bring(record, later)

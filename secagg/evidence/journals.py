@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -11,18 +12,22 @@ from secagg.crypto.keys import HASH_BYTES
 from secagg.errors import UsageError
 from secagg.evidence import statements
 from secagg.evidence.rounds import CheckedRound
+from secagg.evidence.search import Searched, names_in, search
 from secagg.types import ClientId
 
 ANSWER: Final = b"answer "
 RELEASE: Final = b"release "
-BEYOND: Final = 1000  # how many rounds without a record end the search
 
 
 def against(agreement: Agreement, checked: Sequence[CheckedRound], folder: Path, notes: list[str]) -> Iterator[str]:
     """The differences between the evidence and the records of the clients whose journal this is."""
-    last = max((one.round for one in checked), default=agreement.terms.first_round)
-    found = _read(agreement, folder, last)
-    if not found:
+    names = {
+        member.id: partial(statements.slot_name, member.identity, agreement.fingerprint)
+        for member in agreement.terms.members
+    }
+    searched = search(agreement.terms.rounds, [one.round for one in checked], names_in(folder), names)
+    found = _read(folder, searched)
+    if not found:  # audit: journal-of-a-member
         raise UsageError(f"{folder} has no record of a member of this agreement")
     rounds = {one.round: one for one in checked}
     for client, records in sorted(found.items()):
@@ -33,14 +38,14 @@ def against(agreement: Agreement, checked: Sequence[CheckedRound], folder: Path,
         for one in checked:
             if client in one.chain and one.round not in records:  # audit: journal-has-every-answer
                 yield f"round {one.round}: the journal of client {client} has no answer of it, and the evidence has one"
-    ends = ", ".join(f"client {client} to round {max(records)}" for client, records in sorted(found.items())[:8])
-    notes.append(f"nothing is left out up to the last rounds of these journals: {ends}")
+    notes.append(searched.describe())
 
 
 def _compare(client: ClientId, round: int, content: bytes, one: CheckedRound | None, notes: list[str]) -> str:
     if one is None:  # audit: journal-round-in-evidence
         return f"round {round}: client {client} has ended it, and the evidence leaves it out"
     if content == RELEASE:
+        # audit: journal-release-matches
         return f"round {round}: client {client} released it, and the evidence has an answer" * (client in one.chain)
     if client not in one.chain:
         why = one.absent.get(client)
@@ -53,23 +58,14 @@ def _compare(client: ClientId, round: int, content: bytes, one: CheckedRound | N
     return ""
 
 
-def _read(agreement: Agreement, folder: Path, known: int) -> Mapping[ClientId, Mapping[int, bytes]]:
-    """The records of members in a folder, by client and round. `known` is the last round of the evidence."""
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is not the folder of a journal")
-    names = {path.name for path in folder.iterdir()}
+def _read(folder: Path, searched: Searched) -> Mapping[ClientId, Mapping[int, bytes]]:
+    """The records of members in a folder, by client and round."""
     found: dict[ClientId, dict[int, bytes]] = {}
-    for member in agreement.terms.members:
-        last = known
-        for round in agreement.terms.rounds:
-            if round > last + BEYOND:
-                break
-            name = statements.slot_name(member.identity, agreement.fingerprint, round)
-            if name in names:
-                content = (folder / name).read_bytes()
-                whole = content.startswith(ANSWER) and len(content) == len(ANSWER) + HASH_BYTES
-                if not whole and content != RELEASE:
-                    raise UsageError(f"{folder / name}: expected the record of an answer or a release; it is damaged")
-                found.setdefault(member.id, {})[round] = content
-                last = max(last, round)
+    for client, names in searched.found.items():
+        for round, name in names.items():
+            content = (folder / name).read_bytes()
+            whole = content.startswith(ANSWER) and len(content) == len(ANSWER) + HASH_BYTES
+            if not whole and content != RELEASE:  # audit: journal-record-undamaged
+                raise UsageError(f"{folder / name}: expected the record of an answer or a release; it is damaged")
+            found.setdefault(client, {})[round] = content
     return found

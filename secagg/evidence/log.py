@@ -51,6 +51,11 @@ class EvidenceLog:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._open()
 
+    @property
+    def last_round(self) -> int | None:
+        """The last round with a record; None without one."""
+        return self._rounds[-1][0] if self._rounds else None
+
     def _open(self, before: int | None = None) -> None:
         """Read what is there, and cut off what is incomplete, and records from round `before` on."""
         data = self.path.read_bytes() if self.path.exists() else b""
@@ -59,7 +64,7 @@ class EvidenceLog:
         self._rounds, self._later, self._end = [], {}, len(self._head)
         if len(data) < len(self._head):
             self._write(0, self._head)
-            _sync(self.path.parent)
+            sync_folder(self.path.parent)  # audit: evidence-log-name-durable
             return
         reader = Reader(memoryview(data)[self._end :])
         while reader.left:
@@ -73,6 +78,7 @@ class EvidenceLog:
             try:
                 read_record(found, self._agreement.terms.groups == WHOLE, self._later)
             except WireError as bad:
+                # audit: evidence-log-undamaged
                 raise UsageError(f"{self.path} is damaged, record {len(self._rounds)}: {bad}") from None
             self._rounds.append((round, self._end))
             self._end = len(data) - reader.left
@@ -80,13 +86,18 @@ class EvidenceLog:
             self._write(self._end, b"")  # audit: evidence-log-cuts-tail
 
     def append(self, records: Sequence[bytes]) -> None:
-        """Write the records of one round, one per cell with survivors. An earlier record of that round is replaced."""
+        """Write the records of one round, one per cell with survivors.
+
+        Rounds go forward. The last one can be written again, and takes the place of its first record.
+        """
         found = decoded(self._agreement, records)
-        if len({record.round for record in found}) != 1:
+        if len({record.round for record in found}) != 1:  # audit: evidence-log-round-at-once
             raise UsageError(f"records: expected the records of one round, got {len(found)}")
-        round = found[0].round
+        round, last = found[0].round, self.last_round
+        if last is not None and round < last:  # audit: evidence-log-forward
+            raise UsageError(f"records: expected those of round {last} or a later one, got round {round}")
         with _writing(self.path):
-            if self._rounds and self._rounds[-1][0] >= round:
+            if last == round:
                 self._open(before=round)  # audit: evidence-log-one-record-per-round
             parts: list[Buffer] = []
             places = []
@@ -108,7 +119,7 @@ class EvidenceLog:
             os.fsync(file.fileno())  # audit: evidence-log-durable
 
 
-def _sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Write the names in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -24,7 +24,7 @@ RoundNumber = Annotated[int, U64]
 Hash = Annotated[bytes, Fixed(HASH_BYTES)]
 Key = Annotated[bytes, Fixed(KEY_BYTES)]
 Signature = Annotated[bytes, Fixed(SIGNATURE_BYTES)]
-Text = Annotated[bytes, Blob(MOST_TEXT)]
+Text = Annotated[bytes, Blob(MOST_TEXT)]  # audit: evidence-texts-bounded
 
 
 def text(reason: str) -> bytes:
@@ -47,7 +47,7 @@ def printable(reasons: Iterable[bytes]) -> bool:
     try:
         return all(reason.decode().isprintable() for reason in reasons)  # audit: evidence-texts-printable
     except UnicodeDecodeError:
-        return False
+        return False  # audit: evidence-texts-utf8
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ class CheckedRound:
     """A record with what follows from it. `signed` are the signatures that are still to be verified.
 
     `chain` has hash and predecessor of each answer, `drawn` the clients of this round's groups, `asked` those with a
-    complete group.
+    complete group. `blamed` are those whom the record convicts if its signatures are right.
     """
 
     round: int
@@ -62,7 +62,7 @@ class _Layout:
         if not self.flat:
             return members
         rest = tuple(client for client in members if client not in self.released)
-        return members if objection(terms, rest) else rest
+        return members if objection(terms, rest) else rest  # audit: evidence-rest-keeps-limits
 
     def _advertised(self, members: Group) -> bool:
         return all(client in self.adverts for client in members)
@@ -90,7 +90,7 @@ def check_round(agreement: Agreement, record: RoundRecord) -> CheckedRound:
     if record.round not in agreement.terms.rounds:
         return checked  # reported with the order of the rounds
     strangers = _strangers(agreement, record)
-    if strangers:
+    if strangers:  # audit: evidence-members-only
         checked.problems.append(f"round {record.round}: it names client {strangers[0]}, who is not a member")
         return checked
     layout = _Layout(agreement, record)
@@ -113,13 +113,13 @@ def _strangers(agreement: Agreement, record: RoundRecord) -> list[ClientId]:
 def _lists(record: RoundRecord) -> Iterator[str]:
     """Each list in order and without repetition, so that one client has one answer and one group one end."""
     lists: tuple[tuple[str, list[Any]], ...] = (
-        ("releases", [one.sender for one in record.releases]),
+        ("releases", [one.sender for one in record.releases]),  # audit: evidence-lists-in-order
         ("answers", [one.sender for one in record.answers]),  # audit: evidence-one-answer
-        ("second answers", [one.sender for one in record.second]),
-        ("later releases", [one.sender for one in record.after]),
-        ("opened groups", [one.group for one in record.opened]),
-        ("lost groups", [one.group for one in record.lost]),
-        ("absent clients", [one.client for one in record.absent]),
+        ("second answers", [one.sender for one in record.second]),  # audit: evidence-lists-in-order
+        ("later releases", [one.sender for one in record.after]),  # audit: evidence-lists-in-order
+        ("opened groups", [one.group for one in record.opened]),  # audit: evidence-lists-in-order
+        ("lost groups", [one.group for one in record.lost]),  # audit: evidence-lists-in-order
+        ("absent clients", [one.client for one in record.absent]),  # audit: evidence-lists-in-order
     )
     for what, keys in lists:
         if keys != sorted(set(keys)):
@@ -129,7 +129,7 @@ def _lists(record: RoundRecord) -> Iterator[str]:
 def _adverts(layout: _Layout, checked: CheckedRound) -> Iterator[str]:
     fingerprint, round = layout.agreement.fingerprint, layout.record.round
     for advert in layout.record.adverts:
-        if advert.round != round:
+        if advert.round != round:  # audit: evidence-adverts-of-round
             yield f"it has an advert of client {advert.sender} for round {advert.round}"
         if advert.sender not in layout.everybody:  # audit: evidence-adverts-of-drawn
             yield f"it has an advert of client {advert.sender}, who is not drawn"
@@ -137,7 +137,7 @@ def _adverts(layout: _Layout, checked: CheckedRound) -> Iterator[str]:
             check_public_key(advert.key)  # audit: evidence-keys-checked
         except PeerError as bad:
             yield f"the advert of client {advert.sender}: {bad}"
-        checked.signed.append(_claim(fingerprint, advert))
+        checked.signed.append(_claim(fingerprint, advert))  # audit: evidence-advert-signatures
 
 
 def _claim(fingerprint: bytes, advert: SignedKey) -> Claim:
@@ -147,17 +147,19 @@ def _claim(fingerprint: bytes, advert: SignedKey) -> Claim:
 def _releases(layout: _Layout, checked: CheckedRound) -> Iterator[str]:
     terms, record = layout.agreement.terms, layout.record
     releases = (*record.releases, *record.after)
+    # audit: evidence-no-release-with-roll-call
     if releases and (terms.roll_call or (layout.flat and terms.policy.memory == "training")):
         # audit: evidence-releases-allowed
         yield "it has a release, and the agreement allows none"
     for release in releases:
         statement = statements.release(layout.agreement.fingerprint, record.round, release.sender)
+        # audit: evidence-release-signatures
         checked.signed.append((release.sender, release.signature, statement, "release"))
     if terms.roll_call:
         for client in record.present:
             if client not in layout.adverts:  # audit: evidence-present-advertised
                 yield f"client {client} counts as present without an advert"
-    elif record.present:
+    elif record.present:  # audit: evidence-present-needs-roll-call
         yield "it has a roll call, and the agreement has none"
 
 
@@ -170,6 +172,7 @@ def _answers(layout: _Layout, checked: CheckedRound) -> Iterator[str]:
             yield f"client {sender} released it, but its answer counts"
         hash = yield from _answer_hash(layout, checked, answer)
         checked.chain[sender] = (hash, answer.previous)
+        # audit: evidence-ahead-signatures
         checked.signed += [_claim(fingerprint, advert) for advert in answer.ahead if advert.round > record.round]
     for answer in record.second:
         sender = answer.sender
@@ -182,22 +185,25 @@ def _answers(layout: _Layout, checked: CheckedRound) -> Iterator[str]:
             # audit: evidence-blame-proved
             yield f"it blames client {sender} without a proof"
     for release in record.after:
-        if release.sender not in checked.chain:
+        if release.sender not in checked.chain:  # audit: evidence-release-blame-proved
             yield f"it blames client {release.sender} without a proof"
+            continue
         checked.blamed[release.sender] = f"it signed an answer and a release of round {record.round}"
 
 
 def _answer_hash(layout: _Layout, checked: CheckedRound, answer: AnswerRecord) -> Generator[str, None, bytes]:
     record, sender = layout.record, answer.sender
     groups = layout.seats.get(sender, [])
-    if not groups:
+    if not groups:  # audit: evidence-answer-asked
         yield f"client {sender} answered without a complete group"
-    if len(answer.rows) != len(groups):
+    if len(answer.rows) != len(groups):  # audit: evidence-answer-rows
         yield f"the answer of client {sender} has {len(answer.rows)} vectors for {len(groups)} groups"
+    # audit: evidence-ahead-own evidence-ahead-later
     if any(key.sender != sender or key.round <= record.round for key in answer.ahead):
         yield f"the answer of client {sender} brings an advert that is not its own, or not of a later round"
     shown = [layout.seen(group) for group in groups]
     hash = statements.answer_hash(layout.agreement.fingerprint, record.round, record.context, groups, shown, answer)
+    # audit: evidence-answer-signatures
     checked.signed.append((sender, answer.signature, statements.answer(hash), "answer"))
     return hash
 
@@ -215,21 +221,21 @@ def _opened(layout: _Layout, checked: CheckedRound) -> Iterator[str]:
         if missing or group not in complete:  # audit: evidence-group-whole
             who = f"client {missing[0]} has no answer" if missing else "it was not complete"
             yield f"group {group} was opened, but {who}"
-    if opened & lost:
+    if opened & lost:  # audit: evidence-group-one-end
         yield f"group {min(opened & lost)} is both opened and lost"
     if left := set(layout.groups).difference(opened, lost):  # audit: evidence-every-group-ends
         yield f"group {min(left)} is neither opened nor lost"
-    if strange := lost.difference(layout.groups):
+    if strange := lost.difference(layout.groups):  # audit: evidence-lost-groups-agreed
         yield f"group {min(strange)} is lost, and the agreement has no such group"
     if opened and len(opened) < terms.least_groups:  # audit: evidence-least-groups
         yield f"{len(opened)} groups were opened, and the agreement asks for {terms.least_groups}"
-    if opened and record.skipped:
+    if opened and record.skipped:  # audit: evidence-skipped-opens-nothing
         yield "it was skipped, and groups were opened"
     silent = sorted(checked.asked.difference(checked.chain, checked.absent))
     if silent and len(complete) >= terms.least_groups:  # audit: evidence-silence-explained
         yield f"client {silent[0]} was asked, and nothing says why it has no answer"
     answered_absent = sorted(checked.chain.keys() & checked.absent.keys())
-    if answered_absent:
+    if answered_absent:  # audit: evidence-absent-or-answered
         yield f"client {answered_absent[0]} is both absent and among the answers"
 
 
@@ -244,9 +250,9 @@ def _charge(layout: _Layout) -> Iterator[str]:
 def _texts(record: RoundRecord) -> Iterator[str]:
     """Reasons are text, and every lost group has one."""
     reasons = [lost.reason for lost in record.lost] + [one.reason for one in record.absent]
-    if not all(reasons):
+    if not all(reasons):  # audit: evidence-reasons-given
         yield "a lost group or an absent client has no reason"
-    if not printable((*reasons, record.skipped)):
+    if not printable((*reasons, record.skipped)):  # audit: evidence-round-texts-printable
         yield "a reason is not printable text in UTF-8"
     opened, doubtful = {one.group for one in record.opened}, {group for part in record.inconsistent for group in part}
     if not doubtful <= opened:  # audit: evidence-inconsistent

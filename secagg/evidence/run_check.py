@@ -25,7 +25,8 @@ from secagg.types import ClientId, GroupId
 class CheckedRun:
     """A record with what follows from it. `signed` are the signatures that are still to be verified.
 
-    `views` has the hash of U2 as each survivor must have seen it, `verdict` what the opened sums reveal.
+    `views` has the hash of U2 as each survivor must have seen it, `verdict` what the opened sums reveal. `blamed` are
+    those whom the record convicts if its signatures are right.
     """
 
     record: RunRecord
@@ -81,7 +82,7 @@ def check_run(agreement: Agreement, record: RunRecord) -> CheckedRun:
     try:
         plan = agreement.plan(record.round, record.cell, record.context)
     except SecAggError as bad:
-        checked.problems.append(f"{checked.where}: {bad}")
+        checked.problems.append(f"{checked.where}: {bad}")  # audit: evidence-run-plan
         return checked
     run = _Run(plan, record)
     found = [*_strangers(run), *_lists(record)]
@@ -121,9 +122,13 @@ def _strangers(run: _Run) -> Iterator[str]:
 def _lists(record: RunRecord) -> Iterator[str]:
     """Each list in order and without repetition: one answer per client and stage, one end per group."""
     lists: dict[str, list[Any]] = {**_messages(record)}  # audit: evidence-run-one-answer
-    lists["opened groups"] = [one.group for one in record.opened]
-    lists["lost groups"] = [one.group for one in record.lost]
-    lists["absent clients"] = [one.client for one in record.absent]
+    lists["opened groups"] = [one.group for one in record.opened]  # audit: evidence-run-lists-in-order
+    lists["lost groups"] = [one.group for one in record.lost]  # audit: evidence-run-lists-in-order
+    lists["absent clients"] = [one.client for one in record.absent]  # audit: evidence-run-lists-in-order
+    lists["wrong unmaskings"] = [one.sender for one in record.wrong]  # audit: evidence-run-lists-in-order
+    lists["wrong dealings"] = [one.dealer for one in record.dealt]  # audit: evidence-run-lists-in-order
+    # audit: evidence-run-lists-in-order
+    lists["clients blamed without a proof"] = [one.client for one in record.unproved]
     for what, keys in lists.items():
         if keys != sorted(set(keys)):
             yield f"its {what} are not in order, or one is there twice"
@@ -142,11 +147,11 @@ def _stages(run: _Run) -> Iterator[str]:
     if run.record.opened and len(senders) < t:  # audit: evidence-run-opened-threshold
         yield f"it has opened sums, but only {len(senders)} {name}; the threshold is {t}"
     for one in run.record.inputs:
-        if not set(one.disputes) <= run.dealings.keys() - {one.sender}:
+        if not set(one.disputes) <= run.dealings.keys() - {one.sender}:  # audit: evidence-run-disputes-dealers
             yield f"client {one.sender} disputes a client that dealt nothing"
     expected = len(run.plan.groupings)
     for dealing in run.record.dealings:
-        if len(dealing.commitments) != expected:
+        if len(dealing.commitments) != expected:  # audit: evidence-run-commitments
             yield f"the dealing of client {dealing.sender} has {len(dealing.commitments)} commitments, not {expected}"
 
 
@@ -159,31 +164,35 @@ def _signed(run: _Run, checked: CheckedRun) -> Iterator[str]:
             check_public_key(keys.mask)  # audit: evidence-run-mask-key
         except PeerError as bad:
             yield f"the advert of client {keys.sender}: {bad}"
-        if keys.channel == keys.mask:
+        if keys.channel == keys.mask:  # audit: evidence-run-keys-differ
             yield f"the advert of client {keys.sender}: channel key and mask key are the same"
+        # audit: evidence-run-advert-signatures
         signed.append((keys.sender, keys.signature, statements.advert(plan, keys), "advert"))
     for dealing in record.dealings:
         v = dealing.sender
         if bool(dealing.signature) == (v in run.inputs):  # audit: evidence-run-dealing-signed
             yield f"the dealing of client {v} must be signed exactly if it has no masked input, which would cover it"
         statement = statements.dealing(plan, run.adverts[v], dealing)
+        # audit: evidence-run-dealing-signatures
         signed += [(v, signature, statement, "dealing") for signature in dealing.signature]
     for one in record.inputs:
         checked.views[one.sender] = seen = run.view(one.sender)
         statement = statements.masked_input(plan, seen, one)
-        signed.append((one.sender, one.signature, statement, "masked input"))
+        signed.append((one.sender, one.signature, statement, "masked input"))  # audit: evidence-run-input-signatures
     for endorsed in record.openings:
         statement = statements.opening(plan, run.view(endorsed.sender), record.inputs, record.groups)
+        # audit: evidence-run-opening-signatures
         signed.append((endorsed.sender, endorsed.signature, statement, "opening"))
     for given in record.unmaskings:
         statement = statements.unmasking(plan, given.sender, given.content)
+        # audit: evidence-run-unmasking-signatures
         signed.append((given.sender, given.signature, statement, "unmasking"))
 
 
 def _opened(run: _Run, checked: CheckedRun, agreement: Agreement) -> Iterator[str]:
     """The survivors signed only groups that the audit of these survivors allows, and only those are opened."""
     plan, record = run.plan, run.record
-    if record.groups and not record.openings:
+    if record.groups and not record.openings:  # audit: evidence-run-groups-signed
         yield "it names groups to open, and nobody signed them"
     if len(run.inputs) >= plan.t:
         checked.verdict = plan.audit(run.summed)
@@ -201,13 +210,13 @@ def _opened(run: _Run, checked: CheckedRun, agreement: Agreement) -> Iterator[st
     opened, lost = {one.group for one in record.opened}, {one.group for one in record.lost}
     if beyond := opened.difference(record.groups):  # audit: evidence-run-opened-signed
         yield f"group {min(beyond)} was opened, and the survivors did not sign it"
-    if opened & lost:
+    if opened & lost:  # audit: evidence-run-group-one-end
         yield f"group {min(opened & lost)} is both opened and lost"
     if left := run.permitted.difference(opened, lost):  # audit: evidence-run-every-group-ends
         yield f"group {min(left)} is neither opened nor lost"
-    if strange := lost.difference(run.permitted):
+    if strange := lost.difference(run.permitted):  # audit: evidence-run-lost-groups-agreed
         yield f"group {min(strange)} is lost, and the agreement has no such group"
-    if opened and record.failed:
+    if opened and record.failed:  # audit: evidence-run-failed-opens-nothing
         yield "it failed, and groups were opened"
 
 
@@ -219,12 +228,12 @@ def _ends(run: _Run) -> Iterator[str]:
     if silent and not record.failed:  # audit: evidence-run-silence-explained
         yield f"client {silent[0]} did not answer to the end, and nothing says why"
     both = sorted(gave & absent & run.summed)
-    if both:
+    if both:  # audit: evidence-run-absent-or-summed
         yield f"client {both[0]} is both absent and summed to the end"
     reasons = [one.reason for one in record.lost] + [one.reason for one in (*record.absent, *record.unproved)]
-    if not all(reasons):
+    if not all(reasons):  # audit: evidence-run-reasons-given
         yield "a lost group, an absent client or a blamed one has no reason"
-    if not printable((*reasons, record.failed)):
+    if not printable((*reasons, record.failed)):  # audit: evidence-run-texts-printable
         yield "a reason is not printable text in UTF-8"
     opened, doubtful = {one.group for one in record.opened}, {group for part in record.inconsistent for group in part}
     if not doubtful <= opened:  # audit: evidence-run-inconsistent

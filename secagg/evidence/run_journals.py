@@ -6,8 +6,9 @@ only these records show that a round was left out, and only of rounds in which t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -19,9 +20,9 @@ from secagg.crypto.keys import HASH_BYTES
 from secagg.errors import UsageError, WireError
 from secagg.evidence import run_statements as statements
 from secagg.evidence.run_check import CheckedRun
+from secagg.evidence.search import names_in, search
 from secagg.types import ClientId
 
-BEYOND: Final = 1000  # how many rounds without a record end the search
 _OPENING: Final = Struct(
     dict,
     (
@@ -45,8 +46,19 @@ class Slot:
 def against(agreement: Agreement, checked: Sequence[CheckedRun], folder: Path, notes: list[str]) -> Iterator[str]:
     """The differences between the evidence and the records of the clients whose journal this is."""
     last = max((one.round for one in checked), default=agreement.terms.first_round - 1)
-    found = _read(agreement, folder, last)
-    if not found:
+    identities, names = agreement.terms.identities, names_in(folder)
+    updates = {
+        client: partial(statements.record_name, labels.UPDATE_RECORD, identity, agreement.fingerprint)
+        for client, identity in identities.items()
+    }
+    searched = search(agreement.terms.rounds, [one.round for one in checked], names, updates)
+    found = {
+        client: {
+            t: _slot(folder, names, name, (identities[client], agreement.fingerprint, t)) for t, name in mine.items()
+        }
+        for client, mine in searched.found.items()
+    }
+    if not found:  # audit: journal-run-of-a-member
         raise UsageError(f"{folder} has no record of a member of this agreement")
     runs = {(one.round, client): one for one in checked if one.plan for client in one.plan.ids}
     for client, slots in sorted(found.items()):
@@ -57,15 +69,14 @@ def against(agreement: Agreement, checked: Sequence[CheckedRun], folder: Path, n
             # audit: journal-has-every-opening
             if who == client and client in signed and (round not in slots or slots[round].opening is None):
                 yield f"round {round}: the evidence has an opening signed by client {client}, and its journal has none"
-    ends = ", ".join(f"client {client} to round {max(slots)}" for client, slots in sorted(found.items())[:8])
-    notes.append(f"no round in which these clients took part is left out: {ends}; rounds without them can be")
+    notes.append(searched.describe())
 
 
 def _compare(
     client: ClientId, round: int, slot: Slot, one: CheckedRun | None, last: int, notes: list[str]
 ) -> Iterator[str]:
     if one is None or one.plan is None:
-        if slot.opening is not None or round <= last:  # audit: journal-run-in-evidence
+        if slot.opening is not None or round <= last:  # audit: journal-run-in-evidence journal-begun-run-in-evidence
             yield f"round {round}: client {client} took part in it, and the evidence leaves it out"
         else:
             notes.append(
@@ -79,40 +90,20 @@ def _compare(
         return
     signed = {opening.sender for opening in one.record.openings}
     survivors = tuple(masked.sender for masked in one.record.inputs)
-    recorded = slot.opening["view"], slot.opening["survivors"], slot.opening["inputs"]
-    same = recorded == (one.views.get(client), survivors, statements.inputs(one.record.inputs))
+    recorded = tuple(slot.opening[name] for name in ("plan", "view", "survivors", "inputs"))
+    # audit: journal-opening-plan-matches journal-view-matches journal-survivors-match journal-inputs-match
+    same = recorded == (one.plan.hash, one.views.get(client), survivors, statements.inputs(one.record.inputs))
     groups = slot.opening["groups"]
     assert isinstance(groups, tuple)
-    if not same or not set(one.record.groups) <= set(groups):  # audit: journal-opening-matches
+    if not same or not set(one.record.groups) <= set(groups):  # audit: journal-opening-matches journal-groups-match
         yield f"round {round}: client {client} signed another opening than the evidence has"
-    elif client not in signed:
-        if client not in {absent.client for absent in one.record.absent} and not one.record.failed:
-            yield f"round {round}: client {client} signed its opening, and nothing says why that is missing"
+    elif client not in signed:  # the record says why, or is refused for that
         notes.append(f"round {round}: client {client} signed an opening that did not arrive in time, as the hub says")
-
-
-def _read(agreement: Agreement, folder: Path, known: int) -> Mapping[ClientId, Mapping[int, Slot]]:
-    """The records of members in a folder, by client and round. `known` is the last round of the evidence."""
-    if not folder.is_dir():
-        raise UsageError(f"{folder} is not the folder of a journal")
-    names = {path.name for path in folder.iterdir()}
-    found: dict[ClientId, dict[int, Slot]] = {}
-    for member in agreement.terms.members:
-        last = known
-        for round in agreement.terms.rounds:
-            if round > last + BEYOND:
-                break
-            of = member.identity, agreement.fingerprint, round
-            update = statements.record_name(labels.UPDATE_RECORD, *of)
-            if update in names:
-                found.setdefault(member.id, {})[round] = _slot(folder, names, update, of)
-                last = max(last, round)
-    return found
 
 
 def _slot(folder: Path, names: set[str], update: str, of: tuple[bytes, bytes, int]) -> Slot:
     plan = (folder / update).read_bytes()
-    if len(plan) != HASH_BYTES:
+    if len(plan) != HASH_BYTES:  # audit: journal-update-undamaged
         raise UsageError(f"{folder / update}: expected the hash of a plan; it is damaged")
     opening = statements.record_name(labels.OPENING_RECORD, *of)
     if opening not in names:
@@ -120,4 +111,5 @@ def _slot(folder: Path, names: set[str], update: str, of: tuple[bytes, bytes, in
     try:
         return Slot(plan, codec.from_bytes(_OPENING, (folder / opening).read_bytes()))
     except WireError:
+        # audit: journal-opening-undamaged
         raise UsageError(f"{folder / opening}: expected the record of an opening; it is damaged") from None

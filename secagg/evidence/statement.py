@@ -35,7 +35,7 @@ def envelope(data: Buffer, identity: Identity, *, name: str = "evidence") -> str
     """
     instance("identity", identity, Identity)
     report = verify_evidence(data)
-    if not report.holds:
+    if not report.holds:  # audit: envelope-evidence-holds
         raise UsageError(f"this evidence does not hold: {report.problems[0]}")
     payload = json.dumps(_statement(data, report, name), sort_keys=True, separators=(",", ":")).encode()
     signature = identity.sign(_authenticated(PAYLOAD_TYPE, payload))
@@ -53,7 +53,7 @@ def check_envelope(text: str, data: Buffer, hub: bytes) -> list[str]:
     """
     hub = raw("hub", hub, KEY_BYTES)
     try:
-        if len(text) > MOST_ENVELOPE:
+        if len(text) > MOST_ENVELOPE:  # audit: envelope-bounded
             raise ValueError(f"{len(text)} characters")
         outer = json.loads(text)
         payload = base64.b64decode(outer["payload"], validate=True)
@@ -65,20 +65,39 @@ def check_envelope(text: str, data: Buffer, hub: bytes) -> list[str]:
     except (ValueError, KeyError, TypeError, RecursionError):  # the last for JSON that is nested without end
         return ["the statement is not a DSSE envelope with an in-toto Statement v1"]
     problems = []
-    if kinds != (PAYLOAD_TYPE, STATEMENT_TYPE, PREDICATE_TYPE):
+    if kinds != (PAYLOAD_TYPE, STATEMENT_TYPE, PREDICATE_TYPE):  # audit: envelope-types
         problems.append(f"the statement has the types {', '.join(map(str, kinds))}; this is {PREDICATE_TYPE}")
     if not any(_signed(hub, signature, payload) for signature in signatures):  # audit: envelope-signed
         problems.append("the statement has no valid signature of this hub")
     if digests != [hashlib.sha256(data).hexdigest()]:  # audit: envelope-of-this-evidence
         problems.append("the statement is about other evidence: its digest differs")
     report = verify_evidence(data)
-    if fingerprint != report.fingerprint:
+    if fingerprint != report.fingerprint:  # audit: envelope-agreement
         problems.append("the statement names another agreement")
     said = statement["predicate"]
     wrong = [name for name, value in _statement(data, report, "")["predicate"].items() if said.get(name) != value]
     if wrong:  # audit: envelope-predicate
         problems.append(f"the statement says something else than the evidence about: {', '.join(wrong)}")
     return problems
+
+
+def is_stated(text: str, data: Buffer, hub: bytes) -> bool:
+    """Whether the hub with this Ed25519 key has signed this very text about these bytes. It verifies no evidence.
+
+    >>> is_stated("{}", b"", bytes(32))
+    False
+    """
+    try:
+        outer = json.loads(text)
+        payload = base64.b64decode(outer["payload"], validate=True)
+        signatures = [base64.b64decode(one["sig"], validate=True) for one in outer["signatures"]]
+        digests = [subject["digest"]["sha256"] for subject in json.loads(payload)["subject"]]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
+    # audit: statement-of-these-bytes
+    if outer.get("payloadType") != PAYLOAD_TYPE or digests != [hashlib.sha256(data).hexdigest()]:
+        return False
+    return any(_signed(hub, signature, payload) for signature in signatures)  # audit: statement-of-this-hub
 
 
 def _signed(hub: bytes, signature: bytes, payload: bytes) -> bool:

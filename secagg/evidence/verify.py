@@ -35,8 +35,9 @@ CLAIMS_NO_CHAIN: Final = (
     "nothing shows that all rounds are here: messages of survivors are not chained, so a hub can leave out any round; "
     "a client's journal shows it (--journal)"
 )
-NO_VECTORS: Final = (
-    "nothing shows that the opened sums are those of the vectors that clients sent: survivors do not sign their vectors"
+NO_SUMS: Final = (
+    "nothing shows that the hashes of opened sums are right: clients signed the hashes of their vectors, but the "
+    "evidence has no vectors from which a sum could be computed again"
 )
 
 
@@ -113,7 +114,7 @@ def verify(
         evidence = Evidence.from_bytes(data)
     except SecAggError as bad:  # also a wrong origin of the seed, and a policy that the permitted groups break
         return Report(problems=(str(bad),))
-    notes: list[str] = []
+    notes = [NO_SUMS]
     problems = list(_members(evidence))
     checked: list[CheckedRound] | list[CheckedRun]
     if evidence.agreement.terms.groups == WHOLE:
@@ -125,13 +126,14 @@ def verify(
         notes += [*_unproved(runs), *_doubted(runs)]
     for one in checked:
         problems += one.problems
-    problems += _wrong_signatures(evidence, checked, thread_count(threads))
+    wrong = _wrong_signatures(evidence, checked, thread_count(threads))
+    problems += [text for _, text in wrong]
     problems += _earlier(evidence.agreement, tuple(earlier), notes)
     if evidence.agreement.terms.groups == WHOLE:
         problems += _left_out(evidence.agreement, rounds, journal, notes)
     else:
         problems += _runs_left_out(evidence.agreement, runs, journal, notes)
-    return _report(evidence, checked, problems, notes)
+    return _report(evidence, checked, {round for round, _ in wrong}, problems, notes)
 
 
 def _left_out(
@@ -146,7 +148,6 @@ def _left_out(
 def _runs_left_out(
     agreement: Agreement, checked: Sequence[CheckedRun], journal: Path | str | None, notes: list[str]
 ) -> Iterator[str]:
-    notes.append(NO_VECTORS)
     if journal is None:
         notes.append(CLAIMS_NO_CHAIN)
     else:
@@ -156,17 +157,19 @@ def _runs_left_out(
 def _report(
     evidence: Evidence,
     checked: Sequence[CheckedRound] | Sequence[CheckedRun],
+    forged: Collection[int],
     problems: Sequence[str],
     notes: Sequence[str],
 ) -> Report:
     agreement, records = evidence.agreement, evidence.records
-    if not agreement.terms.policy.enforced:
+    if not agreement.terms.policy.enforced:  # audit: evidence-unenforced-told
         notes = [*notes, "the policy only reports: every sum may be opened, whatever it exposes"]
     # Notes on single rounds repeat what the hub says, as often as it likes: they do not come before the others.
     notes = sorted(notes, key=lambda note: note.startswith("round "))  # audit: evidence-limits-first
     blamed: dict[ClientId, str] = {}
     for one in checked:
-        blamed |= one.blamed
+        if one.round not in forged and not one.problems:  # audit: evidence-blame-signed evidence-blame-of-right-records
+            blamed |= one.blamed
     anonymity, leverage = _exposure(agreement, checked)
     answers = [len(record.answers) for record in evidence.rounds] + [len(record.inputs) for record in evidence.runs]
     return Report(
@@ -216,6 +219,7 @@ def _members(evidence: Evidence) -> Iterator[str]:
             verify_signature(member.identity, signature, agreement.statement(member.id), signer=member.id)
         except PeerError:
             yield f"the signature of member {member.id} on the agreement is wrong"
+    # audit: evidence-only-members-signed
     for stranger in sorted(set(evidence.signatures).difference(agreement.terms.ids)):
         yield f"the agreement is signed by client {stranger}, who is not a member"
 
@@ -280,13 +284,13 @@ def _doubted(checked: Sequence[CheckedRun]) -> Iterator[str]:
 
 def _wrong_signatures(
     evidence: Evidence, checked: Sequence[CheckedRound] | Sequence[CheckedRun], threads: int
-) -> list[str]:
-    """Every signature of every round, on all cores. An advert that an answer brought is in two rounds, checked once."""
+) -> list[tuple[int, str]]:
+    """The rounds with a wrong signature, and whose. An advert that an answer brought is in two rounds, checked once."""
     identities = evidence.agreement.terms.identities
     claims = [(one.round, *claim) for one in checked for claim in one.signed]
-    todo = list({(signature, statement): (round, sender, signature, statement, what)
-                 for round, sender, signature, statement, what in claims}.values())  # fmt: skip
-    wrong: list[tuple[int, str]] = []
+    # One signature may be claimed for several senders: each must have made it.
+    todo = list({claim[1:4]: claim for claim in claims}.values())  # audit: evidence-every-signer
+    wrong: list[tuple[int, int, str]] = []
 
     def work(start: int, stop: int) -> None:
         for place in range(start, stop):
@@ -295,11 +299,12 @@ def _wrong_signatures(
                 # audit: evidence-signatures
                 verify_signature(identities[sender], signature, statement, signer=sender)
             except PeerError:
-                wrong.append((place, f"round {round}: the signature of client {sender} on its {what} is wrong"))
+                text = f"round {round}: the signature of client {sender} on its {what} is wrong"
+                wrong.append((place, round, text))
 
     if todo:
         spread(work, 0, len(todo), step=512, threads=threads)
-    return [text for _, text in sorted(wrong)]
+    return [(round, text) for _, round, text in sorted(wrong)]
 
 
 def _chains(checked: Sequence[CheckedRound], notes: list[str]) -> Iterator[str]:
@@ -334,6 +339,6 @@ def _earlier(agreement: Agreement, earlier: tuple[Agreement, ...], notes: list[s
         notes.append("the agreement names earlier ones on the same data, which were not given: --earlier judges them")
     elif agreement.terms.predecessors or earlier:
         try:
-            agreement.check(earlier)
+            agreement.check(earlier)  # audit: evidence-earlier-judged
         except (SecAggError, WireError) as bad:
             yield f"together with the earlier agreements: {bad}"

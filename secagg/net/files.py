@@ -49,10 +49,10 @@ def _write(draft: Path, path: Path, parts: Sequence[Buffer], durable: bool) -> N
         file.writelines(parts)
         if durable:
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # audit: hub-file-durable
     os.replace(draft, path)
     if durable:
-        sync(path.parent)
+        sync(path.parent)  # audit: hub-file-name-durable
 
 
 def read_file(path: Path) -> bytes | None:

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from secagg.agreement.agreement import Agreement
 from secagg.agreement.credentials import Credentials
+from secagg.agreement.folder import MemberFolder
 from secagg.agreement.proposal import Proposal
 from secagg.agreement.terms import WHOLE
 from secagg.arguments import function, instance, raw
@@ -31,6 +32,7 @@ from secagg.net.messages import MOST_TEXT
 from secagg.net.metrics import Metrics
 from secagg.net.outcome import Outcome, told
 from secagg.net.settings import Settings, checked_settings, host_and_port
+from secagg.net.signing import Signing
 from secagg.net.watch import Watch
 
 
@@ -49,7 +51,8 @@ class Hub:
 
     `proposal` is the signed agreement, as `read_agreement` gives it. `folder` has the hub's certificate and keeps its
     state, its results and the evidence (docs/evidence.md): a hub that was killed goes on where it was. `port` is where
-    it listens once it runs.
+    it listens once it runs. `key` is the public key of its Ed25519 identity, which it makes in the folder when it first
+    starts. With it the hub signs a statement about the evidence, when `finish` is called or the last round is over.
 
     >>> import asyncio
     >>> from tempfile import mkdtemp
@@ -88,6 +91,8 @@ class Hub:
         self._credentials = Credentials(folder)
         if not terms.transport.authority and self._credentials.certificate != terms.transport.hub:
             raise UsageError(f"{self._credentials.path} is not the hub's certificate in this agreement")
+        self._identity = MemberFolder.create(folder).identity
+        self.key = self._identity.public
         self.folder = folder / "hub" / self.agreement.fingerprint.hex()[:32]
         self.metrics = Metrics()
         self._on_event = on_event
@@ -106,15 +111,27 @@ class Hub:
             watch = Watch(terms, self.folder, self._desk, settings.deadlines, self._events, self.metrics, evidence)
             kind: Any = WholeRounds if terms.groups == WHOLE else SurvivorRounds
             self._rounds: WholeRounds | SurvivorRounds = kind(self.agreement, self.folder, watch)
+            self._check_state(evidence.last_round)
             self._listener = Listener(
                 terms, self.agreement.fingerprint, self._desk, self._rounds, settings, self.metrics, self._events
             )
+            self._signing = Signing(evidence.path, self._identity, self._events)
             self._tell_last()
             await self._listen()
+            self._sign_if_over()
         except BaseException:
             self._lock.release()
             raise
         return self
+
+    def _check_state(self, last: int | None) -> None:
+        """The state is at most one round behind the evidence, which is written first."""
+        here = self._rounds.next_round
+        if last is not None and last > here:  # audit: hub-state-not-older
+            raise UsageError(
+                f"{self.folder} has the state of a hub before round {here}, and evidence up to round {last}: an older "
+                "copy of the state was put back; put the newest one back"
+            )
 
     async def _listen(self) -> None:
         settings, first = self._settings, urlsplit(self._transport.hubs[0])
@@ -124,22 +141,39 @@ class Hub:
         self.port = await self._listener.start(host, port, context)
         if settings.ops:
             self._ops = await start_ops(*host_and_port("ops", settings.ops), self.metrics, self._health)
-        self._events.status(state="running", port=self.port, agreement=self.agreement.fingerprint.hex())
-        self._events.tell("listening", port=self.port, unfinished=self._rounds.unfinished)
+        known = {"agreement": self.agreement.fingerprint.hex(), "key": self.key.hex()}
+        self._events.status(state="running", port=self.port, **known)
+        self._events.tell("listening", port=self.port, unfinished=self._rounds.unfinished, key=self.key.hex())
 
     def _health(self) -> dict[str, Any]:
-        return {"status": "ok", "round": self._rounds.next_round, "present": len(self._desk.present())}
+        now = {"round": self._rounds.next_round, "present": len(self._desk.present())}
+        return {"status": "ok", "key": self.key.hex(), **now}
+
+    def _sign_if_over(self) -> None:
+        """Sign the evidence if the agreement has no round left: also after a kill, if the statement is not there."""
+        if self._rounds.next_round > self.agreement.terms.last_round:
+            self._signing.start()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        assert self._lock is not None
+        try:
+            if kind is None or not issubclass(kind, asyncio.CancelledError):
+                await self._signing.wait()
+        finally:
+            self._signing.drop()  # a hub that is told to stop waits for nothing; its next start signs
+            try:
+                await self._stop()
+            finally:
+                self._lock.release()
+
+    async def _stop(self) -> None:
         await self._listener.stop()
         if self._ops is not None:
             await self._ops.cleanup()
         self._events.status(state="stopped")
         self._events.tell("stopped")
-        assert self._lock is not None
-        self._lock.release()
 
     @property
     def next_round(self) -> int:
@@ -182,6 +216,7 @@ class Hub:
             raise UsageError(f"data: expected at most {self._settings.limits.data} bytes, got {len(data)}")
         async with self._busy:
             self.check_left()
+            self._signing.forget()
             outcome = await self._rounds.round(data)
         self._tell(outcome.to_json())
         self.metrics.add("secagg_rounds_total", outcome="opened" if outcome.opened else "lost")
@@ -189,6 +224,7 @@ class Hub:
             self.metrics.add("secagg_dropouts_total", reason=_class_of(why))
         self._events.tell("round over", **outcome.to_json())
         self._events.status(stage="idle", last=outcome.to_json(), waiting_for=[])
+        self._sign_if_over()
         return outcome
 
     def _tell(self, values: dict[str, Any]) -> None:
@@ -206,7 +242,10 @@ class Hub:
             self._tell(json.loads((self.folder / "results" / f"round-{max(found)}.json").read_text()))
 
     async def finish(self, text: str = "all rounds are done", seconds: float = 5.0) -> None:
-        """Tell connected sites that there are no more rounds for now, and give them a moment to hear it."""
+        """Tell connected sites that there are no more rounds for now, and give them a moment to hear it.
+
+        Then the hub signs its evidence, if that holds: this takes seconds if there is much of it.
+        """
         end = messages.encode(messages.End(self.agreement.fingerprint, text.encode()[:MOST_TEXT]))
         self._events.tell("finished", text=text)
         there = self._desk.present()
@@ -215,6 +254,9 @@ class Hub:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and not self._desk.told(there):
             await asyncio.sleep(0.02)
+        if not self._busy.locked():  # a round would add to the evidence
+            self._signing.start()
+            await self._signing.wait()
 
 
 def _class_of(reason: str) -> str:

@@ -3,7 +3,7 @@
     python -m tests.benchmarks evidence                   # 1000 clients, 200 rounds: the bars
     python -m tests.benchmarks evidence --clients 100 --rounds 10
     python -m tests.benchmarks evidence --keep FILE       # write the evidence there; if it is there, use it
-    python -m tests.benchmarks evidence --groups survivors --clients 60 --rounds 5
+    python -m tests.benchmarks evidence --groups survivors --clients 24 --rounds 100 --groupings 2
 
 Clients sign real messages; their vectors have one value, because evidence has vectors by their hashes at most. Playing
 1000 clients and 200 rounds takes a quarter of an hour. `secagg verify` runs as a process of its own, so its time has
@@ -33,10 +33,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--clients", type=int, default=BARS[0])
     parser.add_argument("--rounds", type=int, default=BARS[1])
     parser.add_argument("--groups", choices=["whole", "survivors"], default="whole")
+    parser.add_argument("--groupings", type=int, default=1, help="groupings of survivors")
     parser.add_argument("--keep", type=Path, help="the file of the evidence; made if it is not there")
 
 
-def played(clients: int, rounds: int) -> bytes:
+def played(clients: int, rounds: int, _: int) -> bytes:
     """The evidence of a training with whole groups of four."""
     agreement, identities = make_agreement(members=clients, size=4, length=1, bound=1, rounds=rounds)
     training = WholeRun(agreement, identities)
@@ -45,9 +46,18 @@ def played(clients: int, rounds: int) -> bytes:
     return training.evidence()
 
 
-def played_with_survivors(clients: int, rounds: int) -> bytes:
+def played_with_survivors(clients: int, rounds: int, groupings: int) -> bytes:
+    """The evidence of a training with survivors in groups of four. What they reveal does not change its size."""
     agreement, identities = make_agreement(
-        members=clients, size=4, length=1, bound=1, rounds=rounds, groups="survivors", policy=Policy(memory="round")
+        members=clients,
+        size=4,
+        length=1,
+        bound=1,
+        rounds=rounds,
+        groups="survivors",
+        schedule="random",
+        groupings=groupings,
+        policy=Policy(memory="round", anonymity=2, max_leverage=1.0, min_survivors=2),
     )
     inputs = {v: [1] for v in range(clients)}
     records = [run(agreement, inputs, identities, round=t).record for t in range(rounds)]
@@ -61,7 +71,7 @@ def main(options: Namespace) -> int:
         if not place.exists():
             start = time.perf_counter()
             play = played if options.groups == "whole" else played_with_survivors
-            place.write_bytes(play(options.clients, options.rounds))
+            place.write_bytes(play(options.clients, options.rounds, options.groupings))
             print(f"played in {time.perf_counter() - start:.0f} s")
         before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         command = [sys.executable, "-m", "secagg", "verify", str(place), "--json"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from tests.net.zygote import COMMAND, Process
@@ -30,9 +32,11 @@ NAMES = ("north", "south", "west")
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A free port below those that the system gives to outgoing connections."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def start(place: Path, *words: str) -> Process:

@@ -201,7 +201,7 @@ def test_the_text_of_a_source_that_fails_stays_out_of_status_and_log(
                         [one.__dict__ for one in caplog.records]
                     )
                 assert type(error).__name__ in kept
-                assert "4711" not in kept + str(outcome.to_json())
+                assert "patient" not in kept + str(outcome.to_json())
                 assert any("patient 4711" in str(values) for _, values in site.events), "its operator is told"
 
     asyncio.run(play())
@@ -266,9 +266,11 @@ def test_one_process_per_folder(tmp_path: Path) -> None:
     async def play() -> None:
         async with running(tmp_path, proposal, [0]) as (hub, _):
             with pytest.raises(UsageError, match="another process"):
-                await Hub(proposal, tmp_path / "hub", settings=FAST).__aenter__()
+                async with Hub(proposal, tmp_path / "hub", settings=FAST):
+                    pass
             with pytest.raises(UsageError, match="another process"):
-                await RunningSite(proposal, tmp_path, 0, hub.port).__aenter__()
+                async with RunningSite(proposal, tmp_path, 0, hub.port):
+                    pass
 
     asyncio.run(play())
 

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
-from secagg.agreement import Transport, write_agreement
+from secagg.agreement import MemberFolder, Transport, write_agreement
 from secagg.errors import UsageError
 from secagg.net import Deadlines, Limits, join, read_settings, serve
 from secagg.net.events import LOGGER, JsonLines
@@ -48,6 +48,7 @@ def test_health_and_metrics_say_what_happened(tmp_path: Path) -> None:
 
     health, text = asyncio.run(play())
     assert (health["status"], health["round"]) == ("ok", 1)
+    assert health["key"] == MemberFolder(tmp_path / "hub").identity.public.hex()
     lines = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert lines['secagg_rounds_total{outcome="opened"}'] == "1"
     assert lines['secagg_stages_total{stage="answers"}'] == "1"

@@ -1,8 +1,9 @@
 """Fuzz every decoder with mutated bytes of real messages, plans and saved states.
 
 `fuzz(name, count, seed)` runs one decoder. Every input must give a value whose encoding is exactly the input, or an
-error that the decoder documents. `python -m tests.secagg.fuzz 1000000` runs all decoders and prints a table; with
-`--whole` those of whole groups, with `--seed 7` on other inputs.
+error that the decoder documents. `python -m tests.secagg.fuzz 1000000` runs all decoders of rounds with survivors
+and prints a table; with `--whole` those of whole groups, with `--evidence` those of agreements, evidence, journals and
+statements, with `--net` those of the network service; with `--seed 7` on other inputs.
 """
 
 import random
@@ -12,6 +13,7 @@ from argparse import ArgumentParser
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 
 from secagg import Client, MemoryJournal, Plan, Policy, Schedule, SecAggError, Server, Stage, UsageError, WireError
 from secagg.protocol.client_state import State
@@ -204,7 +206,7 @@ class Report:
     def __str__(self) -> str:
         rate = self.inputs / self.seconds
         return (
-            f"{self.name:14} {self.inputs:>9,} inputs  {self.decoded:>9,} decoded  "
+            f"{self.name:18} {self.inputs:>9,} inputs  {self.decoded:>9,} decoded  "
             f"{rate:>7,.0f}/s  peak memory +{self.grown_kb / 1024:.1f} MB"
         )
 
@@ -228,17 +230,23 @@ def fuzz(name: str, count: int, seed: int, table: Table | None = None) -> Report
     return Report(name, count, decoded, time.perf_counter() - start, grown)
 
 
-def table_of(*, whole: bool) -> Table:
-    """The decoders of rounds with survivors, or of whole groups."""
-    if not whole:
+TABLES = {  # these modules import this one
+    "whole": "tests.secagg.whole.test_fuzz",
+    "evidence": "tests.secagg.evidence.test_decoders",
+    "net": "tests.net.test_decoders",
+}
+
+
+def table_of(kind: str) -> Table:
+    """The decoders of rounds with survivors, or of a kind in `TABLES`."""
+    if not kind:
         return decoders()
-    from tests.secagg.whole import test_fuzz  # it imports this module
+    table: Table = import_module(TABLES[kind]).decoders()
+    return table
 
-    return test_fuzz.decoders()
 
-
-def names(*, whole: bool) -> list[str]:
-    return list(table_of(whole=whole))
+def names(kind: str) -> list[str]:
+    return list(table_of(kind))
 
 
 def main() -> None:
@@ -246,9 +254,11 @@ def main() -> None:
     parser.add_argument("count", type=int, help="inputs per decoder")
     parser.add_argument("names", nargs="*", help="decoders (default: all)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--whole", action="store_true", help="the decoders of whole groups")
-    options = parser.parse_args()
-    table = table_of(whole=options.whole)
+    parser.set_defaults(kind="")
+    for kind, module in TABLES.items():
+        parser.add_argument(f"--{kind}", dest="kind", action="store_const", const=kind, help=f"those of {module}")
+    options = parser.parse_intermixed_args()
+    table = table_of(options.kind)
     for name in options.names or table:
         print(fuzz(name, options.count, options.seed, table), flush=True)
 

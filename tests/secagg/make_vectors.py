@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests.secagg import vector_noise, vector_primitives, vector_refusals, vector_runs, vector_whole
+from tests.secagg import vector_evidence, vector_noise, vector_primitives, vector_refusals, vector_runs, vector_whole
 from tests.secagg.vector_case import Case, Recipe
 
 FOLDER = Path(__file__).parents[1] / "vectors"
@@ -12,7 +12,7 @@ def all_cases() -> list[Case]:
     """Complete runs first: the other cases start from some of them."""
     runs = [*vector_runs.complete_runs(), *vector_whole.whole_runs(), vector_noise.noise_run()]
     bases = {case.name: case for case in runs}
-    modules = (vector_primitives, vector_runs, vector_refusals, vector_whole, vector_noise)
+    modules = (vector_primitives, vector_runs, vector_refusals, vector_whole, vector_noise, vector_evidence)
     recipes = [found for module in modules for found in vars(module).values() if isinstance(found, Recipe)]
     return [*runs, *(recipe.make(bases) for recipe in recipes)]
 

@@ -565,6 +565,18 @@ def test_a_repeat_with_the_same_survivors_is_refused_after_stage_three() -> None
     refuses(puppets[0], asked, AlreadyUsed, "opened before")
 
 
+def test_an_opening_belongs_to_one_run_also_if_the_hashes_of_the_inputs_were_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The record names the run (its U2), and not only the masked vectors: one of the two is enough to refuse."""
+    monkeypatch.setattr(transcript, "inputs_hash", lambda members: bytes(32))
+    world = World(make_plan(5))
+    world.run_to(Stage.CONSISTENCY)
+    puppets = world.run_to(Stage.INPUTS, number=1)
+    asked = world.survivors(p.find(MaskedInput) for p in puppets.values())
+    refuses(puppets[0], asked, AlreadyUsed, "opened before")
+
+
 def test_without_the_opening_record_two_survivor_sets_lay_a_victim_bare() -> None:
     """Run once with everybody and once without client 4, for the same updates: the difference is client 4."""
     world = World(make_plan(5))

@@ -138,6 +138,7 @@ assert len(vectors.encode.signatures) == 2 and vectors.decode.signatures and len
     assert set(done.stdout.split()) <= inner | {"mul", "sub", "inverse", "_write"}
 
 
+@pytest.mark.long  # it compiles everything; test_prg.py and test_kernel_caches.py have the two halves
 def test_the_first_compilation_is_announced_once_and_a_missing_cache_is_reported_once() -> None:
     code = """
 from numba.core import caching

@@ -155,6 +155,7 @@ class Capture:
 def run_captured(capture: Capture, cluster: Cluster) -> None:
     """A run in lockstep; after each message, everything alive is asked to show itself."""
     cluster.start()
+    capture.note(repr(identity(v)) for v in cluster.plan.ids)  # made before the run, so `reprs` does not see them
     while cluster.server.stage < Stage.DONE:
         cluster.deliver_all()
         capture.note(reprs())

@@ -33,7 +33,8 @@ def test_the_generator_reproduces_every_vector() -> None:
 
 
 def test_the_vectors_are_small() -> None:
-    assert sum((FOLDER / name).stat().st_size for name in FILES) < 2_200_000  # of which noise has 106,000
+    # Of these, noise has 106,000 bytes and evidence 175,000.
+    assert sum((FOLDER / name).stat().st_size for name in FILES) < 2_350_000
 
 
 @pytest.mark.parametrize("name", FILES)

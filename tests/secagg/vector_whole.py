@@ -102,7 +102,9 @@ class Run:
     def round(self, t: int, absent: Collection[int] = (), silent: Collection[int] = ()) -> Any:
         self.adverts(t, absent)
         self.answers(t, silent)
-        return self.case.do("whole.server.close", {})
+        out = self.case.do("whole.server.close", {})
+        self.case.mark(f"{t} closed")
+        return out
 
 
 def answering(client: str, message: str, t: int, name: str) -> dict[str, Any]:
@@ -185,7 +187,6 @@ def flat_release() -> Case:
     case.do("message", {"message": "7/release/7"})
     out = run.round(7)
     assert out["rows"]["0/0"]["members"] == [2, 3, 5, 11]
-    case.mark("7 closed")
     assert run.round(8)["rows"]["0/0"]["members"] == [2, 3, 5, 7, 11]
     return case
 

@@ -1,4 +1,7 @@
-"""A second verifier, written from docs/evidence.md and docs/protocol-whole.md alone. It stops at the first problem."""
+"""A second verifier, written from docs/evidence.md and docs/protocol-whole.md alone. It stops at the first problem.
+
+Charges and the policy are those of `second_policy`.
+"""
 
 import struct
 from collections.abc import Mapping, Sequence
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
+from tests.secagg.evidence import second_policy
 from tests.secagg.second import H
 from tests.secagg.second_whole import (
     Advert,
@@ -116,7 +120,7 @@ def read(data: bytes) -> tuple[Agreement, list[Record]]:
 
 
 class Round:
-    """One record against the agreement (checks 4 to 10)."""
+    """One record against the agreement (checks 4 to 11)."""
 
     def __init__(self, agreement: Agreement, record: Record) -> None:
         self.a, self.r, self.t = agreement, record, record.round
@@ -133,6 +137,8 @@ class Round:
         self._releases()
         self._answers()
         self._ends()
+        complete = {g: self.summed[g] for g in self.complete}
+        second_policy.check_charge(record.charge, second_policy.of_round(agreement, self.t, complete))
 
     def _summed(self, group: Group) -> list[int]:
         if self.a.terms.roll_call:
@@ -217,6 +223,7 @@ def check(data: bytes) -> str:
     try:
         agreement, records = read(data)
         rounds = [record.round for record in records]
+        second_policy.check_policy(agreement)
         need(ascending(rounds), "rounds ascend")
         need(all(agreement.terms.first_round <= t <= agreement.terms.last_round for t in rounds), "rounds are agreed")
         last: dict[int, bytes] = {}

@@ -1,7 +1,7 @@
 """The second verifier for runs with survivors, written from docs/evidence.md and docs/protocol.md alone.
 
-It knows agreements with one cell. Plans, draws and the audit are those of `tests.secagg.second`, in plain integers and
-fractions. It stops at the first problem.
+The audit of a run is that of `tests.secagg.second`, plans are those of `second_plan`, charges and the policy those of
+`second_policy`, in plain integers and fractions. It stops at the first problem.
 """
 
 import struct
@@ -12,8 +12,10 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any
 
+from tests.secagg.evidence import second_policy
 from tests.secagg.evidence.second import File
-from tests.secagg.second import H, P, Plan, audit, blob, combine, ids, label, many, public_of, rows, tree, u32, u64
+from tests.secagg.evidence.second_plan import RISK, check_cells, plan_of, risk, sizes
+from tests.secagg.second import H, P, audit, blob, combine, ids, label, many, public_of, rows, tree, u32, u64
 from tests.secagg.second import whole_atoms as summed_of
 from tests.secagg.second_whole import Agreement, Group, Refused, ascending, good_key, need, verified
 
@@ -160,40 +162,13 @@ def read(data: bytes) -> tuple[Agreement, list[Record]]:
     return agreement, records
 
 
-def plan_of(agreement: Agreement, t: int, context: bytes) -> Plan:
-    """The plan of the only cell of a round (protocol.md, section 4)."""
-    terms, n = agreement.terms, len(agreement.terms.ids)
-    need(terms.groups == 1 and not terms.cell and not terms.sample, "one cell of survivors")  # type: ignore[attr-defined]
-    colluders = terms.colluders[0] if terms.colluders else n // 3
-    threshold = terms.threshold[0] if terms.threshold else (n + colluders) // 2 + 1
-    weights = [member.weight for member in terms.members]
-    weighted = any(part.floats for part in terms.segments) and len(set(weights)) > 1
-    segments = many(
-        blob(part.name) + ids(part.shape) + struct.pack("<BdI", part.floats, part.clip, part.bound)
-        for part in terms.segments
-    )
-    data = b"".join(
-        (
-            struct.pack("<B", 2) + agreement.fingerprint + u64(t),
-            many(u32(member.id) + member.identity for member in terms.members),
-            u32(threshold) + u32(colluders) + u32(terms.length) + struct.pack("<BdI", 0, 0.0, 0),
-            ids(weights) if weighted else u32(0),
-            struct.pack("<BIHI", terms.schedule, terms.size, terms.groupings, terms.atom) + agreement.seed,
-            struct.pack("<IIdB", terms.min_survivors, terms.anonymity, terms.max_leverage, terms.mode),
-            u32(terms.degree) + blob(context) + segments,  # type: ignore[attr-defined]
-        )
-    )
-    return Plan(data)
-
-
 class Run:
-    """One record against its plan (checks 12 to 17)."""
+    """One record against its plan (checks 12 to 18)."""
 
     def __init__(self, agreement: Agreement, record: Record) -> None:
         self.a, self.r = agreement, record
-        need(record.cell == 0, "there is one cell")
         need(len(record.context) <= 4096, "a context is short")
-        self.p = plan_of(agreement, record.round, record.context)
+        self.p = plan_of(agreement, record.round, record.cell, record.context)
         self.adverts = {one.sender: one for one in record.adverts}
         self.dealings = {one.sender: one for one in record.dealings}
         self._named()
@@ -202,6 +177,7 @@ class Run:
         self.summed = summed_of(self.p, self.inputs)
         self._signatures()
         self._ends()
+        self._charges()
         self._blame()
 
     def _named(self) -> None:
@@ -263,6 +239,9 @@ class Run:
         need(not r.groups or bool(r.openings), "groups are signed")
         if r.groups:
             need(set(r.groups) <= set(audit(p, self.summed)), "the audit opens the groups")
+        if p.degree and r.openings:
+            gone = len(p.ids) - len(self.inputs)
+            need(risk(len(p.ids), p.degree, p.t, p.colluders, gone) <= RISK, "the graph bears the dropouts")
         every = {(x, g) for x, grouping in enumerate(p.groupings) for g in range(len(grouping))}
         opened, lost = {g for g, _ in r.opened}, {g for g, _ in r.lost}
         need(opened | lost == every and not opened & lost, "each group is opened or lost")
@@ -279,7 +258,11 @@ class Run:
             except UnicodeDecodeError:
                 raise Refused("reasons are text") from None
         need(opened.issuperset(g for part in r.inconsistent for g in part), "inconsistent groups were opened")
-        need(not r.reserved and not r.settled, "no noise, no charge")
+
+    def _charges(self) -> None:
+        groups = [[v for v in self.p.groupings[x][g] if v in self.summed] for x, g in self.r.groups]
+        second_policy.check_charge(self.r.reserved, second_policy.reserved(self.a, self.inputs))
+        second_policy.check_charge(self.r.settled, second_policy.settled(self.a, self.stages[-1], groups))
 
     # --- check 17
 
@@ -378,6 +361,10 @@ def check(data: bytes) -> str:
         terms, places = agreement.terms, [(record.round, record.cell) for record in records]
         need(ascending(places), "rounds ascend")
         need(all(terms.first_round <= t <= terms.last_round for t, _ in places), "rounds are agreed")
+        check_cells(terms)
+        second_policy.check_policy(agreement)
+        counts = Counter(t for t, _ in places)
+        need(set(counts.values()) <= {len(sizes(terms))}, "a round has all its cells")
         for record in records:
             Run(agreement, record)
     except (Refused, struct.error) as problem:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from secagg.evidence import Evidence, LostGroup, OpenedSum, RoundRecord, verify
+from secagg.privacy.budget import Charge
 from secagg.simulation import agree_on
 from tests.secagg.evidence import second
-from tests.secagg.evidence.common import KINDS, agreed, flipped, honest
+from tests.secagg.evidence.common import KINDS, agreed, flipped, honest, unsafe
 
 SEEDS = 3
 Spoil = Callable[[Evidence, random.Random], Evidence | None]
@@ -116,12 +117,44 @@ def repeated(evidence: Evidence, draw: random.Random) -> Evidence:
     return replace(evidence, rounds=(*evidence.rounds[: place + 1], *evidence.rounds[place:]))
 
 
+def origin(evidence: Evidence) -> tuple[str, int]:
+    """The kind and the seed of honest evidence."""
+    every = ((kind, seed) for kind in KINDS for seed in range(SEEDS))
+    return next(one for one in every if agreed(*one)[0].terms == evidence.agreement.terms)
+
+
 def other_schedule(evidence: Evidence, draw: random.Random) -> Evidence:
     """The same terms with another seed, signed by everybody: the records are not of this agreement."""
-    made = [agreed(kind, seed) for kind in KINDS for seed in range(SEEDS)]
-    identities = next(keys for agreement, keys in made if agreement.terms == evidence.agreement.terms)
+    _, identities = agreed(*origin(evidence))
     other = agree_on(evidence.agreement.terms, identities)
     return replace(evidence, agreement=other, signatures={v: other.sign(v, identities[v]) for v in other.terms.ids})
+
+
+def policy_broken(evidence: Evidence, draw: random.Random) -> Evidence | None:
+    """Everything is in order, but the agreement permits more than its policy does."""
+    kind, seed = origin(evidence)
+    found = [unsafe(kind, what, seed) for what in ("leverage", "memory", "anonymity")]
+    return draw.choice([one for one in found if one])
+
+
+def moved(charge: Charge, draw: random.Random, sign: int) -> Charge | None:
+    """Another charge, by a unit or by a part."""
+    name = draw.choice(["rho", "eta"])
+    value = getattr(charge, name)
+    value += sign * draw.choice([1, 1 + value // 2])
+    return replace(charge, **{name: value}) if value >= 0 else None
+
+
+def charge_moved(sign: int) -> Spoil:
+    def spoil(record: RoundRecord, draw: random.Random) -> RoundRecord | None:
+        found = [moved(charge, draw, sign) for charge in record.charge]
+        return replace(record, charge=tuple(found)) if any(found) else None  # type: ignore[arg-type]
+
+    return of_round(spoil)
+
+
+def charge_added(record: RoundRecord, draw: random.Random) -> RoundRecord | None:
+    return None if record.charge else replace(record, charge=(Charge(draw.randrange(2), draw.randrange(2)),))
 
 
 def member_unsigned(evidence: Evidence, draw: random.Random) -> Evidence:
@@ -156,6 +189,11 @@ SPOILS: dict[str, Spoil] = {
     "another schedule": other_schedule,
     "member's signature missing": member_unsigned,
     "member's signature forged": member_forged,
+    "charge too low": charge_moved(-1),
+    "charge too high": charge_moved(1),
+    "charge missing": of_round(lambda record, draw: replace(record, charge=()) if record.charge else None),
+    "charge where there is no cost": of_round(charge_added),
+    "policy broken": policy_broken,
 }
 
 
@@ -201,6 +239,14 @@ def test_both_verifiers_agree_on_a_thousand_files() -> None:
         judged(number)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_verifiers_accept_honest_files_of_every_kind(kind: str) -> None:
+    for seed in range(SEEDS):
+        data = honest(kind, seed=seed)
+        assert not verify(data, threads=1).problems
+        assert second.check(data) == ""
+
+
 @pytest.mark.parametrize("name", SPOILS)
 def test_each_kind_of_tampering_is_found_by_both(name: str) -> None:
     draw = random.Random(5)
@@ -209,7 +255,10 @@ def test_each_kind_of_tampering_is_found_by_both(name: str) -> None:
         found = SPOILS[name](Evidence.from_bytes(honest(kind)), draw)
         if found is not None:
             data = found.to_bytes()
-            assert not verify(data, threads=1).holds
-            assert second.check(data)
+            mine, theirs = verify(data, threads=1).problems, second.check(data)
+            assert mine
+            assert theirs
+            for word in ("charge", "policy"):  # found for this reason and for no other
+                assert not name.startswith(word) or all(word in problem for problem in (*mine, theirs))
             tried += 1
     assert tried

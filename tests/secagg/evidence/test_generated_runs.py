@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from secagg.evidence import Evidence, LostGroup, OpenedSum, RunRecord, verify
+from secagg.evidence import Evidence, LostGroup, OpenedSum, RunRecord, assemble, verify
 from secagg.privacy.budget import Charge
 from secagg.simulation import agree_on
 from tests.secagg.evidence import second_runs as second
-from tests.secagg.evidence.run_common import KINDS, honest, identity
-from tests.secagg.evidence.test_generated import bit, cut, one_of
+from tests.secagg.evidence.run_common import KINDS, agreed, honest, identity, torn, unsafe
+from tests.secagg.evidence.test_generated import bit, cut, moved, one_of
 
-SEEDS = 2
+SEEDS, MOST_SEEDS = 2, 8
 Spoil = Callable[[Evidence, random.Random], Evidence | None]
 
 
@@ -156,8 +156,54 @@ def blamed_falsely(record: RunRecord, draw: random.Random) -> RunRecord | None:
     return replace(record, wrong=(changed,))
 
 
-def charged(record: RunRecord, draw: random.Random) -> RunRecord:
-    return replace(record, **{draw.choice(["reserved", "settled"]): (Charge(1, 0),)})
+def charge_moved(sign: int) -> Spoil:
+    def spoil(record: RunRecord, draw: random.Random) -> RunRecord | None:
+        name = draw.choice(["reserved", "settled"])
+        found = [moved(charge, draw, sign) for charge in getattr(record, name)]
+        return replace(record, **{name: tuple(found)}) if any(found) else None  # type: ignore[arg-type]
+
+    return of_run(spoil)
+
+
+def charge_missing(record: RunRecord, draw: random.Random) -> RunRecord | None:
+    names = [name for name in ("reserved", "settled") if getattr(record, name)]
+    return replace(record, **{draw.choice(names): ()}) if names else None
+
+
+def charge_added(record: RunRecord, draw: random.Random) -> RunRecord | None:
+    names = [name for name in ("reserved", "settled") if not getattr(record, name)]
+    charge = Charge(draw.randrange(2), draw.randrange(2))
+    return replace(record, **{draw.choice(names): (charge,)}) if names else None
+
+
+def origin(evidence: Evidence) -> tuple[str, int]:
+    """The kind and the seed of honest evidence."""
+    every = ((kind, seed) for kind in KINDS for seed in range(MOST_SEEDS))
+    return next(one for one in every if agreed(*one).fingerprint == evidence.agreement.fingerprint)
+
+
+def policy_broken(evidence: Evidence, draw: random.Random) -> Evidence:
+    """Everything is in order, but the agreement permits more than its policy does."""
+    return unsafe(*origin(evidence))
+
+
+def graph_torn(evidence: Evidence, draw: random.Random) -> Evidence | None:
+    result = torn(*origin(evidence))
+    if result is None:
+        return None
+    return replace(evidence, runs=(decoded_run(evidence, result), *evidence.runs[1:]))
+
+
+def decoded_run(evidence: Evidence, result: Any) -> RunRecord:
+    (record,) = Evidence.from_bytes(assemble(evidence.agreement, evidence.signatures, [result.record])).runs
+    return record
+
+
+def cell_missing(evidence: Evidence, draw: random.Random) -> Evidence | None:
+    if len(evidence.agreement.terms.cells) == 1:
+        return None
+    place = draw.randrange(len(evidence.runs))
+    return replace(evidence, runs=evidence.runs[:place] + evidence.runs[place + 1 :])
 
 
 def other_schedule(evidence: Evidence, draw: random.Random) -> Evidence:
@@ -190,7 +236,8 @@ SPOILS: dict[str, Spoil] = {
     "dispute": of_run(disputed),
     "context": of_run(lambda record, draw: replace(record, context=record.context + b"x")),
     "round": of_run(lambda record, draw: replace(record, round=record.round + 50)),
-    "cell": of_run(lambda record, draw: replace(record, cell=1)),
+    "cell": of_run(lambda record, draw: replace(record, cell=record.cell + 1)),
+    "cell missing": cell_missing,
     "advert dropped": dropped("adverts"),
     "dealing dropped": dropped("dealings"),
     "masked input dropped": dropped("inputs"),
@@ -205,7 +252,12 @@ SPOILS: dict[str, Spoil] = {
     "other groups than were signed": of_run(fewer_groups),
     "silence without a reason": of_run(absent_forgotten),
     "blame without a proof": of_run(blamed_falsely),
-    "a charge": of_run(charged),
+    "charge too low": charge_moved(-1),
+    "charge too high": charge_moved(1),
+    "charge missing": of_run(charge_missing),
+    "charge where there is no cost": of_run(charge_added),
+    "policy broken": policy_broken,
+    "too many dropouts for a sparse graph": graph_torn,
     "failed and opened": of_run(lambda record, draw: replace(record, failed=b"it failed") if record.opened else None),
     "rounds reordered": lambda evidence, draw: replace(evidence, runs=(*evidence.runs[1:], evidence.runs[0])),
     "round repeated": lambda evidence, draw: replace(evidence, runs=(*evidence.runs, evidence.runs[-1])),
@@ -243,10 +295,18 @@ def test_both_verifiers_find_every_tampering_and_accept_what_is_honest(number: i
     judged(number)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_verifiers_accept_honest_files_of_every_kind(kind: str) -> None:
+    for seed in range(SEEDS):
+        data = honest(kind, seed=seed)
+        assert not verify(data, threads=1).problems
+        assert second.check(data) == ""
+
+
 @pytest.mark.long
 def test_both_verifiers_agree_on_a_thousand_files() -> None:
     for number in range(1000, 2000):
-        judged(number, seeds=8)
+        judged(number, seeds=MOST_SEEDS)
 
 
 @pytest.mark.long
@@ -258,7 +318,10 @@ def test_each_kind_of_tampering_is_found_by_both(name: str) -> None:
             found = SPOILS[name](Evidence.from_bytes(honest(kind, seed=seed)), draw)
             if found is not None:
                 data = found.to_bytes()
-                assert not verify(data, threads=1).holds
-                assert second.check(data)
+                mine, theirs = verify(data, threads=1).problems, second.check(data)
+                assert mine
+                assert theirs
+                for word in ("charge", "policy"):  # found for this reason and for no other
+                    assert not name.startswith(word) or all(word in problem for problem in (*mine, theirs))
                 tried += 1
     assert tried

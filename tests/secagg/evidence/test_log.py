@@ -63,6 +63,17 @@ def test_a_round_that_is_closed_again_takes_the_place_of_its_first_record(tmp_pa
     assert place.read_bytes() == data
 
 
+def test_an_older_round_is_refused_and_nothing_is_lost(tmp_path: Path) -> None:
+    data, place = common.honest("fixed"), tmp_path / "evidence"
+    log = opened(place, data)
+    for record in records(data):
+        log.append([record])
+    for again in (log, opened(place, data)):
+        with pytest.raises(UsageError, match=r"expected those of round \d+ or a later one, got round 0"):
+            again.append([records(data)[0]])
+        assert place.read_bytes() == data
+
+
 def test_a_log_of_another_agreement_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
     data, place = common.honest("fixed"), tmp_path / "evidence"
     place.write_bytes(common.honest("atoms"))

@@ -563,7 +563,7 @@ def test_a_journal_finds_rounds_that_were_left_out(tmp_path: Path) -> None:
     data = with_journals(tmp_path)
     whole = Evidence.from_bytes(data)
     assert against(data, tmp_path) == ""
-    assert "no round in which these clients took part is left out" in "".join(verify(data, journal=tmp_path).notes)
+    assert "all rounds in these journals were compared" in "".join(verify(data, journal=tmp_path).notes)
     for left_out in range(3):
         rest = replace(whole, runs=whole.runs[:left_out] + whole.runs[left_out + 1 :]).to_bytes()
         assert verify(rest).holds
@@ -605,7 +605,7 @@ def test_an_opening_that_did_not_arrive_needs_a_reason(tmp_path: Path) -> None:
     assert against(data, tmp_path) == ""
     assert "client 4 signed an opening that did not arrive in time" in "".join(verify(data, journal=tmp_path).notes)
     silent = changed(data, 0, lambda one: replace(one, absent=()))
-    assert "nothing says why that is missing" in against(silent, tmp_path)
+    assert "client 4 did not answer to the end, and nothing says why" in against(silent, tmp_path)
 
 
 def test_a_round_that_only_began_is_a_note(tmp_path: Path) -> None:

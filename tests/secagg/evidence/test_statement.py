@@ -9,7 +9,7 @@ import pytest
 from secagg import Identity, UsageError
 from secagg.agreement.folder import MemberFolder
 from secagg.cli.main import main
-from secagg.evidence import PREDICATE_TYPE, check_envelope, envelope
+from secagg.evidence import PREDICATE_TYPE, check_envelope, envelope, sign_evidence
 from secagg.simulation import WholeRun
 from secagg.whole import FileStore
 from tests.secagg.evidence.common import agreed, flipped, honest
@@ -54,6 +54,63 @@ def test_evidence_that_does_not_hold_gets_no_statement() -> None:
         envelope(honest("fixed")[:-1], HUB)
 
 
+def test_a_statement_is_signed_again_only_if_it_is_not_this_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, made = tmp_path / "evidence", []
+
+    def counted(data: bytes, identity: Identity, *, name: str) -> str:
+        made.append(name)
+        return envelope(data, identity, name=name)
+
+    monkeypatch.setattr("secagg.evidence.beside.envelope", counted)
+    place.write_bytes(honest("fixed"))
+    statement = sign_evidence(place, HUB)
+    first = statement.read_text()
+    assert sign_evidence(place, HUB).read_text() == first
+    assert len(made) == 1
+    outer = json.loads(first)
+    others = [
+        "",
+        "[]",
+        first[:-20],
+        json.dumps({**outer, "payloadType": "text/plain"}),
+        json.dumps({**outer, "signatures": []}),
+        envelope(honest("fixed"), Identity.generate()),
+        envelope(honest("atoms"), HUB),
+    ]
+    for other in others:
+        statement.write_text(other)
+        assert sign_evidence(place, HUB).read_text() == first, other
+    assert len(made) == 1 + len(others)
+    place.write_bytes(honest("atoms"))
+    assert check_envelope(sign_evidence(place, HUB).read_text(), honest("atoms"), HUB.public) == []
+    before = statement.read_text()
+    place.write_bytes(honest("fixed"))
+    sign_evidence(place, HUB, keep=lambda path, text: None)
+    assert statement.read_text() == before
+    place.write_bytes(honest("fixed")[:-1])
+    with pytest.raises(UsageError, match="does not hold"):
+        sign_evidence(place, HUB)
+    assert statement.read_text() == before
+
+
+def test_a_full_disk_leaves_the_statement_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "evidence"
+    place.write_bytes(honest("fixed"))
+    before = sign_evidence(place, HUB).read_text()
+    place.write_bytes(honest("atoms"))
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        sign_evidence(place, HUB)
+    assert (tmp_path / "evidence.intoto.json").read_text() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["evidence", "evidence.intoto.json"]
+
+
 def test_the_command_says_whether_the_evidence_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "training.evidence"
     place.write_bytes(honest("fixed"))
@@ -82,12 +139,17 @@ def test_the_command_reads_a_journal_and_writes_and_checks_a_statement(
     place.write_bytes(run.evidence())
     hub = MemberFolder.create(tmp_path / "hub")
     assert main(["verify", str(place), "--journal", str(tmp_path / "journal"), "--sign", str(hub.path)]) == 0
-    assert "nothing is left out" in capsys.readouterr().out
+    assert "all rounds in these journals were compared" in capsys.readouterr().out
     statement = ["--statement", f"{place}.intoto.json", "--hub"]
     assert main(["verify", str(place), *statement, hub.identity.public.hex()]) == 0
     assert "The in-toto statement holds." in capsys.readouterr().out
     assert main(["verify", str(place), *statement, "00" * 32]) == 1
     assert "no valid signature of this hub" in capsys.readouterr().out
+    (tmp_path / "not text").write_bytes(b"\xff\xfe")
+    assert main(["verify", str(place), "--statement", str(tmp_path / "not text"), "--hub", "00" * 32]) == 1
+    assert "the statement is not a DSSE envelope" in capsys.readouterr().out
+    assert main(["verify", str(place), "--earlier", str(tmp_path / "not text")]) == 2
+    assert "not text: expected an agreement or settings in TOML, in UTF-8" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [["--hub", "00" * 32], ["--statement", "x"], ["--statement", "x", "--hub", "text"]])

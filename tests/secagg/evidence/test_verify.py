@@ -21,16 +21,19 @@ from secagg.evidence import (
     SignedKey,
     SignedRelease,
     assemble,
+    search,
     verify,
 )
 from secagg.evidence import statements as signed
 from secagg.evidence.rounds import objection
+from secagg.evidence.verify import CLAIMS_NO_END, NO_SUMS
 from secagg.exposure.audit import Policy
+from secagg.privacy import Budget
 from secagg.simulation import WholeRun, make_agreement
-from secagg.whole import Answer, FileStore, Server, Stage, server
+from secagg.whole import Answer, Client, FileStore, Server, Stage, server
 from secagg.whole import client as whole_client
 from tests.secagg.drbg import Drbg
-from tests.secagg.evidence import second
+from tests.secagg.evidence import run_common, second
 from tests.secagg.evidence.common import KINDS, agreed, changed, flipped, honest, in_round, trained
 from tests.secagg.whole.cast import Cast
 
@@ -296,6 +299,36 @@ def test_blame_is_proved_by_two_signatures() -> None:
     assert second.check(data) == ""
     without = in_round(data, 0, lambda one: replace(one, second=(one.answers[0],)))
     assert "it blames client 0 without a proof" in problems(without)
+    assert verify(without).blamed == {}
+
+
+def test_a_forged_signature_convicts_nobody() -> None:
+    """A hub adds a second answer that client 0 never signed."""
+
+    def forged(one: RoundRecord) -> RoundRecord:
+        answer = replace(one.answers[0], rows=tuple(bytes(32) for _ in one.answers[0].rows), signature=bytes(64))
+        return replace(one, second=(answer,))
+
+    report = verify(in_round(honest("fixed"), 0, forged))
+    assert "round 0: the signature of client 0 on its answer is wrong" in report.problems
+    assert report.blamed == {}
+
+
+def test_a_release_without_an_answer_convicts_nobody() -> None:
+    cast = flat()
+    played(cast)
+    record = Evidence.from_bytes(cast.server.evidence(cast.signatures)).rounds[0]
+    silent = replace(
+        record, answers=tuple(one for one in record.answers if one.sender != 2), after=(released(cast, 2),)
+    )
+    report = verify(assemble(cast.agreement, cast.signatures, [silent.to_bytes()]))
+    assert "round 0: it blames client 2 without a proof" in report.problems
+    assert report.blamed == {}
+
+
+@pytest.mark.parametrize("data", [honest("fixed"), run_common.honest("flat")], ids=["whole", "survivors"])
+def test_the_verdict_says_that_sums_are_not_proved(data: bytes) -> None:
+    assert NO_SUMS in verify(data).notes
 
 
 def test_an_answer_and_a_release_convict_in_either_order() -> None:
@@ -338,9 +371,66 @@ def kept(tmp_path: Path, rounds: int = 3) -> bytes:
 def test_a_journal_confirms_the_evidence(tmp_path: Path) -> None:
     report = verify(kept(tmp_path), journal=tmp_path)
     assert report.holds, report.problems
-    assert any("nothing is left out" in note for note in report.notes)
-    assert not any("nothing shows" in note for note in report.notes)
-    assert any("nothing shows" in note for note in verify(honest("fixed")).notes)
+    assert any("all rounds in these journals were compared" in note for note in report.notes)
+    assert CLAIMS_NO_END not in report.notes
+    assert CLAIMS_NO_END in verify(honest("fixed")).notes
+
+
+def test_a_journal_does_not_speak_for_rounds_without_its_client(tmp_path: Path) -> None:
+    """A hub leaves out a round that client 1 is not drawn for: its journal cannot find that, and the note says so."""
+    agreement, identities = agreed("sampled")
+    run = WholeRun(agreement, identities, store=FileStore(tmp_path))
+    for t in range(6):
+        run.round(t, {v: [v, t, 1] for v in range(9)})
+    names = {signed.slot_name(agreement.terms.identities[1], agreement.fingerprint, t) for t in range(6)}
+    for path in tmp_path.iterdir():
+        if path.name not in names:
+            path.unlink()
+    mine = [t for t in range(6) if any(1 in members for members in agreement.groups(t).values())]
+    without = next(t for t in range(1, 5) if t not in mine)
+    left = changed(run.evidence(), lambda e: replace(e, rounds=tuple(r for r in e.rounds if r.round != without)))
+    report = verify(left, journal=tmp_path)
+    assert not any("client 1 " in problem for problem in report.problems)
+    told = (
+        f"all rounds in these journals were compared: client 1 to round {max(mine)}; rounds without these clients can "
+        "still be missing"
+    )
+    assert told in report.notes
+
+
+def test_the_search_in_a_journal_ends_whatever_numbers_a_hub_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "MOST_TRIED", 9000)
+    tried: list[int] = []
+
+    def name(round: int) -> str:
+        tried.append(round)
+        return str(round)
+
+    far, agreed_rounds = 2**62, range(5, 2**63 - 1)
+    names = {"5", "1004", "2005", "9100", str(far)}
+    one = search.search(agreed_rounds, [far], names, {3: name})
+    assert list(one.found[3]) == [5, 1004, 2005, far]  # 9100 was not tried, and the search says so
+    assert one.untried == {3: 9005}
+    assert one.describe().startswith(
+        "all rounds in these journals were compared: client 3 to round 9004; rounds without"
+    )
+    assert len(tried) < 9000 + 10
+    two = search.search(agreed_rounds, [far], names, {6: hex, 3: name})
+    assert two.untried == {3: 9005, 6: 5}, "clients with a record in a known round come first"
+    near = search.search(range(5, 3000), [7], names, {3: name})
+    assert list(near.found[3]) == [5, 1004], "2005 is more than 1000 after the last one"
+    assert near.untried == {}
+
+
+def test_a_round_between_others_that_are_far_apart_is_found_in_a_journal(tmp_path: Path) -> None:
+    agreement, identities = make_agreement(members=6, size=3, length=3, bound=100, rounds=9000, entropy=Drbg(b"far"))
+    run = WholeRun(agreement, identities, store=FileStore(tmp_path))
+    for t in (5, 3005, 5005):
+        run.round(t, {v: [v, 1, 1] for v in range(6)})
+    left = changed(run.evidence(), lambda e: replace(e, rounds=tuple(r for r in e.rounds if r.round != 3005)))
+    assert (
+        "round 3005: client 0 has ended it, and the evidence leaves it out" in verify(left, journal=tmp_path).problems
+    )
 
 
 def test_a_journal_finds_rounds_that_were_left_out_at_the_end(tmp_path: Path) -> None:
@@ -410,6 +500,32 @@ def test_the_charge_of_a_round_is_that_of_the_agreement() -> None:
     for wrong in ((replace(charge, rho=charge.rho - 1),), ()):
         low = in_round(data, 0, lambda one, wrong=wrong: replace(one, charge=wrong))
         assert "its charge is" in problems(low)
+
+
+def test_the_budget_and_the_balance_of_a_client_do_not_change_the_evidence() -> None:
+    """The same training, with budgets that are fresh or nearly used up: the bytes are the same."""
+
+    class Careful(Cast):
+        def __init__(self, epsilon: float) -> None:
+            self.epsilon = epsilon
+            noise = Noise(segments=(SegmentNoise(clip=1.0, sigma=2**26),), colluders=1)
+            super().__init__(size=6, length=4, bound=None, clip=8.0, noise=noise)
+
+        def new_client(self, member: int) -> Client:
+            given = self.agreement, self.signatures, member, self.identities[member]
+            budget = Budget(self.epsilon + member, 1e-6)
+            return Client(*given, entropy=Drbg(b"%d" % member), budget=budget)
+
+    found = set()
+    for epsilon in (20.0, 500.0):
+        cast = Careful(epsilon)
+        for t in range(2):
+            for member, message in cast.begin(t).items():
+                cast.server.receive(member, cast.answer(member, message, [0.5] * 4))
+            assert cast.server.close().groups
+        found.add(cast.server.evidence(cast.signatures))
+    (data,) = found
+    assert verify(data).holds
 
 
 def test_an_answer_cannot_disappear_from_a_lost_group() -> None:

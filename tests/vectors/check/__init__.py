@@ -3,7 +3,7 @@
 A JSON file is one case: inputs with all their randomness, named byte strings, and a list of operations, each
 with its expected output or the name of the error that it must raise. A file may continue another one
 (`base`): it starts after a given number of that file's operations. docs/protocol.md, "Test vectors",
-describes the format; `stateless`, `actors` and `whole` contain the operations.
+describes the format; `stateless`, `actors`, `whole` and `evidence` contain the operations.
 """
 
 import json as json_text
@@ -15,11 +15,16 @@ from typing import Any, Final
 from secagg.errors import PeerError, SecAggError
 from secagg.labels import VERSION
 from secagg.types import Entropy
-from tests.vectors.check import actors, stateless, whole
+from tests.vectors.check import actors, evidence, stateless, whole
 from tests.vectors.check.session import Mismatch, Operation, Session, Values
 
 FORMAT: Final = f"secagg vectors {VERSION}"
-OPERATIONS: Final[Mapping[str, Operation]] = {**stateless.OPERATIONS, **actors.OPERATIONS, **whole.OPERATIONS}
+OPERATIONS: Final[Mapping[str, Operation]] = {
+    **stateless.OPERATIONS,
+    **actors.OPERATIONS,
+    **whole.OPERATIONS,
+    **evidence.OPERATIONS,
+}
 
 
 def check(directory: Path | str) -> list[tuple[str, bool, str]]:

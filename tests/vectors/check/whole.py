@@ -51,7 +51,7 @@ def _agreement_make(s: Session, v: Values) -> Values:
     }
 
 
-def _signatures(s: Session, v: Values, agreement: Agreement) -> dict[ClientId, bytes]:
+def signatures_of(s: Session, v: Values, agreement: Agreement) -> dict[ClientId, bytes]:
     """`signatures` has the name of each member's signature; without it, they are named after the agreement."""
     name = v["agreement"]
     names = v.get("signatures", {str(w): f"{name}/signature/{w}" for w in agreement.terms.ids})
@@ -60,7 +60,7 @@ def _signatures(s: Session, v: Values, agreement: Agreement) -> dict[ClientId, b
 
 def _agreement(s: Session, v: Values) -> Values:
     agreement = Agreement.from_bytes(s.get(v["agreement"]))
-    agreement.check_signatures(_signatures(s, v, agreement))
+    agreement.check_signatures(signatures_of(s, v, agreement))
     return {
         "terms_hash": agreement.terms.hash.hex(),
         "seed": agreement.seed.hex(),
@@ -107,7 +107,7 @@ def _client_new(s: Session, v: Values) -> Values:
     """
     name = v.get("actor", str(v["client"]))
     agreement, identity = Agreement.from_bytes(s.get(v["agreement"])), _identity(s, v["client"])
-    signatures, entropy = _signatures(s, v, agreement), s.entropy(name)
+    signatures, entropy = signatures_of(s, v, agreement), s.entropy(name)
     budget = Budget(*v["budget"]) if "budget" in v else None
     machine = Client(agreement, signatures, v["client"], identity, budget=budget, entropy=entropy)
     if v["client"] not in s.stores:
