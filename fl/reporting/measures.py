@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fl.config.schema import Experiment
+from fl.reporting import learned
 from fl.reporting.progress import CUT, describe_most
 from fl.reporting.records import Recorded
 from fl.secure.figures import alone_probability, exposed_together
@@ -54,6 +55,11 @@ def describe_audit(e: Experiment) -> str:
     return "enforced" if e.privacy.audit == "enforce" else "reported only"
 
 
+def is_encrypted(e: Experiment) -> bool:
+    """Whether the sums of a run go through cryptography."""
+    return e.secure and e.method != "no-share"
+
+
 def describe_bytes(count: float) -> str:
     for unit, amount in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= amount:
@@ -63,7 +69,12 @@ def describe_bytes(count: float) -> str:
 
 def describe_summary(e: Experiment, summary: Mapping[str, Any]) -> str:
     """A finished run in a few lines, for a terminal."""
-    spent, rounds, accuracy = summary["seconds"], max(summary["rounds"], 1), summary["accuracy"]
+    spent, rounds = summary["seconds"], max(summary["rounds"], 1)
+    found: dict[str, float | None] = {**learned.values(summary)}
+    if learned.ACCURACY in found:  # the first line is about what the task is for
+        first = {name: found.pop(name) for name in (learned.ACCURACY, learned.BACKDOOR) if name in found}
+    else:
+        first, found = found or {learned.expected(e): None}, {}
     exposed = len(summary["exposed"])
     privacy = f"exposed clients: none; anonymity T = {summary['least_anonymity']}; audit {describe_audit(e)}"
     if e.method == "no-share":
@@ -79,11 +90,12 @@ def describe_summary(e: Experiment, summary: Mapping[str, Any]) -> str:
     blamed = ", ".join(f"client {client} ({why})" for client, why in summary["blamed"].items())
     left_out = ", ".join(f"client {client} ({rounds})" for client, rounds in summary["left_out"].items())
     up, down = (describe_bytes(summary[f"bytes_{way}_per_client"]) for way in ("up", "down"))
+    how = "secure aggregation" if is_encrypted(e) else "aggregation"
     lines = [
         f"{e.name}: {describe_method(e)}; clusters: {describe_clusters(e)}; attackers: {describe_attack(e)}",
-        f"accuracy {'-' if accuracy is None else f'{accuracy:.2%}'} after {summary['rounds']} rounds"
+        f"{learned.show_all(first, 2)} after {summary['rounds']} round{'s' if summary['rounds'] != 1 else ''}"
         + (f" ({summary['stopped']})" if summary["stopped"] else ""),
-        ", ".join(f"{name} {value:.4g}" for name, value in summary["metrics"].items()),
+        learned.show_all(found, 2),
         privacy,
         e.method != "no-share" and over_time,
         skipped and f"skipped rounds: {skipped}",
@@ -92,7 +104,7 @@ def describe_summary(e: Experiment, summary: Mapping[str, Any]) -> str:
         summary["closed"],
         summary["clipped"] and describe_clipped(summary["clipped"]),
         summary["attack_clipped"] and describe_cut(summary["attack_clipped"]),
-        f"per round: {spent['total'] / rounds:.2f} s, {spent['secure'] / rounds:.2f} s of it secure; "
+        f"per round: {spent['total'] / rounds:.2f} s, {spent['secure'] / rounds:.2f} s of it {how}; "
         f"per client {up} up, {down} down",
     ]
     return "\n".join(line for line in lines if line)
@@ -127,6 +139,7 @@ def summarise(e: Experiment, rounds: Sequence[Mapping[str, Any]]) -> dict[str, A
     return {
         "rounds": len(rounds),
         "accuracy": accuracies[-1] if accuracies else None,
+        "loss": next((record["loss"] for record in reversed(rounds) if record.get("loss") is not None), None),
         "metrics": next((record["metrics"] for record in reversed(rounds) if record.get("metrics")), {}),
         "best_accuracy": max(accuracies, default=None),
         "last_10_accuracy": sum(accuracies[-10:]) / len(accuracies[-10:]) if accuracies else None,
@@ -149,7 +162,7 @@ def summarise(e: Experiment, rounds: Sequence[Mapping[str, Any]]) -> dict[str, A
 
 def accuracies(run: Recorded) -> list[tuple[float, float]]:
     """(round, accuracy) of every round that was tested."""
-    return [(r["round"], r["accuracy"]) for r in run.rounds if r["accuracy"] is not None]
+    return learned.points(run, learned.ACCURACY)
 
 
 def outcome(cluster: Mapping[str, Any]) -> str:

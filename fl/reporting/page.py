@@ -9,6 +9,14 @@ from fl.reporting.charts import COLOURS
 
 TERMS: Final = {  # what a reader may not know, in a line each
     "accuracy": "Share of right answers on test examples that no client holds, after the last round.",
+    "backdoor success": "Share of test examples with the attackers' mark that get the class that the attackers want. "
+    "Lower is better.",
+    "f1": "Mean over classes or labels of 2 TP / (2 TP + FP + FN); of one logit, that of class 1.",
+    "r2": "Part of the variance of the targets that the model explains: 1 is perfect, 0 is no better than their mean.",
+    "mean-absolute-error": "Mean distance between prediction and target.",
+    "loss": "Mean loss on the test examples: lower is better.",
+    "worst class": "Accuracy on the class with the lowest.",
+    "worst client": "Accuracy on the own examples of the honest client with the lowest, which only a simulation has.",
     "last 10": "Mean accuracy of the last ten rounds that were tested.",
     "exposed": "A client is exposed in a round if the server can compute its update from the sums of that round; over "
     "all rounds, if it could compute it from all sums together, supposing that no update ever changed.",
@@ -25,6 +33,7 @@ TERMS: Final = {  # what a reader may not know, in a line each
     "filtered out": "The robust rule gave the cluster less than half of a fair share of the result.",
     "round s": "Seconds per round, where all clients and the server share the machine named below.",
     "secure s": "Seconds per round for secure aggregation, of all clients and the server together.",
+    "aggregation s": "Seconds per round for the sums of clusters, which were simulated in the clear.",
     "traffic": "Bytes that one client sends and receives in a round.",
     "keys": "Clients send fresh public keys, and get those of the others.",
     "shares": "Clients deal encrypted shares of their secrets to each other, so that dropouts can be recovered.",

@@ -1,4 +1,4 @@
-"""A report as one PNG: accuracy, clusters of the first defended run, seconds, and leverage."""
+"""A report as one PNG: the main measure, clusters of the first defended run, seconds, and leverage."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from fl.reporting import learned
 from fl.reporting.charts import COLOURS, Line
 from fl.reporting.measures import OUTCOMES, outcomes, seconds_per_round
 from fl.reporting.records import Recorded
-from fl.reporting.sections import FEW, PHASES, accuracy_curves, curve_legend
+from fl.reporting.sections import FEW, PHASES, curve_legend, main_curves, phase_name, scale_for
 
 MOST_BARS = 12  # runs in the chart of seconds
 PAINT = {name: light for name, (light, _) in COLOURS.items()}
@@ -22,27 +23,38 @@ def draw(runs: Sequence[Recorded], path: Path, references: Sequence[Line] = ()) 
 
     figure = Figure(figsize=(11, 7.6), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
-    (accuracy, clusters), (seconds, leverage) = axes = figure.subplots(2, 2)
-    curves = accuracy_curves(runs)
-    for curve in curves:
-        _draw_line(accuracy, curve, marker=".", linewidth=1.5 if len(runs) <= FEW else 0.8)
-    for curve in references:
-        _draw_line(accuracy, curve, linestyle="--")
-    accuracy.set(title="Test accuracy", xlabel="round", ylim=(0, 1))
-    legend = [*curve_legend(runs, curves), *((line.colour, f"{line.name} (published, dashed)") for line in references)]
-    _name(accuracy, legend)
+    (measured, clusters), (seconds, leverage) = axes = figure.subplots(2, 2)
+    measure, curves = learned.main_measure(runs[0]), main_curves(runs)
+    alike = [
+        curve if learned.main_measure(run) == measure else curve._replace(points=())
+        for run, curve in zip(runs, curves, strict=True)
+    ]
+    for curve in alike:
+        _draw_line(measured, curve, marker=".", linewidth=1.5 if len(runs) <= FEW else 0.8)
+    published = references if measure == learned.ACCURACY else ()
+    for curve in published:
+        _draw_line(measured, curve, linestyle="--")
+    measured.set(title=f"Test {measure}", xlabel="round", **({"ylim": (0, 1)} if measure in learned.SHARES else {}))
+    legend = [
+        *curve_legend(runs, alike, scale_for(measure, alike)),
+        *((line.colour, f"{line.name} (published, dashed)") for line in published),
+    ]
+    _name(measured, legend)
     run = next((run for run in runs if run.experiment.defended), runs[0])
     by_round = [outcomes([record]) for record in run.rounds]
     kinds = [([counts[name] for counts in by_round], meaning, name) for name, meaning in OUTCOMES.items()]
     _draw_stacks(clusters, [record["round"] for record in run.rounds], kinds)
     clusters.set(title=f"Clusters of the run: {_short(run.name, 28)}", xlabel="round")
     clusters.yaxis.get_major_locator().set_params(integer=True)
-    for axis in (accuracy, clusters, leverage):
+    for axis in (measured, clusters, leverage):
         axis.xaxis.get_major_locator().set_params(integer=True)
     shown = (
         runs if len(runs) <= MOST_BARS else sorted(runs, key=lambda run: -seconds_per_round(run, "total"))[:MOST_BARS]
     )
-    phases = [([seconds_per_round(run, name) for run in shown], meaning, colour) for name, meaning, colour in PHASES]
+    phases = [
+        ([seconds_per_round(run, name) for run in shown], phase_name(meaning, shown), colour)
+        for name, meaning, colour in PHASES
+    ]
     _draw_stacks(seconds, range(len(shown)), phases, across=True)
     seconds.set_yticks(range(len(shown)), [_short(run.name) for run in shown], fontsize=9)
     seconds.set(title="Seconds per round" + (f", the {MOST_BARS} slowest runs" if len(shown) < len(runs) else ""))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TextIO
 
 from fl.errors import TrainingWarning
+from fl.reporting import learned
 
 if TYPE_CHECKING:
     from rich import progress as rich_progress
@@ -90,19 +92,20 @@ class LineProgress(Progress):
 
 
 class LiveProgress(LineProgress):
-    """One line that is redrawn: name, bar, round, accuracy so far, time and phase."""
+    """One line that is redrawn: name, bar, round, the task's main measure so far, time and phase."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__(stream)
         self._bar: rich_progress.Progress | None = None
-        self._accuracies: list[float] = []
+        self._measured: list[float] = []
+        self._measure = ""
         self._round, self._drawn = 0, 0.0
 
     def begin(self, name: str, rounds: int, done: int) -> None:
         super().begin(name, rounds, done)
-        self._accuracies, self._round = [], done
+        self._measured, self._round = [], done
         self._bar = _training_bar(self._stream)
-        self._bar.add_task(name[:24].ljust(10), total=rounds, completed=done, round="", accuracy="", phase="")
+        self._bar.add_task(name[:24].ljust(10), total=rounds, completed=done, round="", measured="", phase="")
         self._bar.start()
         self._draw()
 
@@ -112,8 +115,9 @@ class LiveProgress(LineProgress):
 
     def round(self, record: Mapping[str, Any]) -> None:
         self._round = record["round"]
-        if record.get("accuracy") is not None:
-            self._accuracies.append(record["accuracy"])
+        if (found := learned.headline(record)) is not None:
+            self._measured = [*self._measured, found[1]] if found[0] == self._measure else [found[1]]
+            self._measure = found[0]
         for told in self._to_tell(record):
             self.note(told)
         self._draw()
@@ -133,15 +137,16 @@ class LiveProgress(LineProgress):
     def _draw(self, phase: str = "", part: float = 0.0) -> None:
         if self._bar is None:
             return
-        self._drawn, accuracy = time.monotonic(), ""
-        if self._accuracies:
-            width = 20 if self._bar.console.width >= WIDE else 8
-            accuracy = f"accuracy {self._accuracies[-1]:6.1%} {sparkline(self._accuracies, width)}"
+        self._drawn, measured = time.monotonic(), ""
+        if self._measured:
+            width, name = 20 if self._bar.console.width >= WIDE else 8, self._measure
+            spark = sparkline(self._measured, width, shares=name in learned.SHARES)
+            measured = f"{name} {learned.show(name, self._measured[-1]):>6} {spark}"
         self._bar.update(
             self._bar.task_ids[0],
             completed=self._round + LAST_PHASE * part,
             round=f"round {min(self._round + 1, self._rounds)}/{self._rounds}",
-            accuracy=accuracy,
+            measured=measured,
             phase=phase,
         )
         self._bar.refresh()
@@ -198,16 +203,19 @@ def _training_bar(stream: TextIO) -> rich_progress.Progress:
             return Text(task.fields["phase"], style="dim", no_wrap=True, overflow="ellipsis")
 
     name, bar = TextColumn("{task.description}", style="bold", markup=False), BarColumn(bar_width=20)
-    texts = TextColumn("{task.fields[round]}"), TextColumn("{task.fields[accuracy]}")
+    texts = TextColumn("{task.fields[round]}"), TextColumn("{task.fields[measured]}", markup=False)
     display = bar_on(stream, name, bar, *texts, TimeElapsedColumn(), Phase(Column(no_wrap=False)))
     if display.console.width < WIDE:
         bar.bar_width = 10
     return display
 
 
-def sparkline(values: list[float], width: int) -> str:
-    """The last `width` values, each between 0 and 1, as small columns."""
-    return "".join(SPARKS[min(int(value * len(SPARKS)), len(SPARKS) - 1)] for value in values[-width:])
+def sparkline(values: list[float], width: int, *, shares: bool = True) -> str:
+    """The last `width` values as small columns: shares between 0 and 1, others between their least and largest."""
+    shown = [value for value in values[-width:] if math.isfinite(value)]
+    low, high = (0.0, 1.0) if shares or not shown else (min(shown), max(shown))
+    heights = [(value - low) / (high - low) if high > low else 0.0 for value in shown]
+    return "".join(SPARKS[min(int(height * len(SPARKS)), len(SPARKS) - 1)] for height in heights)
 
 
 def describe_share(share: float) -> str:
@@ -220,6 +228,11 @@ def describe_most(share: float) -> str:
     return f"up to {share:.1%}" if share >= 0.001 else "less than 0.1%"
 
 
+def encrypted(record: Mapping[str, Any]) -> bool:
+    """Whether cryptography ran in a round: in the clear, nothing is sent."""
+    return bool((record.get("cryptography") or {}).get("bytes_up"))
+
+
 def describe_round(record: Mapping[str, Any]) -> str:
     """The record of a round in one line."""
     clusters, seconds = record["clusters"], record["seconds"]
@@ -227,9 +240,7 @@ def describe_round(record: Mapping[str, Any]) -> str:
     exposed, left_out = len(record["exposure"]["exposed"]), record.get("left_out", {})
     dropouts = sum(str(entry["client"]) not in left_out for entry in record["dropouts"])
     parts = [
-        f"accuracy {record['accuracy']:.1%}" if record.get("accuracy") is not None else "",
-        f"loss {record['loss']:.4g}" if record.get("accuracy") is None and record.get("loss") is not None else "",
-        *(f"{name} {value:.4g}" for name, value in record.get("metrics", {}).items()),
+        learned.show_all(learned.values(record)),
         f"{opened} of {len(clusters)} sums opened",
         f"{exposed} clients EXPOSED" if exposed else "",
         f"{dropouts} dropped out" if dropouts else "",
@@ -237,7 +248,7 @@ def describe_round(record: Mapping[str, Any]) -> str:
         f"{describe_share(record['attack_clipped'])} of the attack clipped" if record.get("attack_clipped") else "",
         "cheated: " + ", ".join(record["blamed"]) if record["blamed"] else "",
         "left out: " + ", ".join(left_out) if left_out else "",
-        f"{seconds['total']:.1f} s ({seconds['secure']:.1f} s secure aggregation)",
+        f"{seconds['total']:.1f} s ({seconds['secure']:.1f} s {'secure ' if encrypted(record) else ''}aggregation)",
         record.get("skipped"),
         record.get("closed"),
     ]

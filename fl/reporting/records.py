@@ -3,7 +3,8 @@
 The folder holds
 
 - `config.toml`: the whole configuration, defaults included;
-- `run.json`: versions, machine, attackers (only a simulation knows them), the size of the model;
+- `run.json`: versions, machine, attackers (only a simulation knows them), the size of the model, and fingerprints of
+  data, model and own functions, which a resumed run must have too;
 - `rounds.jsonl`: one line of JSON per round;
 - `checkpoint.json` and the `checkpoint-*.safetensors` that it names: where the run continues;
 - `evidence-N`, after the run has ended or was stopped: what `secagg verify` checks (docs/evidence.md), from round N on.
@@ -35,10 +36,12 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl.config.checks import experiment
+from fl.config.checks import experiment, from_record
 from fl.config.read import read_tables, to_toml, with_settings
 from fl.config.schema import RUN_ONLY, Experiment, to_tables
 from fl.errors import ConfigError, RecordError
+from fl.reporting.agreeing import agreed_summary
+from fl.reporting.begun import difference
 
 Vector = NDArray[np.float32]
 FORMAT = 1
@@ -60,17 +63,18 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A run as it was recorded. `summary` is empty if the run has not ended or was killed."""
+    """A run as it was recorded. `summary` is empty if the run has not ended, was killed, or went on after it."""
 
     folder: Path
     experiment: Experiment
     info: dict[str, Any]
     rounds: list[dict[str, Any]]
     summary: dict[str, Any]
+    label: str = ""  # its name among others, if another one has the same
 
     @property
     def name(self) -> str:
-        return self.experiment.name
+        return self.label or self.experiment.name
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,11 @@ class Folder(AbstractContextManager["Folder"]):
                 "" if before.open_ended else fixed
             )
             raise ConfigError(f"--resume continues the same training, but {changed} changed: {allowed}")
+        if after.rounds < before.rounds and after.rounds < (done := _rounds_done(place)):
+            raise ConfigError(
+                f"rounds: {done} rounds of the run in {place} are done, and a resumed run cannot have fewer; got "
+                f"{after.rounds}. Leave rounds out to keep {before.rounds}"
+            )
         folder = cls(place, after, locked(place))
         if after != before:
             write(place / "config.toml", to_toml(after).encode())
@@ -129,19 +138,29 @@ class Folder(AbstractContextManager["Folder"]):
         self._lock.close()
 
     def describe(self, info: Mapping[str, Any]) -> None:
-        """Write run.json: what is known before the first round."""
+        """Write run.json: what is known before the first round. The end of an earlier training here is forgotten."""
+        with _writing(self.path):
+            (self.path / "summary.json").unlink(missing_ok=True)
         write_json(self.path / "run.json", {"format": FORMAT, **info})
 
-    def check_same(self, fingerprints: Mapping[str, str]) -> None:
-        """Raise RecordError if run.json has another fingerprint of the data or of the initial model."""
+    def check_same(self, fingerprints: Mapping[str, str], code: Mapping[str, str] | None = None) -> None:
+        """Raise RecordError if run.json has another fingerprint of the data, the initial model or a function.
+
+        `code` has the fingerprints of functions by what they are for.
+        """
         place = self.path / "run.json"
-        found = _read_json(place) if place.exists() else dict(fingerprints)
-        for name, value in fingerprints.items():
-            if found.get(name) != value:
+        if not place.exists():
+            if self._has_rounds():
                 raise RecordError(
-                    f"{self.path}: the {name.replace('_', ' ')} is not what the run began with; resume with the same "
-                    "data and model, or train in another folder"
+                    f"{place} is missing, so nobody can tell whether data, model and functions are those that the run "
+                    "began with: put the recorded file back, or train in another folder"
                 )
+            return
+        if problem := difference(_read_json(place), fingerprints, code or {}):
+            raise RecordError(f"{self.path}: {problem}")
+
+    def _has_rounds(self) -> bool:
+        return (self.path / "checkpoint.json").exists() or bool(_lines(self.path / "rounds.jsonl"))
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Add a line to rounds.jsonl. It is on the disk when this returns."""
@@ -233,11 +252,22 @@ class Folder(AbstractContextManager["Folder"]):
 
 
 def recorded(path: Path | str) -> Recorded:
-    """Read a run, finished or not. An incomplete last line is left out."""
+    """Read a run, finished or not. An incomplete last line is left out. Files that contradict each other are refused.
+
+    The rounds are read last: a run that is under way adds to them before it writes the files that count them.
+    """
     place = Path(path)
-    e, files = _experiment(place), (place / "run.json", place / "summary.json")
-    info, summary = (_read_json(file) if file.exists() else {} for file in files)
-    return Recorded(place, e, info, _lines(place / "rounds.jsonl"), summary)
+    e, files = _experiment(place), [place / f"{name}.json" for name in ("run", "checkpoint", "summary")]
+    info, checkpoint, summary = (_read_json(file) if file.exists() else {} for file in files)
+    records = place / "rounds.jsonl"
+    rounds, size = _lines(records), records.stat().st_size if records.exists() else 0
+    return Recorded(place, e, info, rounds, agreed_summary(place, rounds, size, checkpoint, summary))
+
+
+def _rounds_done(place: Path) -> int:
+    """The rounds of the last checkpoint, where a run continues."""
+    found = _read_json(place / "checkpoint.json").get("rounds") if (place / "checkpoint.json").exists() else 0
+    return found if isinstance(found, int) else 0  # `Folder.load` refuses anything else
 
 
 def changed_keys(before: Experiment, after: Experiment) -> list[str]:
@@ -266,7 +296,7 @@ def _experiment(place: Path) -> Experiment:
     """The configuration that a folder has. If another version wrote it, an error says so."""
     tables = _config(place)
     try:
-        return experiment(tables)
+        return from_record(tables)
     except ConfigError as error:
         if why := _other_version(place):
             raise RecordError(f"{place / 'config.toml'}: {error}{why}") from None
@@ -296,9 +326,13 @@ def read_tensors(path: Path, sha256: str | None = None) -> dict[str, NDArray[Any
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise RecordError(f"{path}: {error.strerror}") from None
+        way = "" if sha256 is None else ": put the recorded file back, or train in another folder"
+        raise RecordError(f"{path}: {error.strerror}{way}") from None
     if sha256 is not None and hashlib.sha256(content).hexdigest() != sha256:
-        raise RecordError(f"{path} is damaged: checkpoint.json has another SHA-256")
+        raise RecordError(
+            f"{path} is damaged: checkpoint.json has another SHA-256; put the recorded file back, or train in another "
+            "folder"
+        )
     try:
         arrays: dict[str, NDArray[Any]] = load(content)
     except (SafetensorError, ValueError, KeyError) as error:
@@ -384,9 +418,12 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     content = path.read_bytes()
     whole = content[: content.rfind(b"\n") + 1]
     try:
-        return [json.loads(line) for line in whole.splitlines()]
+        found = [json.loads(line) for line in whole.splitlines()]
     except ValueError as error:
         raise RecordError(f"{path} has a line that is not JSON: {error}") from None
+    if not all(isinstance(record, dict) for record in found):
+        raise RecordError(f"{path} has a line that is not a JSON object")
+    return found
 
 
 def locked(place: Path) -> IO[bytes]:

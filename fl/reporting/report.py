@@ -5,6 +5,7 @@ This reads only what `records` wrote and needs no torch.
 
 import csv
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from fl.errors import RecordError
@@ -21,8 +22,8 @@ def report(
     for folder in folders:
         if (Path(folder) / "sweep.toml").exists():
             raise RecordError(f"{folder} holds a sweep, with a report.html of its own; name its runs: {folder}/runs/*")
-    found = [recorded(folder) for folder in folders]
-    runs = [run for run in found if run.rounds]
+    found = [recorded(folder) for folder in {Path(folder).resolve(): folder for folder in folders}.values()]
+    runs = told_apart([run for run in found if run.rounds])
     if not runs:
         raise RecordError(f"no round has been recorded in {', '.join(str(folder) for folder in folders)}")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -35,6 +36,17 @@ def report(
 def html(runs: Sequence[Recorded], references: Sequence[Line] = (), *, waiting: int = 0) -> str:
     """The page as text. `waiting` is how many more runs have no round yet."""
     return page(runs, _published(runs, references), waiting)
+
+
+def told_apart(runs: Sequence[Recorded]) -> list[Recorded]:
+    """The runs, where those of one name have their folder in it: its last part, or more parts if these are equal."""
+    parts = [run.folder.resolve().parts for run in runs]
+    found = []
+    for run, path in zip(runs, parts, strict=True):
+        alike = [other for other, each in zip(parts, runs, strict=True) if each.name == run.name]
+        deep = next((n for n in range(1, len(path)) if sum(o[-n:] == path[-n:] for o in alike) == 1), len(path))
+        found.append(replace(run, label=f"{run.name} ({'/'.join(path[-deep:])})") if len(alike) > 1 else run)
+    return found
 
 
 def read_reference(path: Path | str, curve: str) -> Line:

@@ -1,13 +1,14 @@
 """The runs of a sweep as numbers: mean and confidence interval over seeds, and the worst case over attacks.
 
 The worst case is that of ByzFL's benchmark: for every attack the mean over the seeds, and of these the worst. It is
-given only where every attack has a result.
+given only where every attack of the grid has a result: a rule that cannot run under an attack has no worst case.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,12 +16,11 @@ from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from fl.config.grid import Axis
-from fl.reporting.records import Recorded
+from fl.reporting.compared import Measure
 
 FINISHED: Final = "finished"
-BACKDOOR_SUCCESS: Final = "backdoor success"
-LOWER_IS_BETTER: Final = frozenset({"loss", "mean-absolute-error", BACKDOOR_SUCCESS})
-OWN_FIELDS: Final = ("accuracy", "loss")  # measures that a record has beside its metrics
+NO_VALUE: Final = "no value"  # it has ended, and the measure is not a number after its last round
+MOST_FOOTNOTES: Final = 8
 STUDENT: Final = (  # 97.5% points of Student's t for 1 to 30 degrees of freedom
     *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
     *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
@@ -42,16 +42,20 @@ class Outcome(NamedTuple):
 
     @property
     def final(self) -> float | None:
-        """The value after the last round."""
-        return self.points[-1][1] if self.points else None
+        """The value after the last round, of a finished run."""
+        return self.points[-1][1] if self.points and self.status == FINISHED else None
 
 
 class Mean(NamedTuple):
-    """A mean over seeds with its 95% confidence interval, which needs at least two."""
+    """A mean over seeds with its 95% confidence interval, which needs at least two, and half of its width.
+
+    `low` and `high` end where the values of the measure do, so they need not be `half` away from the mean.
+    """
 
     value: float
     low: float | None
     high: float | None
+    half: float | None = None
 
 
 class Cell(NamedTuple):
@@ -66,18 +70,23 @@ class Cell(NamedTuple):
 
 
 class Worst(NamedTuple):
-    """The worst attack on one combination of the other axes; no mean if an attack has no result yet."""
+    """The worst attack on one combination of the other axes; no mean if an attack of the grid has no result.
+
+    `impossible` are the attacks of which every run was left out, `unfinished` those without a finished run.
+    """
 
     labels: Labels
     attack: str
     mean: Mean | None
+    impossible: Sequence[str] = ()
+    unfinished: Sequence[str] = ()
 
 
-def mean_of(values: Sequence[float]) -> Mean:
-    """The mean of values with its 95% interval of Student's t.
+def mean_of(values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> Mean:
+    """The mean of values with its 95% interval of Student's t, as far as it lies between the least and the most.
 
-    >>> mean_of([0.5, 0.7])
-    Mean(value=0.6, low=-0.6706, high=1.8706)
+    >>> [round(each, 4) for each in mean_of([0.5, 0.7], most=1.0) if each is not None]
+    [0.6, -0.6706, 1.0, 1.2706]
     """
     n, value = len(values), math.fsum(values) / len(values)
     if n < 2:
@@ -85,17 +94,7 @@ def mean_of(values: Sequence[float]) -> Mean:
     spread = math.sqrt(math.fsum((each - value) ** 2 for each in values) / (n - 1))
     t = STUDENT[n - 2] if n - 2 < len(STUDENT) else 1.96 + 2.372 / (n - 1)
     half = t * spread / math.sqrt(n)
-    return Mean(value, value - half, value + half)
-
-
-def measured(run: Recorded, measure: str) -> list[tuple[float, float]]:
-    """(round, value) of a measure in every round that has it."""
-    found = []
-    for record in run.rounds:
-        value = record.get(measure) if measure in OWN_FIELDS else (record.get("metrics") or {}).get(measure)
-        if value is not None:
-            found.append((float(record["round"]), float(value)))
-    return found
+    return Mean(value, max(value - half, least), min(value + half, most), half)
 
 
 @dataclass(frozen=True)
@@ -104,12 +103,8 @@ class Results:
 
     name: str
     axes: Sequence[Axis]
-    measure: str
+    measure: Measure
     outcomes: Sequence[Outcome]
-
-    @property
-    def lower_is_better(self) -> bool:
-        return self.measure in LOWER_IS_BETTER
 
     @property
     def seeds(self) -> list[Axis]:
@@ -144,47 +139,66 @@ class Results:
         finals = [outcome.points[-1][1] for outcome in done]
         rounds = sorted(set.intersection(*({x for x, _ in outcome.points} for outcome in done))) if done else []
         values = [dict(outcome.points) for outcome in done]
-        curve = [(number, mean_of([each[number] for each in values])) for number in rounds]
-        pick = min if self.lower_is_better else max
-        best = pick((mean.value for _, mean in curve), default=None)
-        return Cell(labels, len(done), len(outcomes), mean_of(finals) if finals else None, best, curve)
+        curve = [(number, self._mean_of([each[number] for each in values])) for number in rounds]
+        best = self.measure.best(mean.value for _, mean in curve)
+        wanted = math.prod(len(axis.values) for axis in self.seeds)
+        return Cell(labels, len(done), wanted, self._mean_of(finals) if finals else None, best, curve)
+
+    def _mean_of(self, values: Sequence[float]) -> Mean:
+        return mean_of(values, self.measure.least, self.measure.most)
 
     @cached_property
     def worst(self) -> list[Worst]:
         """For every combination of the other axes, the attack with the worst mean; empty without an axis of attacks."""
         if not self.attacks:
             return []
-        others, attacks = [axis.name for axis in self.others], [axis.name for axis in self.attacks]
-        groups: dict[tuple[str, ...], list[Cell]] = {}
+        rows: dict[str, dict[str, Cell]] = {}
         for cell in self.cells:
-            groups.setdefault(tuple(cell.labels[name] for name in others), []).append(cell)
-        pick = max if self.lower_is_better else min
+            rows.setdefault(self._down(cell.labels), {})[self._across(cell)] = cell
+        attacks = [", ".join(chosen) for chosen in itertools.product(*(axis.labels for axis in self.attacks))]
+        return [self._worst(cells, attacks) for cells in rows.values()]
+
+    def _worst(self, cells: Mapping[str, Cell], attacks: Sequence[str]) -> Worst:
+        """The worst of the cells of one row, by attack, if there is a mean for every attack."""
+        labels = {axis.name: next(iter(cells.values())).labels[axis.name] for axis in self.others}
+        means = {attack: cell.mean for attack, cell in cells.items() if cell.mean is not None}
+        impossible = [attack for attack in attacks if attack not in cells]
+        unfinished = [attack for attack in attacks if attack in cells and attack not in means]
+        if impossible or unfinished:
+            return Worst(labels, "", None, impossible, unfinished)
+        value = self.measure.worst(mean.value for mean in means.values())
+        attack = next(attack for attack in attacks if means[attack].value == value)
+        return Worst(labels, attack, means[attack])
+
+    @cached_property
+    def footnotes(self) -> list[str]:
+        """Why a worst case is missing, and which runs have ended without a value."""
         found = []
-        for key, cells in groups.items():
-            labels = dict(zip(others, key, strict=True))
-            means = [(cell.mean, ", ".join(cell.labels[name] for name in attacks)) for cell in cells]
-            whole = [(mean, attack) for mean, attack in means if mean is not None]
-            if len(whole) < len(means):
-                found.append(Worst(labels, "", None))
-            else:
-                mean, attack = pick(whole, key=lambda each: each[0].value)
-                found.append(Worst(labels, attack, mean))
-        return found
+        for entry in self.worst:
+            if entry.mean is None:
+                parts = [f"{', '.join(entry.impossible)} cannot run (skip_impossible)"] if entry.impossible else []
+                has = "has" if len(entry.unfinished) == 1 else "have"
+                parts += [f"{', '.join(entry.unfinished)} {has} no finished run"] if entry.unfinished else []
+                found.append(f"no worst case for {self._down(entry.labels) or self.name}: {'; '.join(parts)}")
+        for outcome in self.outcomes:
+            if outcome.status == NO_VALUE:
+                found.append(f"{outcome.id} is in no mean: {self.measure.name} is not a number after its last round")
+        more = len(found) - MOST_FOOTNOTES
+        return found if more <= 0 else [*found[:MOST_FOOTNOTES], f"and {more} more like these"]
 
     def show(self, value: float | None) -> str:
         """A value of the measure in words."""
         if value is None:
             return "-"
-        return f"{value:.1%}" if self.measure == "accuracy" else f"{value:.4g}"
+        return f"{value:.1%}" if self.measure.in_percent else f"{value:.4g}"
 
     def show_mean(self, mean: Mean | None, finished: int = 0, wanted: int = 0) -> str:
         """A mean with half of its interval, and how many seeds it has if not all."""
         if mean is None:
             return "-"
         text = self.show(mean.value)
-        if mean.high is not None:
-            half = mean.high - mean.value
-            text += f" ± {half * 100:.1f}" if self.measure == "accuracy" else f" ± {half:.2g}"
+        if mean.half is not None:
+            text += f" ± {mean.half * 100:.1f}" if self.measure.in_percent else f" ± {mean.half:.2g}"
         return text + (f" ({finished} of {wanted})" if finished < wanted else "")
 
     def table(self) -> list[list[str]]:
@@ -196,7 +210,7 @@ class Results:
             for cell in self.cells
         }
         worst = {self._down(entry.labels): self.show_mean(entry.mean) for entry in self.worst}
-        head = ["", *(column or self.measure for column in across), *(["worst"] if worst else [])]
+        head = ["", *(column or self.measure.name for column in across), *(["worst"] if worst else [])]
         return [head] + [
             [row or self.name, *(texts.get((row, column), "-") for column in across), *([worst[row]] if worst else [])]
             for row in down
@@ -212,7 +226,8 @@ class Results:
         """Everything but the times, so that two sweeps of the same file are equal."""
         return {
             "sweep": self.name,
-            "measure": self.measure,
+            "measure": self.measure.name,
+            "better": self.measure.better,
             "axes": {axis.name: list(axis.labels) for axis in self.axes},
             "runs": [
                 {
@@ -226,12 +241,16 @@ class Results:
                 {
                     **{"labels": dict(cell.labels), "finished": cell.finished, "wanted": cell.wanted},
                     **{"mean": cell.mean and cell.mean._asdict(), "best": cell.best},
-                    "curve": [[int(number), *mean] for number, mean in cell.curve],
+                    "curve": [[int(number), *mean[:3]] for number, mean in cell.curve],
                 }
                 for cell in self.cells
             ],
             "worst": [
-                {"labels": dict(entry.labels), "attack": entry.attack, "mean": entry.mean and entry.mean._asdict()}
+                {
+                    **{"labels": dict(entry.labels), "attack": entry.attack},
+                    **{"mean": entry.mean and entry.mean._asdict()},
+                    **{"impossible": list(entry.impossible), "unfinished": list(entry.unfinished)},
+                }
                 for entry in self.worst
             ],
         }
@@ -239,12 +258,12 @@ class Results:
     def runs_csv(self) -> str:
         """One line per run."""
         axes = [axis.name for axis in self.axes]
-        heads = ["run", *axes, "status", "rounds", self.measure, "best", "exposed", "exposed_over_training", "skipped"]
-        pick = min if self.lower_is_better else max
+        facts_of = ["exposed", "exposed_over_training", "skipped"]
+        heads = ["run", *axes, "status", "rounds", self.measure.name, "best", *facts_of]
         rows = []
         for outcome in self.outcomes:
             facts = outcome.summary
-            best = pick((value for _, value in outcome.points), default=None)
+            best = self.measure.best(value for _, value in outcome.points)
             last: list[Any] = [None] * 6
             if facts:
                 told = [len(facts["exposed"]), facts["exposed_over_training"], len(facts["skipped_rounds"])]
@@ -256,14 +275,14 @@ class Results:
         """One line per combination of the axes without seeds."""
         names = [axis.name for axis in self.axes if not axis.is_seed]
         rows = [
-            [*cell.labels.values(), cell.finished, cell.wanted, *(cell.mean or [None] * 3), cell.best]
+            [*cell.labels.values(), cell.finished, cell.wanted, *(cell.mean or [None] * 3)[:3], cell.best]
             for cell in self.cells
         ]
         return _csv([*names, "finished", "wanted", "mean", "low", "high", "best_mean"], rows)
 
     def worst_csv(self) -> str:
         """One line per combination of the axes without seeds and attacks."""
-        rows = [[*entry.labels.values(), entry.attack, *(entry.mean or [None] * 3)] for entry in self.worst]
+        rows = [[*entry.labels.values(), entry.attack, *(entry.mean or [None] * 3)[:3]] for entry in self.worst]
         return _csv([*(axis.name for axis in self.others), "worst_attack", "mean", "low", "high"], rows)
 
 

@@ -8,9 +8,23 @@ from markupsafe import Markup
 
 from fl.config.read import to_toml
 from fl.config.schema import to_tables
-from fl.reporting import measures, privacy
+from fl.reporting import detail, learned, measures, privacy
 from fl.reporting.banner import banner, seen
-from fl.reporting.charts import Line, Part, Row, Square, bar, columns, curve_colour, grid, legend_of, lines
+from fl.reporting.charts import (
+    SHARES,
+    Line,
+    Part,
+    Row,
+    Scale,
+    Square,
+    bar,
+    columns,
+    curve_colour,
+    grid,
+    legend_of,
+    lines,
+    scale_of,
+)
 from fl.reporting.measures import OUTCOMES, describe_bytes, seconds_per_round, summarise
 from fl.reporting.page import TERMS, Cell, Table, flat, render, terms
 from fl.reporting.records import Recorded
@@ -27,6 +41,8 @@ TELLING = (
     "data.partition",
     "attack.name",
 )  # keys to colour many runs by
+LAST = "last 10"
+COLUMNS = {"exposed in a round": "exposed", "over all rounds": ""}  # columns that have their term under another name
 PHASES = (
     ("training", "local training", "p0"),
     ("secure", "secure aggregation", "p1"),
@@ -38,7 +54,7 @@ PHASES = (
 
 def page(runs: Sequence[Recorded], references: Sequence[Line] = (), waiting: int = 0) -> str:
     """The page as text."""
-    curves = accuracy_curves(runs)
+    curves, charts = main_curves(runs), _charts(runs, references)
     squares = sum(len(record["clusters"]) for run in runs for record in run.rounds)
     contents = [
         _run_content(run, curve.colour, squares <= MOST_ON_A_PAGE) for run, curve in zip(runs, curves, strict=True)
@@ -49,34 +65,56 @@ def page(runs: Sequence[Recorded], references: Sequence[Line] = (), waiting: int
         started=", ".join(dict.fromkeys(run.info.get("started", "")[:10] for run in runs if run.info)),
         waiting=waiting,
         banner=banner([content["seen"] for content in contents]),
-        accuracy=lines([*curves, *references], y_label="test accuracy"),
-        legend=[
-            *curve_legend(runs, curves),
-            *((line.colour, f"{line.name} (published, dashed)") for line in references),
-        ],
-        comparison=_comparison(runs, curves),
+        main=charts[0],
+        charts=charts[1:],
+        comparison=(comparison := _comparison(runs, curves)),
         common=_common(runs),
-        comparison_terms=terms("accuracy", "last 10", "exposed", "alone", "T", "round s", "secure s", "traffic"),
+        comparison_terms=terms(*(term for head in comparison.heads if (term := COLUMNS.get(head, head)) in TERMS)),
         runs=contents,
         open=len(runs) <= OPEN,
         differences=_differences(runs),
     )
 
 
-def accuracy_curves(runs: Sequence[Recorded]) -> list[Line]:
-    """The accuracy of each run. Few runs have a colour each; many have that of a setting that tells them apart."""
+def main_curves(runs: Sequence[Recorded]) -> list[Line]:
+    """The main measure of each run. Few runs have a colour each; many have that of a setting that tells them apart."""
+    return _curves(runs, [learned.main_measure(run) for run in runs])
+
+
+def _curves(runs: Sequence[Recorded], measured: Sequence[str]) -> list[Line]:
     values = _colour_values(runs)
     order = list(dict.fromkeys(values))
     return [
-        Line(run.name, measures.accuracies(run), curve_colour(order.index(value)))
-        for run, value in zip(runs, values, strict=True)
+        Line(run.name, learned.points(run, name), curve_colour(order.index(value)))
+        for run, value, name in zip(runs, values, measured, strict=True)
     ]
 
 
-def curve_legend(runs: Sequence[Recorded], curves: Sequence[Line]) -> list[tuple[str, str]]:
+def scale_for(name: str, curves: Sequence[Line]) -> Scale:
+    """The scale of a measure: shares from 0 to 1, others around their values."""
+    return SHARES if name in learned.SHARES else scale_of(y for curve in curves for _, y in curve.points)
+
+
+def _charts(runs: Sequence[Recorded], references: Sequence[Line]) -> list[dict[str, Any]]:
+    """A chart of every measure of the runs, that of the first run's main measure first."""
+    main, found = learned.main_measure(runs[0]), []
+    for name in [main, *(name for name in learned.names(runs) if name != main)]:
+        curves = _curves(runs, [name] * len(runs))
+        published = references if name == learned.ACCURACY else ()
+        scale = scale_for(name, [*curves, *published])
+        legend = [
+            *curve_legend(runs, curves, scale),
+            *((line.colour, f"{line.name} (published, dashed)") for line in published),
+        ]
+        chart = lines([*curves, *published], y_label=f"test {name}", scale=scale)
+        found.append({"name": name, "title": name[0].upper() + name[1:], "chart": chart, "legend": legend})
+    return found
+
+
+def curve_legend(runs: Sequence[Recorded], curves: Sequence[Line], scale: Scale = SHARES) -> list[tuple[str, str]]:
     """(colour, meaning) of the curves."""
     if len(runs) <= FEW:
-        return legend_of(curves)
+        return legend_of(curves, scale)
     found = dict(zip(_colour_values(runs), (curve.colour for curve in curves), strict=True))
     return [(colour, value) for value, colour in found.items()]
 
@@ -106,27 +144,32 @@ def _common(runs: Sequence[Recorded]) -> str:
 
 
 def _comparison(runs: Sequence[Recorded], curves: Sequence[Line]) -> Table:
-    rows, told = [], [_described(run) for run in runs]
+    rows, told, measured = [], [_described(run) for run in runs], learned.names(runs)
+    mean = [LAST] if learned.ACCURACY in measured else []
     differing = [key for key in told[0] if len(runs) == 1 or len({each[key] for each in told}) > 1]
     differing = differing if len(runs) <= FEW else []  # the names of many runs say it, as those of a sweep do
     for run, curve, words in zip(runs, curves, told, strict=True):
         facts = summarise(run.experiment, run.rounds)
         name = Cell(run.name, detail="; ".join(words[key] for key in differing), swatch=curve.colour)
-        learned = ["-" if share is None else f"{share:.1%}" for share in (facts["accuracy"], facts["last_10_accuracy"])]
+        last = learned.values(facts)
+        found = [learned.show(each, last.get(each)) for each in measured]
+        found[1:1] = [learned.show(learned.ACCURACY, facts["last_10_accuracy"])] * len(mean)
         exposed, anonymity = len(facts["exposed"]), facts["least_anonymity"]
         together = facts["exposed_over_training"]
         seen_ = [Cell(exposed, alert=exposed > 0), "-" if together is None else Cell(together, alert=together > 0)]
         seen_ += [f"{facts['alone']:.2g}", "-" if anonymity is None else str(anonymity)]
         spent = [f"{seconds_per_round(run, name):.2f}" for name in ("total", "secure")]
         sent = describe_bytes(facts["bytes_up_per_client"] + facts["bytes_down_per_client"])
-        rows.append([name, *learned, *seen_, *spent, sent, str(len(run.rounds))])
-    heads = ["run", "accuracy", "last 10", "exposed in a round", "over all rounds", "alone", "T"]
-    heads += ["round s", "secure s", "traffic", "rounds"]
-    return Table(heads, rows, numbers=range(1, 11))
+        rows.append([name, *found, *seen_, *spent, sent, str(len(run.rounds))])
+    heads = ["run", measured[0], *mean, *measured[1:], "exposed in a round", "over all rounds", "alone", "T"]
+    encrypted = any(measures.is_encrypted(run.experiment) for run in runs)
+    heads += ["round s", "secure s" if encrypted else "aggregation s", "traffic", "rounds"]
+    return Table(heads, rows, numbers=range(1, len(heads)))
 
 
 def _run_content(run: Recorded, colour: str, squares: bool) -> dict[str, Any]:
-    e, points, facts = run.experiment, measures.accuracies(run), summarise(run.experiment, run.rounds)
+    e, facts, main = run.experiment, summarise(run.experiment, run.rounds), learned.main_measure(run)
+    points, backdoor = learned.points(run, main), learned.points(run, learned.BACKDOOR)
     up, down = facts["bytes_up_per_client"], facts["bytes_down_per_client"]
     exposure = None if e.method == "no-share" else _exposure(run)
     return {
@@ -135,7 +178,12 @@ def _run_content(run: Recorded, colour: str, squares: bool) -> dict[str, Any]:
         "info": run.info,
         "experiment": e,
         "seen": seen(run.name, e, facts, exposure["together"] if exposure else None),
-        "last": points[-1] if points else None,
+        "measure": main,
+        "last": (points[-1][0], learned.show(main, points[-1][1])) if points else None,
+        "backdoor": (backdoor[-1][0], learned.show(learned.BACKDOOR, backdoor[-1][1])) if backdoor else None,
+        "encrypted": measures.is_encrypted(e),
+        "by_class": detail.by_class(run),
+        "by_client": detail.by_client(run),
         "exposed": len(facts["exposed"]),
         "exposed_over_training": facts["exposed_over_training"],
         "alone": facts["alone"],
@@ -231,13 +279,19 @@ def _exposure(run: Recorded) -> dict[str, Any]:
 
 
 def _costs(run: Recorded) -> dict[str, Any]:
-    parts = [Part(meaning, seconds_per_round(run, name), colour) for name, meaning, colour in PHASES]
+    parts = [Part(phase_name(meaning, [run]), seconds_per_round(run, name), colour) for name, meaning, colour in PHASES]
     return {
         "legend": [(part.colour, f"{part.name}: {part.amount:.2g} s") for part in parts if part.amount > 0],
         "chart": bar("seconds per round", parts, unit="s"),
         "stages": (stages := _stages(run)),
         "terms": terms(*(str(row[0]) for row in stages.rows if str(row[0]) in TERMS)),
     }
+
+
+def phase_name(meaning: str, runs: Sequence[Recorded]) -> str:
+    """The name of a part of a round: in runs without cryptography, nothing is called secure."""
+    encrypted = any(measures.is_encrypted(run.experiment) for run in runs)
+    return meaning if encrypted else meaning.replace("secure aggregation", "aggregation in the clear")
 
 
 def _stages(run: Recorded) -> Table:

@@ -49,7 +49,7 @@ def sweep_page(
         banner=banner(runs) if runs else None,
         failed=Table(["run", "error"], [[name, error] for name, error in failed.items()]),
         heats=[main_heat(found), *_pair_heats(found)],
-        panels=[(panel.title, _chart(panel, found.measure, scale)) for panel in shown[:MOST_CHARTS]],
+        panels=[(panel.title, _chart(panel, found.measure.name, scale)) for panel in shown[:MOST_CHARTS]],
         more=max(len(shown) - MOST_CHARTS, 0),
         legend=legend,
         measure=found.measure,
@@ -60,7 +60,7 @@ def sweep_page(
 
 def scale_for(found: Results) -> Scale:
     """The same scale for all charts of a sweep."""
-    if found.measure == "accuracy":
+    if found.measure.in_percent:
         return SHARES
     return scale_of(mean.value for cell in found.cells for _, mean in cell.curve)
 
@@ -81,7 +81,7 @@ def panels(found: Results) -> tuple[list[Panel], list[tuple[str, str]]]:
     groups: dict[str, list[Line]] = {}
     for cell in found.cells:
         title = ", ".join(f"{axis.name} {cell.labels[axis.name]}" for axis in axes if axis is not colours)
-        name = cell.labels[colours.name] if colours else found.measure
+        name = cell.labels[colours.name] if colours else found.measure.name
         colour = curve_colour(labels.index(name) if colours else 0)
         groups.setdefault(title, []).append(_curve(cell, name, colour))
     legend = [(curve_colour(i), f"{colours.name} {label}") for i, label in enumerate(labels)] if colours else []
@@ -99,7 +99,7 @@ def _heat_cell(found: Results, mean: Mean | None, detail: str = "", worst: bool 
         return Cell("-", detail=detail)
     values = [cell.mean.value for cell in found.cells if cell.mean is not None]
     low, high = min(values), max(values)
-    if found.measure == "accuracy":
+    if found.measure.in_percent:
         low = min(low, high - LEAST_SPAN)  # small differences stay small
     share = (mean.value - low) / (high - low) if high > low else 0.5
     interval = found.show_mean(mean).partition(" ")[2]
@@ -127,8 +127,8 @@ def main_heat(found: Results) -> Heat:
             entry = worst.get(tuple(row.items()))
             line.append(_heat_cell(found, entry.mean if entry else None))
         rows.append((", ".join(row.values()) or "all", line))
-    heads = [", ".join(column.values()) or found.measure for column in across] + (["worst"] if found.worst else [])
-    return Heat(f"{found.measure} after the last round", heads, rows)
+    heads = [", ".join(column.values()) or found.measure.name for column in across] + (["worst"] if found.worst else [])
+    return Heat(f"{found.measure.name} after the last round", heads, rows)
 
 
 def _pair_heats(found: Results) -> Iterator[Heat]:
@@ -141,7 +141,7 @@ def _pair_heats(found: Results) -> Iterator[Heat]:
                 wanted = [{**fixed, down.name: label, across.name: other} for other in across.labels]
                 rows.append((label, [_heat_cell(found, _worst_of(found, labels)) for labels in wanted]))
             where = f"; {', '.join(f'{name} {label}' for name, label in fixed.items())}" if fixed else ""
-            what = "worst case" if found.worst else found.measure
+            what = "worst case" if found.worst else found.measure.name
             yield Heat(f"{what}: {down.name} down, {across.name} across{where}", across.labels, rows)
 
 

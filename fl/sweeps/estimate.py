@@ -1,7 +1,8 @@
 """How long a sweep will take, from measured rounds.
 
 The first run is measured, and then, while there is time, one run for every other value of every axis. The cost of a run
-is that of the first one, times a factor for each value that was measured.
+is that of the first one, times a factor for each value that was measured. Processes start before that, all at once: how
+long this takes is measured too.
 """
 
 from __future__ import annotations
@@ -38,19 +39,32 @@ class Estimate:
     at_once: int
     measured: int
     seconds_per_round: tuple[float, float]
+    start: float
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
+        if not self.rounds:
+            return f"{several(self.runs, 'run')}, {'all' if self.runs > 1 else 'it is'} finished: nothing to train"
         low, high = self.seconds_per_round
         spent = f"{low:.2g} s" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g} s"
-        kept = f", of which {self.finished} are finished" if self.finished else ""
+        kept = f", of which {self.finished} {'are' if self.finished > 1 else 'is'} finished" if self.finished else ""
         return (
-            f"{self.runs} runs{kept}; {self.rounds} rounds to train, {self.at_once} runs at once: about "
-            f"{duration(self.seconds)} (a round of {self.measured} of the runs was measured: {spent})"
+            f"{several(self.runs, 'run')}{kept}; {several(self.rounds, 'round')} to train, "
+            f"{several(self.at_once, 'run')} at once: about {duration(self.seconds)} (a round of "
+            f"{several(self.measured, 'run')} was measured: {spent}; processes start in {self.start:.2g} s)"
         )
+
+
+def several(count: int, word: str) -> str:
+    """A number with its word.
+
+    >>> several(1, "run"), several(2, "run")
+    ('1 run', '2 runs')
+    """
+    return f"{count} {word}{'' if count == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
@@ -62,31 +76,32 @@ def duration(seconds: float) -> str:
     for unit, size, most in (("second", 1, 120), ("minute", 60, 120), ("hour", 3600, 48)):
         if seconds / size < most:
             count = max(1, round(seconds / size))
-            return f"{count} {unit}{'s' if count > 1 else ''}"
+            return several(count, unit)
     return f"{seconds / 86400:.1f} days"
 
 
 def estimate(axes: Sequence[Axis], runs: Sequence[Checked], left: Mapping[str, int], at_once: int) -> Estimate:
-    """Measure rounds and add up. `left` says how many rounds each run still has to train."""
-    costs: dict[str, Cost] = {}
-    wanted = [run for run in _samples(axes, runs) if left[run.planned.id]]
+    """Measure rounds and add up. `left` says how many rounds each run still has to train, `runs` which have some."""
+    costs, finished = Costs(), sum(not count for count in left.values())
+    if not runs:
+        return Estimate(len(left), 0, finished, at_once, 0, (0.0, 0.0), 0.0, 0.0)
+    wanted = _samples(axes, runs)
     start = time.monotonic()
     in_time = (run for run in wanted if run is wanted[0] or time.monotonic() - start < ENOUGH)
-    work((job(run, None, at_once) for run in in_time), at_once, _into(costs))
+    work((job(run, None, at_once) for run in in_time), at_once, costs.hear)
     by_id = {run.planned.id: run for run in runs}
-    measured = {name: cost for name, cost in costs.items() if name in by_id}
-    spent = {name: _cost(by_id[name], by_id, measured) for name, count in left.items() if count}
-    seconds = sum(spent[name].setup + spent[name].round * count for name, count in left.items() if count)
-    longest = max((cost.setup + cost.round * left[name] for name, cost in spent.items()), default=0.0)
-    rounds = [cost.round for cost in measured.values()] or [0.0]
+    spent = {name: _cost(run, by_id, costs.measured) for name, run in by_id.items()}
+    each = [cost.setup + cost.round * left[name] for name, cost in spent.items()]
+    rounds = [cost.round for cost in costs.measured.values()]
     return Estimate(
-        runs=len(runs),
+        runs=len(left),
         rounds=sum(left.values()),
-        finished=sum(not count for count in left.values()),
+        finished=finished,
         at_once=at_once,
-        measured=len(measured),
+        measured=len(costs.measured),
         seconds_per_round=(min(rounds), max(rounds)),
-        seconds=max(seconds / at_once, longest),
+        start=costs.start,
+        seconds=costs.start + max(sum(each) / at_once, *each),
     )
 
 
@@ -117,11 +132,18 @@ def _cost(run: Checked, runs: Mapping[str, Checked], measured: Mapping[str, Cost
     return Cost(first.setup, first.round * prod(factors))
 
 
-def _into(costs: dict[str, Cost]) -> Any:
-    def hear(job: Job, message: Message) -> None:
+class Costs:
+    """Hears what was measured. What passes before the first answer, without measuring, is the start of a process."""
+
+    def __init__(self) -> None:
+        self.measured: dict[str, Cost] = {}
+        self.start = 0.0
+        self._begun = time.monotonic()
+
+    def hear(self, job: Job, message: Message) -> None:
         if message["do"] == "failed":
             raise TrainingError(f"{job.name}: {message['error']}")
         if message["do"] == "measured":
-            costs[job.id] = Cost(message["setup"], message["round"])
-
-    return hear
+            if not self.measured:
+                self.start = max(0.0, time.monotonic() - self._begun - message["spent"])
+            self.measured[job.id] = Cost(message["setup"], message["round"])

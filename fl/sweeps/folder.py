@@ -8,7 +8,7 @@ The folders of the runs are all that counts: the rest follows from them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -16,10 +16,12 @@ from typing import Any, Final, NamedTuple
 from fl.config.checks import experiment
 from fl.config.grid import Planned, Sweep
 from fl.config.read import put
-from fl.config.schema import BACKDOOR, Experiment
+from fl.config.schema import Experiment
 from fl.errors import ConfigError, RecordError
+from fl.reporting import learned
+from fl.reporting.compared import Measure, compared
 from fl.reporting.records import Recorded, changed_keys, recorded
-from fl.reporting.results import BACKDOOR_SUCCESS, FINISHED, Outcome, Results, measured
+from fl.reporting.results import FINISHED, NO_VALUE, Outcome, Results
 from fl.sweeps.pool import Job
 
 RUNS: Final = "runs"
@@ -44,10 +46,11 @@ class Impossible(NamedTuple):
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs of a sweep: those that can run, and those that are left out."""
+    """The runs of a sweep: those that can run, those that are left out, and what is compared."""
 
     possible: list[Checked]
     impossible: list[Impossible]
+    measure: Measure
 
 
 def checked(sweep: Sweep) -> Runs:
@@ -64,44 +67,47 @@ def checked(sweep: Sweep) -> Runs:
             impossible.append(Impossible(planned, str(error)))
     if not possible:
         raise ConfigError(f"no combination can run; the first: {impossible[0].planned.name}: {impossible[0].why}")
-    metrics = {metric for run in possible for metric in measures_of(run.experiment)}
-    if sweep.measure not in metrics | {"accuracy", "loss"}:
-        known = ", ".join(sorted(metrics | {"loss"}))
-        raise ConfigError(f"measure: expected one of {known}, got {sweep.measure!r}")
-    return Runs(possible, impossible)
-
-
-def measures_of(e: Experiment) -> Iterator[str]:
-    """What the records of an experiment measure beside accuracy and loss."""
-    yield from (metric.rpartition(":")[2] for metric in e.task.metrics)
-    if e.attack.name == BACKDOOR:
-        yield BACKDOOR_SUCCESS
-    if e.task.per_class:
-        yield "worst class"
-    if e.task.per_client:
-        yield "worst client"
+    measure = compared(sweep.measure, sweep.better, [(run.planned.name, run.experiment) for run in possible])
+    return Runs(possible, impossible, measure)
 
 
 def states(place: Path, runs: Sequence[Checked]) -> dict[str, str]:
-    """New, begun, failed or finished, for each run. Raises if the folder holds a run with other settings."""
-    found, foreign = {}, []
+    """New, begun, failed or finished, for each run.
+
+    Raises if the folder holds a run with other settings, or one whose files contradict each other.
+    """
+    found, foreign, damaged = {}, [], []
     for run in runs:
         folder = place / RUNS / run.planned.id
         if not any((folder / name).exists() for name in ("rounds.jsonl", "checkpoint.json", "summary.json")):
             found[run.planned.id] = FAILED if (folder / ERROR).exists() else NEW
             continue
-        before = recorded(folder)
+        try:
+            before = recorded(folder)
+        except (RecordError, ConfigError) as error:
+            damaged.append(getattr(error, "problem", str(error)))
+            continue
         if why := _differs(before, run.experiment):
             foreign.append(f"{run.planned.id} ({why})")
         done = before.summary and (before.summary["rounds"] >= run.experiment.rounds or before.summary["stopped"])
         found[run.planned.id] = FINISHED if done else FAILED if (folder / ERROR).exists() else BEGUN
-    if foreign:
-        more = f" and {len(foreign) - SHOWN} more" if len(foreign) > SHOWN else ""
+    if damaged:
         raise RecordError(
-            f"{place} holds runs of this name with other settings: {'; '.join(foreign[:SHOWN])}{more}. Nothing was "
-            "changed: choose another --out for the changed sweep, or remove these folders"
+            f"{place} holds runs that cannot count as they are: {few(damaged)}. Nothing was changed: put the recorded "
+            "files back, or remove the folders of these runs, and the same command trains them again"
+        )
+    if foreign:
+        raise RecordError(
+            f"{place} holds runs of this name with other settings: {few(foreign)}. Nothing was changed: choose "
+            "another --out for the changed sweep, or remove these folders"
         )
     return found
+
+
+def few(entries: Sequence[str]) -> str:
+    """The first of some entries, and how many more there are."""
+    more = f" and {len(entries) - SHOWN} more" if len(entries) > SHOWN else ""
+    return "; ".join(entries[:SHOWN]) + more
 
 
 def _differs(before: Recorded, wanted: Experiment) -> str:
@@ -134,23 +140,28 @@ def strangers(place: Path, runs: Sequence[Checked]) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.name not in known) if folder.is_dir() else []
 
 
-def results(sweep: Sweep, place: Path, runs: Sequence[Checked]) -> Results:
+def results(sweep: Sweep, place: Path, runs: Runs) -> Results:
     """What the folder holds of these runs. Only finished runs count."""
-    found = states(place, runs)
+    found = states(place, runs.possible)
     outcomes = []
-    for run in runs:
+    for run in runs.possible:
         name, labels, state = run.planned.id, run.planned.labels, found[run.planned.id]
         if state == FINISHED:
             before = recorded(place / RUNS / name)
-            outcomes.append(Outcome(name, labels, state, measured(before, sweep.measure), before.summary))
+            points = learned.points(before, runs.measure.name)
+            if not points or points[-1][0] < len(before.rounds):
+                state = NO_VALUE
+            outcomes.append(Outcome(name, labels, state, points, before.summary))
         else:
             outcomes.append(Outcome(name, labels, state))
-    return Results(sweep.name, sweep.axes, sweep.measure, outcomes)
+    return Results(sweep.name, sweep.axes, runs.measure, outcomes)
 
 
 def described(sweep: Sweep) -> dict[str, Any]:
     """The sweep as tables that read back as the same sweep."""
-    tables: dict[str, Any] = {"name": sweep.name, "measure": sweep.measure, "skip_impossible": sweep.skip_impossible}
+    given = {"measure": sweep.measure, "better": sweep.better}
+    tables: dict[str, Any] = {"name": sweep.name, **{name: value for name, value in given.items() if value is not None}}
+    tables["skip_impossible"] = sweep.skip_impossible
     base, modules = copy.deepcopy(dict(sweep.base)), sweep.runs()[0].tables.get("machine", {}).get("modules")
     if modules:
         put(base, "machine.modules", modules)

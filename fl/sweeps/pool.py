@@ -14,16 +14,20 @@ from fl.training.channel import Message, send
 from fl.training.child import Child
 
 WORKER: Final = "fl.sweeps.worker"  # the module whose `serve` each process runs
-LAST: Final = ("finished", "failed", "measured")  # a message of one of these kinds ends a job
+LAST: Final = ("finished", "failed", "measured", "compared")  # a message of one of these kinds ends a job
 
 
 class Job(NamedTuple):
-    """A run to train in a folder. Without a folder, only its first rounds are measured."""
+    """A run to train in a folder. Without a folder, only its first rounds are measured.
+
+    With `compare`, only the functions and data of the run in the folder are compared with the present ones.
+    """
 
     id: str
     name: str
     experiment: dict[str, Any]
     folder: str | None
+    compare: bool = False
 
 
 Hear = Callable[[Job, Message], None]
@@ -80,7 +84,7 @@ class _Pool:
     def _give(self, child: Child, job: Job) -> None:
         self._children[child] = job
         with suppress(OSError):  # of a process that has ended: the next message says so
-            send(child.socket, {"experiment": job.experiment, "folder": job.folder})
+            send(child.socket, {"experiment": job.experiment, "folder": job.folder, "compare": job.compare})
 
     def _end(self, child: Child) -> None:
         self._selector.unregister(child.socket)

@@ -20,8 +20,9 @@ from fl.reporting.sweep_picture import draw_sweep
 from fl.reporting.sweep_progress import SweepProgress
 from fl.reporting.table import aligned
 from fl.sweeps import folder
-from fl.sweeps.estimate import Estimate, estimate
+from fl.sweeps.estimate import Estimate, estimate, several
 from fl.sweeps.folder import RUNS, Checked, Runs
+from fl.sweeps.kept import check_kept
 from fl.sweeps.pool import Job, work
 from fl.training.channel import Message
 from secagg.simulation import cores
@@ -31,7 +32,8 @@ from secagg.simulation import cores
 class Swept:
     """A sweep that has ended: its results, the runs that failed with their errors, and its folder.
 
-    >>> done = Swept(Results("none", (), "accuracy", ()), failed={}, folder=Path("sweeps/none"))
+    >>> from fl.reporting.compared import KNOWN
+    >>> done = Swept(Results("none", (), KNOWN["accuracy"], ()), failed={}, folder=Path("sweeps/none"))
     >>> done.results.finished
     0
     """
@@ -41,7 +43,7 @@ class Swept:
     folder: Path
 
     def __str__(self) -> str:
-        return "\n".join(aligned(self.results.table()))
+        return "\n".join([*aligned(self.results.table()), *(f"- {note}" for note in self.results.footnotes)])
 
 
 def sweep(
@@ -77,6 +79,7 @@ def sweep(
         show = show or SweepProgress()
         for sentence in _told(place, runs, before):
             show.note(sentence)
+        check_kept(place, runs.possible, before, _at_once(runs.possible, jobs), show.warn)
         write(place / "sweep.toml", write_tables(folder.described(asked)).encode())
         left = [run for run in runs.possible if before[run.planned.id] != FINISHED]
         keeper, at_once = _Keeper(show), _at_once(left, jobs)
@@ -85,8 +88,8 @@ def sweep(
             work((folder.job(run, place, at_once) for run in left), at_once, keeper.hear)
         finally:
             show.end()
-            found = folder.results(asked, place, runs.possible)
-            if found.finished:
+            found = folder.results(asked, place, runs)
+            if any(outcome.summary for outcome in found.outcomes):
                 save(asked, found, place, keeper.failed)
     return Swept(found, keeper.failed, place)
 
@@ -100,7 +103,7 @@ def forecast(
     before = folder.states(Path(out), runs)
     left = {run.planned.id: 0 if before[run.planned.id] == FINISHED else _rounds_left(Path(out), run) for run in runs}
     todo = [run for run in runs if left[run.planned.id]]
-    return estimate(asked.axes, runs if len(todo) == len(runs) else todo or runs, left, _at_once(todo or runs, jobs))
+    return estimate(asked.axes, todo, left, _at_once(todo or runs, jobs))
 
 
 def save(asked: Sweep, found: Results, place: Path, failed: Mapping[str, str]) -> None:
@@ -110,7 +113,7 @@ def save(asked: Sweep, found: Results, place: Path, failed: Mapping[str, str]) -
     if found.attacks:
         write(place / "worst.csv", found.worst_csv().encode())
     write_json(place / "results.json", found.to_json())
-    done = [recorded(place / RUNS / outcome.id) for outcome in found.outcomes if outcome.status == FINISHED]
+    done = [recorded(place / RUNS / outcome.id) for outcome in found.outcomes if outcome.summary]
     page = sweep_page(
         found,
         [seen(run.name, run.experiment, run.summary, leverage_if_unchanged(run)) for run in done],
@@ -130,15 +133,15 @@ def _told(place: Path, runs: Runs, before: Mapping[str, str]) -> Iterable[str]:
     """What a user should know before the first run begins."""
     counts = {state: list(before.values()).count(state) for state in dict.fromkeys(before.values())}
     if set(counts) != {folder.NEW}:
-        yield f"{place}: " + ", ".join(f"{count} runs {state}" for state, count in counts.items())
+        yield f"{place}: " + ", ".join(f"{several(count, 'run')} {state}" for state, count in counts.items())
     if others := folder.strangers(place, runs.possible):
-        yield (
-            f"{place / RUNS} also holds {len(others)} runs that are not part of this sweep, such as {others[0]}: they "
-            "are left alone, and are not in its tables"
-        )
+        told = f"{several(len(others), 'folder')} that {'is' if len(others) == 1 else 'are'} not part of this sweep"
+        yield f"{place / RUNS} also holds {told}, such as {others[0]}: left alone, and not in its tables"
     if runs.impossible:
         first = runs.impossible[0]
-        yield f"{len(runs.impossible)} combinations are left out; the first is {first.planned.name}: {first.why}"
+        count = several(len(runs.impossible), "combination")
+        are = "is" if len(runs.impossible) == 1 else "are"
+        yield f"{count} cannot run and {are} left out; the first is {first.planned.name}: {first.why}"
 
 
 def _rounds_left(place: Path, run: Checked) -> int:

@@ -16,14 +16,20 @@ from typing import Any
 import torch
 
 from fl.config.checks import experiment
-from fl.config.schema import Export
+from fl.config.schema import Export, to_tables
 from fl.errors import ShareError
+from fl.reporting.begun import difference
 from fl.reporting.progress import Progress
-from fl.reporting.records import Folder
+from fl.reporting.records import Folder, recorded
 from fl.sweeps.folder import ERROR
 from fl.training.channel import Message, answer_all, send
+from fl.training.code import fingerprints
 from fl.training.interrupt import Stopped
-from fl.training.loop import run
+from fl.training.loop import poisoned, prepare, run
+from fl.training.models import fingerprint
+from fl.training.randomness import attackers
+from fl.training.targets import metrics_of
+from fl.training.task import LocalTraining, Task
 
 
 def serve(descriptor: int, parent: int) -> None:
@@ -39,6 +45,8 @@ def _answer(message: Message, channel: socket.socket) -> Message:
     try:
         if place is None:
             return measure(message["experiment"])
+        if message["compare"]:
+            return compare(message["experiment"], place)
         train(message["experiment"], place, Reporter(channel))
         return {"do": "finished"}
     except (Exception, Stopped) as error:  # a signal to this process alone stops only its run
@@ -47,7 +55,7 @@ def _answer(message: Message, channel: socket.socket) -> Message:
             if isinstance(error, ShareError | Stopped)
             else traceback.format_exception_only(error)[-1].strip()
         )
-        if place is not None:
+        if place is not None and not message["compare"]:
             with suppress(OSError):
                 (place / ERROR).write_text("".join(traceback.format_exception(error)), "utf-8")
         return {"do": "failed", "error": text}
@@ -59,6 +67,16 @@ def train(tables: Mapping[str, Any], place: Path, show: Progress) -> None:
     with Folder.resume(place, e=chosen) if (place / "config.toml").exists() else Folder.create(place, chosen) as folder:
         (place / ERROR).unlink(missing_ok=True)
         run(chosen, folder=folder, show=show)
+
+
+def compare(tables: Mapping[str, Any], place: Path) -> Message:
+    """What differs between the recorded run and one that began now: its data, its model, functions of the user."""
+    e = experiment(tables)
+    data, local = poisoned(e, prepare(e), attackers(e)), LocalTraining(**to_tables(e.local))
+    task = Task(e.model, data, local, e.seed, e.task.loss, metrics_of(e))
+    prints = {"data_fingerprint": data.fingerprint(), "model_fingerprint": fingerprint(task.build())}
+    problem = difference(recorded(place).info, prints, fingerprints(e, task))
+    return {"do": "compared", "problem": problem.partition(";")[0]}
 
 
 def measure(tables: Mapping[str, Any], rounds: int = 2) -> Message:
@@ -73,7 +91,8 @@ def measure(tables: Mapping[str, Any], rounds: int = 2) -> Message:
         return "measured" if record["round"] >= wanted else None
 
     done = run(chosen, show=Silent(), callbacks=[enough])
-    return {"do": "measured", "setup": first, "round": done.history[-1]["seconds"]["total"]}
+    spent = time.perf_counter() - start
+    return {"do": "measured", "setup": first, "round": done.history[-1]["seconds"]["total"], "spent": spent}
 
 
 class Silent(Progress):

@@ -1,21 +1,24 @@
 """A report is one self-contained file, shows what was recorded, and works in a real browser."""
 
+import io
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import fl
 from fl.errors import RecordError
-from fl.reporting import charts, measures, report, sections
+from fl.reporting import charts, detail, measures, picture, report, sections
 from fl.reporting.banner import banner, seen
+from fl.reporting.measures import describe_summary
+from fl.reporting.progress import LiveProgress, describe_round, sparkline
 from fl.reporting.records import Folder, Recorded, recorded
 from fl.reporting.report import read_reference
 from fl.training.loop import run
 from tests.fl.runs import tiny
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ATTACKED = {
     "clients": 24,
     "byzantine": 2,
@@ -123,11 +126,11 @@ def test_no_two_meanings_share_a_colour() -> None:
 def test_many_runs_share_few_colours_and_one_legend(folders: list[Path]) -> None:
     found = [recorded(folder) for folder in folders]
     many = [found[i % 3] for i in range(24)]
-    curves = sections.accuracy_curves(many)
+    curves = sections.main_curves(many)
     legend = sections.curve_legend(many, curves)
     assert legend == [("c0", "rule multi_krum"), ("c1", "rule median")]
     assert [curve.colour for curve in curves[:3]] == ["c0", "c0", "c1"]
-    assert len(sections.curve_legend(found, sections.accuracy_curves(found))) == 3
+    assert len(sections.curve_legend(found, sections.main_curves(found))) == 3
 
 
 def test_a_run_without_rounds_does_not_stop_the_report_of_others(folders: list[Path], tmp_path: Path) -> None:
@@ -223,6 +226,30 @@ def test_a_run_without_rounds_is_refused(tmp_path: Path) -> None:
         report.report([tmp_path / "new"], tmp_path / "r.html")
 
 
+def test_runs_of_one_name_are_told_apart_by_their_folders(folders: list[Path], tmp_path: Path) -> None:
+    places = [tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "c"]
+    for place in places:
+        shutil.copytree(folders[2], place)
+    runs = report.report([*places, folders[1], places[0]], tmp_path / "r.html", picture=tmp_path / "r.png")
+    names = ["exposing (a/run)", "exposing (b/run)", "exposing (c)", "FedAvg"]
+    assert [run.name for run in runs] == names  # the one that was given twice is there once
+    text = (tmp_path / "r.html").read_text("utf-8")
+    for name in names:
+        assert f"<summary>{name} <span>" in text
+        assert f"{name}: " in text[text.index('class="legend"') : text.index("What the columns below mean")]
+    assert "name = &#34;exposing&#34;" in text  # the configuration is as it was
+    assert [run.name for run in report.report(folders, tmp_path / "r.html")] == [recorded(f).name for f in folders]
+
+
+def test_a_run_with_a_cut_record_is_refused(folders: list[Path], tmp_path: Path) -> None:
+    shutil.copytree(folders[0], tmp_path / "run")
+    records = tmp_path / "run" / "rounds.jsonl"
+    records.write_bytes(b"".join(records.read_bytes().splitlines(keepends=True)[:2]))
+    with pytest.raises(RecordError, match=r"has 2 of the 3 rounds that checkpoint.json counts: put the recorded file"):
+        report.report([tmp_path / "run"], tmp_path / "r.html")
+    assert not (tmp_path / "r.html").exists()
+
+
 def test_the_picture_is_a_png(page: str, folders: list[Path]) -> None:
     content = (folders[0].parent / "report.png").read_bytes()
     assert content.startswith(b"\x89PNG")
@@ -237,24 +264,103 @@ def test_ticks_cover_the_range_with_few_round_numbers(low: float, high: float) -
     assert 2 <= len(marks) <= 9
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-@pytest.mark.parametrize("size", ["1100,2400", "420,2400"])
-def test_a_browser_shows_the_page_without_errors(page: str, folders: list[Path], tmp_path: Path, size: str) -> None:
-    assert CHROMIUM is not None
-    place = folders[0].parent / "report.html"
-    quiet = ("gpu", "quic", "background-networking", "component-update", "sync")
-    browser = [
-        *(CHROMIUM, "--headless", "--no-sandbox", "--no-first-run", "--hide-scrollbars"),
-        *(f"--disable-{noise}" for noise in quiet),
-        *("--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={size}"),
-    ]
-    shot = tmp_path / "shot.png"
-    seen = subprocess.run(
-        [*browser, f"--screenshot={shot}", place.as_uri()], capture_output=True, timeout=120, check=True
+@pytest.fixture(scope="module")
+def learning(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Recorded]:
+    """A regression with an own metric, and a backdoor with accuracies per class and client."""
+    place = tmp_path_factory.mktemp("learning")
+    random = np.random.default_rng(0)
+    inputs = [random.standard_normal((20, 3)).astype(np.float32) for _ in range(12)]
+    clients = [(x, x @ np.array([0.4, -0.3, 0.2], dtype=np.float32)) for x in inputs]
+    settings = {"rounds": 2, "secure": False, "machine": {"workers": 0}, "local": {"lr": 0.05, "batch_size": 10}}
+    given = {"loss": "squared-error", "metrics": {"r2": "r2", "spread": lambda found, wanted: found.std()}}
+    fl.train("linear", clients, clients[0], out=place / "regression", name="regression", **given, **settings)
+    e = tiny(
+        name="marked", task={"per_class": True, "per_client": True}, byzantine=2, attack={"name": "backdoor"}, rounds=2
     )
-    assert b"CONSOLE" not in seen.stderr  # no violation of the page's security policy
-    assert shot.stat().st_size > 30_000
-    dumped = subprocess.run([*browser, "--dump-dom", place.as_uri()], capture_output=True, timeout=120, check=True)
-    tree = dumped.stdout.decode()
-    assert tree.count("<svg") == page.count("<svg") > 5
-    assert tree.count("<rect") == page.count("<rect")
+    with Folder.create(place / "backdoor", e) as folder:
+        run(e, folder=folder)
+    return {name: recorded(place / name) for name in ("regression", "backdoor")}
+
+
+def test_a_regression_is_reported_by_its_own_measures(learning: dict[str, Recorded], tmp_path: Path) -> None:
+    found = learning["regression"]
+    text, last = report.html([found]), found.rounds[-1]
+    assert "nothing was measured" not in text
+    assert "accuracy" not in text[: text.index("The whole configuration")]
+    assert f"<span>r2</span><b>{last['metrics']['r2']:.4g}</b>" in text
+    assert "<h2>R2</h2>" in text
+    for name, value in {**last["metrics"], "loss": last["loss"]}.items():
+        assert f'aria-label="test {name}"' in text
+        assert f'<td class="n ">{value:.4g}</td>' in text
+    assert "<dt>r2</dt>" in text
+    picture.draw([found, learning["backdoor"]], tmp_path / "both.png")
+    told = describe_summary(found.experiment, found.summary)
+    assert (
+        f"r2 {last['metrics']['r2']:.4g}, spread {last['metrics']['spread']:.4g}, loss {last['loss']:.4g} after 2"
+        in told
+    )
+    assert "accuracy" not in told
+
+
+def test_backdoor_classes_and_clients_are_shown_beside_accuracy(learning: dict[str, Recorded]) -> None:
+    found = learning["backdoor"]
+    text, last = report.html([found]), found.rounds[-1]
+    success = f"{last['metrics']['backdoor success']:.1%}"
+    assert f"<span>backdoor success</span><b>{success}</b>" in text
+    assert 'aria-label="test backdoor success"' in text
+    told = describe_summary(found.experiment, found.summary)
+    assert (
+        f"accuracy {last['accuracy']:.2%}, backdoor success {last['metrics']['backdoor success']:.2%} after 2" in told
+    )
+    classes = text[text.index("Accuracy of each class") :]
+    for number, value in enumerate(last["per_class"]):
+        assert re.search(rf">{number}</td><td class=\"n[^>]*>{value:.1%}</td>", classes)
+    clients = text[text.index("Accuracy of each client") :]
+    honest = [value for client, value in enumerate(last["per_client"]) if client not in found.info["byzantine"]]
+    assert f"{min(honest):.1%} (client " in clients
+    assert '>honest clients</td><td class="n ">10</td>' in clients
+    assert '>attackers</td><td class="n ">2</td>' in clients
+    assert "Only a simulation" in clients
+    assert "Accuracy of each client" not in report.html([learning["regression"]])
+
+
+def test_runs_of_different_tasks_have_a_chart_and_a_column_per_measure(learning: dict[str, Recorded]) -> None:
+    text = report.html(list(learning.values()))
+    for name in ("accuracy", "backdoor success", "r2", "spread", "worst class", "loss"):
+        assert text.count(f'aria-label="test {name}"') == 1
+        assert f">{name}</th>" in text
+
+
+def test_many_classes_show_the_lowest(learning: dict[str, Recorded]) -> None:
+    found = learning["backdoor"]
+    rounds = [{**record, "per_class": [None, *(i / 100 for i in range(60, 10, -1))]} for record in found.rounds]
+    shown = detail.by_class(Recorded(found.folder, found.experiment, found.info, rounds, {}))
+    assert shown is not None
+    assert shown["left_out"] == 31
+    assert list(shown["table"].rows[0]) == ["50", "11.0%"]
+
+
+def test_nothing_is_called_secure_where_no_cryptography_ran(
+    learning: dict[str, Recorded], folders: list[Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = learning["regression"]
+    for text in (report.html([found]), describe_summary(found.experiment, found.summary)):
+        assert "secure aggregation" not in text.replace("Secure aggregation would give the same", "").lower()
+        assert "of it secure" not in text
+    assert "s aggregation)" in describe_round(found.rounds[0])
+    real = recorded(folders[0])
+    assert "s secure aggregation)" in describe_round(real.rounds[0])
+    assert "of it secure aggregation" in describe_summary(real.experiment, real.summary)
+
+
+def test_the_live_line_shows_the_main_measure(learning: dict[str, Recorded]) -> None:
+    stream = io.StringIO()
+    for name, words in (("regression", "r2 "), ("backdoor", "accuracy ")):
+        show = LiveProgress(stream)
+        show.begin(name, 2, 0)
+        for record in learning[name].rounds:
+            show.round(record)
+        show.end()
+        assert words in stream.getvalue()
+    assert sparkline([1.0, 2.0, 3.0], 3, shares=False) == "▁▅█"
+    assert sparkline([0.0, 0.5, 1.0], 3) == "▁▅█"

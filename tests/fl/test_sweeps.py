@@ -1,14 +1,17 @@
-"""Sweeps: the grid of a file, its statistics, and a folder that survives kill -9, failing runs and changed files."""
+"""Sweeps: the grid of a file, forecasts, and a folder that survives kill -9, failing runs and changed files."""
 
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,15 +20,17 @@ import fl
 import robust
 from fl.cli import main
 from fl.config.checks import experiment
-from fl.config.grid import Axis, Value, from_mapping, read_sweep
+from fl.config.grid import from_mapping, read_sweep
 from fl.config.read import packaged_experiments, write_tables
 from fl.errors import ConfigError, RecordError, TrainingWarning
 from fl.reporting.records import Folder
-from fl.reporting.results import FINISHED, Mean, Outcome, Results, mean_of
+from fl.reporting.results import FINISHED, NO_VALUE, Mean
 from fl.reporting.sweep_progress import SweepProgress
-from fl.sweeps import folder, pool
-from fl.sweeps.estimate import Cost, _cost, _samples
+from fl.sweeps import folder, pool, worker
+from fl.sweeps.estimate import Cost, Estimate, _cost, _samples, estimate, several
+from fl.sweeps.kept import check_kept
 from fl.sweeps.pool import Job, work
+from fl.sweeps.sweep import _told
 from fl.training.loop import run
 
 SMALL: dict[str, Any] = {
@@ -48,6 +53,27 @@ FILE: dict[str, Any] = {
             "mine": {"attack.name": "attacks_of_mine:raises"},
         }
     },
+}
+REGRESSION = """
+import torch
+from fl.data import DataSet, Examples
+
+def data():
+    x = torch.randn(400, 3, generator=torch.Generator().manual_seed(0))
+    y = x @ torch.tensor([1.0, -2.0, 0.5])
+    return DataSet("regression", train=Examples(x[:300], y[:300]), test=Examples(x[300:], y[300:]), classes=1)
+
+def rmse(outputs, targets):
+    return (outputs.flatten() - targets).square().mean().sqrt()
+"""
+REGRESSION_FILE: dict[str, Any] = {
+    "better": "lower",
+    "experiment": {
+        **{**SMALL, "byzantine": 1, "data": {"name": "regression_of_mine:data"}},
+        "task": {"loss": "squared-error", "metrics": ["regression_of_mine:rmse", "mean-absolute-error"]},
+    },
+    "grid": {"seed": [0], "aggregation.rule": ["mean"]},
+    "variants": {"attack": {"zero": {"attack.name": "zero"}, "flip": FILE["variants"]["attack"]["flip"]}},
 }
 TABLES = ("runs.csv", "table.csv", "worst.csv", "results.json", "sweep.toml")
 
@@ -173,11 +199,43 @@ def test_what_is_finished_is_not_trained_again(file: Path, swept: fl.Swept, caps
     assert main(["sweep", str(changed), "--out", str(swept.folder), "--json"]) == 0
     said = capsys.readouterr()
     assert "4 runs finished" in said.err
-    assert "also holds 4 runs that are not part of this sweep, such as rule=mean,attack=mine,seed=0" in said.err
+    assert "also holds 4 folders that are not part of this sweep, such as rule=mean,attack=mine,seed=0" in said.err
     answer = json.loads(said.out)
     assert [entry["attack"] for entry in answer["worst"]] == ["flip", "flip"]
     assert main(["sweep", str(changed), "--out", str(swept.folder), "--dry-run"]) == 0
-    assert "4 runs, of which 4 are finished; 0 rounds to train" in capsys.readouterr().out
+    assert capsys.readouterr().out == "4 runs, all finished: nothing to train\n"
+
+
+@pytest.mark.parametrize("what", ["cut", "gone", "config"])
+def test_a_run_whose_files_contradict_each_other_is_not_finished(
+    what: str, file: Path, swept: fl.Swept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is trained or written, the run is named, and removing its folder is a way out."""
+    out = tmp_path / "out"
+    shutil.copytree(swept.folder, out)
+    kept, name = (out / "table.csv").read_bytes(), "rule=mean,attack=flip,seed=1"
+    records = out / "runs" / name / "rounds.jsonl"
+    problem = f"{records} has {1 if what == 'cut' else 0} of the 2 rounds that checkpoint.json counts"
+    if what == "cut":
+        records.write_bytes(records.read_bytes().splitlines(keepends=True)[0])
+    elif what == "gone":
+        records.unlink()
+    else:
+        (records.parent / "config.toml").write_text("speed = 3\n")
+        problem = "speed: there is no such key"
+    flip = file.parent / "flip.toml"
+    flip.write_text(write_tables({**FILE, "variants": {"attack": {"flip": FILE["variants"]["attack"]["flip"]}}}))
+    for option in ([], ["--dry-run"]):
+        assert main(["sweep", str(flip), "--out", str(out), *option]) != 0
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert problem in said.err
+        assert "Nothing was changed: put the recorded files back, or remove the folders of these runs" in said.err
+        assert "finished" not in said.err
+    assert (out / "table.csv").read_bytes() == kept
+    shutil.rmtree(records.parent)
+    states = folder.states(out, folder.checked(read_sweep(flip)).possible)
+    assert [run for run, state in states.items() if state == folder.NEW] == [name]
 
 
 def test_a_process_that_dies_takes_only_its_own_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,6 +295,7 @@ def test_runs_of_the_first_seed_come_first_and_every_id_is_its_own() -> None:
         ({"grid": {"seed": [1]}, "curve": "fedavg"}, "there is no base"),
         ({"grid": {"seed": [1]}, "base": "digitz"}, "did you mean digits"),
         ({"grid": {"seed": [1]}, "measure": 3}, "measure: expected text"),
+        ({"grid": {"seed": [1]}, "better": "less"}, "better: expected lower or higher, got 'less'"),
     ],
 )
 def test_a_wrong_sweep_file_is_explained(tables: dict[str, Any], words: str) -> None:
@@ -253,7 +312,7 @@ def test_combinations_that_cannot_run_are_refused_or_left_out() -> None:
     assert "clusters.size" in runs.impossible[0].why
     with pytest.raises(ConfigError, match="no combination can run"):
         folder.checked(from_mapping({**tables, "grid": {"clusters.size": [1]}, "skip_impossible": True}))
-    with pytest.raises(ConfigError, match="measure: expected one of accuracy, loss, got 'f1'"):
+    with pytest.raises(ConfigError, match="expected one of accuracy, loss; 'f1' is not measured in the run size 3"):
         folder.checked(from_mapping({**tables, "skip_impossible": True, "measure": "f1"}))
 
 
@@ -276,68 +335,105 @@ def test_the_packaged_sweep_has_three_seeds_four_rules_and_four_attacks() -> Non
     assert [(axis.is_seed, axis.is_attack) for axis in found.axes] == [(True, False), (False, False), (False, True)]
 
 
-def axis(name: str, key: str, *labels: str) -> Axis:
-    return Axis(name, tuple(Value(label, {key: label}) for label in labels))
+def test_the_worst_case_is_missing_in_the_sweep_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Multi-Krum cannot withstand two bad clusters of four, and would look best if only the other attack counted."""
+    attacks = {"zero": {"attack.name": "zero", "aggregation.f": 0}}
+    attacks["flip"] = {**FILE["variants"]["attack"]["flip"], "aggregation.f": 1}
+    tables = {"experiment": {**SMALL, "byzantine": 1, "rounds": 1}, "variants": {"attack": attacks}}
+    tables |= {"skip_impossible": True, "grid": {"aggregation.rule": ["trimmed_mean", "multi_krum"]}}
+    (tmp_path / "left-out.toml").write_text(write_tables(tables))
+    assert main(["sweep", str(tmp_path / "left-out.toml"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split()[0] == "multi_krum"
+    assert lines[2].split()[-1] == "-"
+    assert lines[3] == "- no worst case for multi_krum: flip cannot run (skip_impossible)"
+    assert "<li>no worst case for multi_krum: flip cannot run" in (tmp_path / "out" / "report.html").read_text()
 
 
-def results(values: dict[tuple[str, str], list[float]], measure: str = "accuracy") -> Results:
-    """Rules a and b, attacks x and y, two seeds; a value that is not there is a run that failed."""
-    axes = [axis("seed", "seed", "0", "1"), axis("rule", "aggregation.rule", "a", "b")]
-    axes.append(axis("attack", "attack.name", "x", "y"))
-    outcomes = []
-    for seed in range(2):
-        for rule, attack in (("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")):
-            found = values[rule, attack]
-            labels = {"rule": rule, "attack": attack, "seed": str(seed)}
-            points = [(1.0, 0.1), (2.0, found[seed])] if seed < len(found) else []
-            outcomes.append(Outcome(f"{rule}{attack}{seed}", labels, FINISHED if points else "failed", points))
-    return Results("test", axes, measure, outcomes)
+def test_a_run_whose_last_value_is_not_a_number_is_in_no_mean(file: Path, tmp_path: Path) -> None:
+    """A model that diverges in its last round must not count with the round before it."""
+    asked = from_mapping({**FILE, "variants": {}, "measure": "loss", "experiment": {**SMALL, "byzantine": 0}})
+    runs = folder.checked(asked)
+    for run_, losses in zip(runs.possible, ([0.5, None], [0.5, 0.4], [0.5, 0.3], [0.5, 0.2]), strict=True):
+        with Folder.create(tmp_path / "runs" / run_.planned.id, run_.experiment) as place:
+            for number, loss in enumerate(losses, 1):
+                place.append({"round": number, "accuracy": 0.5, "loss": loss, "metrics": {}})
+            facts = {"rounds": 2, "stopped": "", "exposed": [], "exposed_over_training": 0, "skipped_rounds": []}
+            place.finish({}, facts)
+    found = folder.results(asked, tmp_path, runs)
+    assert [outcome.status for outcome in found.outcomes] == [NO_VALUE, FINISHED, FINISHED, FINISHED]
+    assert found.outcomes[0].final is None
+    assert found.cells[0].mean == Mean(0.3, None, None)
+    assert found.footnotes == ["rule=median,seed=0 is in no mean: loss is not a number after its last round"]
 
 
-def test_means_intervals_and_the_worst_attack() -> None:
-    found = results({("a", "x"): [0.8, 0.9], ("a", "y"): [0.6, 0.6], ("b", "x"): [0.5], ("b", "y"): []})
-    mean = found.cells[0].mean
-    assert mean is not None
-    assert (mean.value, mean.high) == (pytest.approx(0.85), pytest.approx(0.85 + 12.706 * 0.05))
-    assert found.cells[1].mean == Mean(0.6, 0.6, 0.6)
-    assert found.cells[2].mean == Mean(0.5, None, None)  # one seed has no interval
-    assert (found.cells[2].finished, found.cells[2].wanted) == (1, 2)
-    assert found.cells[3].mean is None
-    assert [(entry.labels["rule"], entry.attack) for entry in found.worst] == [("a", "y"), ("b", "")]
-    assert found.worst[1].mean is None  # not the best of those that are there
-    assert found.table()[1] == ["a", "85.0% ± 63.5", "60.0% ± 0.0", "60.0% ± 0.0"]
-    assert found.table()[2] == ["b", "50.0% (1 of 2)", "-", "-"]
+@pytest.fixture(scope="module")
+def regression(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a sweep of a regression with data and a metric of its user, trained in the folder `out` beside it."""
+    place = tmp_path_factory.mktemp("regression")
+    (place / "regression_of_mine.py").write_text(REGRESSION)
+    (place / "regression.toml").write_text(write_tables(REGRESSION_FILE))
+    fl.sweep(place / "regression.toml", out=place / "out", jobs=1)
+    return place / "regression.toml"
 
 
-def test_the_worst_loss_is_the_largest() -> None:
-    found = results({("a", "x"): [2.0, 2.0], ("a", "y"): [1.0, 1.0], ("b", "x"): [1, 1], ("b", "y"): [3, 3]}, "loss")
-    assert [entry.attack for entry in found.worst] == ["x", "y"]
-    assert found.cells[0].best == 0.1
+def test_a_sweep_of_a_regression_compares_its_own_metric(regression: Path) -> None:
+    """Without the key `measure`; the attack that makes the error largest is the worst."""
+    out, asked = regression.parent / "out", read_sweep(regression)
+    found = folder.results(asked, out, folder.checked(asked))
+    values = {cell.labels["attack"]: cell.mean.value for cell in found.cells if cell.mean}
+    assert values["flip"] > 2 * values["zero"]
+    assert found.worst[0].attack == "flip"
+    with (out / "worst.csv").open() as file:
+        assert [row["worst_attack"] for row in csv.DictReader(file)] == ["flip"]
+    assert "Lower rmse is better: the worst case is the largest" in (out / "report.html").read_text()
 
 
-def test_what_records_measure_can_be_compared_and_the_worst_backdoor_succeeds_most() -> None:
-    backdoor = {"byzantine": 2, "attack.name": "backdoor"}
-    for measure, changes in (
-        ("backdoor success", backdoor),
-        ("worst class", {"task.per_class": True}),
-        ("worst client", {"task.per_client": True}),
+def test_runs_of_other_code_or_data_are_not_mixed_with_new_ones(
+    regression: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more seed after a function was edited: nothing is trained, and the changed function is named."""
+    kept, mine, out = REGRESSION, regression.parent / "regression_of_mine.py", tmp_path / "out"
+    shutil.copytree(regression.parent / "out", out)
+    monkeypatch.setitem(REGRESSION_FILE["grid"], "seed", [0, 1])
+    (regression.parent / "more.toml").write_text(write_tables(REGRESSION_FILE))
+    for old, new, what in (
+        ("mean().sqrt()", "mean().sqrt() * 2", "the code of task.metrics rmse is not what the run began with"),
+        ("1.0, -2.0, 0.5", "1.0, -2.0, 0.6", "the data fingerprint is not what the run began with"),
     ):
-        asked = {"experiment": {**SMALL, "byzantine": 0}, "grid": {"seed": [0]}, "measure": measure}
-        with pytest.raises(ConfigError, match="measure: expected one of"):
-            folder.checked(from_mapping(asked))
-        assert folder.checked(from_mapping({**asked, "variants": {"what": {"it": changes}}})).possible
-    attacks = {("a", "x"): [0.2, 0.2], ("a", "y"): [0.9, 0.9], ("b", "x"): [0.5, 0.5], ("b", "y"): [0.1, 0.1]}
-    assert [entry.attack for entry in results(attacks, "backdoor success").worst] == ["y", "x"]
+        mine.write_text(kept.replace(old, new))
+        with pytest.raises(RecordError, match="holds runs of other functions or data: rule=mean,attack=zero") as error:
+            fl.sweep(regression.parent / "more.toml", out=out, jobs=1)
+        assert f"({what})" in str(error.value)
+        assert "choose another --out, or remove the folders of these runs" in str(error.value)
+        assert len(list((out / "runs").iterdir())) == 2
+    mine.write_text(kept.replace("import torch", "import torch  # a comment"))
+    checked = folder.checked(read_sweep(regression.parent / "more.toml")).possible
+    said: list[str] = []
+    check_kept(out, checked, folder.states(out, checked), 1, said.append)
+    mine.write_text("import nothing_of_this_name")
+    check_kept(out, checked, folder.states(out, checked), 1, said.append)
+    mine.write_text(kept)
+    whose = "rule mean, attack zero, seed 0"  # it stands for both: they name the same functions
+    assert [text.partition(":")[0] for text in said] == [
+        f"{whose} is kept, but whether its functions have changed is not known"
+    ]
 
 
-@pytest.mark.parametrize(("n", "t"), [(2, 12.706), (3, 4.303), (31, 2.042), (61, 2.000), (1001, 1.962)])
-def test_intervals_are_those_of_student(n: int, t: float) -> None:
-    """The points are those of printed tables of Student's t."""
-    values = [0.0, 1.0] * (n // 2) + [0.5] * (n % 2)
-    spread = (sum((value - 0.5) ** 2 for value in values) / (n - 1)) ** 0.5
-    high = mean_of(values).high
-    assert high is not None
-    assert (high - 0.5) / spread * n**0.5 == pytest.approx(t, abs=6e-4)
+def test_runs_of_one_group_must_have_recorded_the_same_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"experiment": {**SMALL, "byzantine": 0, "task": {"loss": "mine:loss"}}, "grid": {"seed": [0, 1, 2]}}
+    runs = folder.checked(from_mapping(asked)).possible
+    for found, code in zip(runs, ("1 Python 3.11", "1 Python 3.12", "2 Python 3.11"), strict=True):
+        with Folder.create(tmp_path / "runs" / found.planned.id, found.experiment) as place:
+            place.describe({"code": {"task.loss": code}})
+            place.append({"round": 1})
+    compared: list[str] = []
+    monkeypatch.setattr("fl.sweeps.kept.work", lambda jobs, at_once, hear: compared.extend(job.id for job in jobs))
+    with pytest.raises(RecordError, match=r"seed=2 \(the code is not that of seed=0\)"):
+        check_kept(tmp_path, runs, folder.states(tmp_path, runs), 1, pytest.fail)
+    assert compared == ["seed=0"]
+    (tmp_path / "runs" / "seed=2" / "run.json").write_text("{}")  # of an earlier version
+    check_kept(tmp_path, runs, folder.states(tmp_path, runs), 1, pytest.fail)
 
 
 def test_a_forecast_multiplies_what_was_measured() -> None:
@@ -352,3 +448,41 @@ def test_a_forecast_multiplies_what_was_measured() -> None:
     costs = {"size=3,lr=1,seed=0": Cost(1, 2.0), "size=4,lr=1,seed=0": Cost(1, 6.0), "size=3,lr=2,seed=0": Cost(1, 1.0)}
     assert _cost(by_id["size=4,lr=2,seed=1"], by_id, costs) == Cost(1, 3.0)
     assert _cost(by_id["size=3,lr=1,seed=1"], by_id, costs) == Cost(1, 2.0)
+
+
+def test_a_forecast_counts_the_start_of_processes_and_only_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes: the first answer comes after 7 seconds, of which 2 were spent on measuring."""
+    runs = folder.checked(from_mapping({**FILE, "variants": {}, "experiment": {**SMALL, "byzantine": 0}})).possible
+    clock = [100.0]
+    monkeypatch.setattr("fl.sweeps.estimate.time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def answer(jobs: Iterable[Job], at_once: int, hear: Any) -> None:
+        for found in jobs:
+            clock[0] += 7.0
+            hear(found, {"do": "measured", "setup": 1.0, "round": 2.0, "spent": 2.0})
+
+    monkeypatch.setattr("fl.sweeps.estimate.work", answer)
+    left = {found.planned.id: 10 for found in runs} | {"finished before": 0}
+    found = estimate(from_mapping(FILE).axes[:2], runs, left, 2)
+    assert (found.runs, found.finished, found.measured, found.start) == (5, 1, 2, 5.0)
+    assert found.seconds == 5.0 + 4 * (1 + 10 * 2) / 2
+    assert str(found) == (
+        "5 runs, of which 1 is finished; 40 rounds to train, 2 runs at once: about 47 seconds (a round of 2 runs was "
+        "measured: 2 s; processes start in 5 s)"
+    )
+
+
+def test_a_process_says_how_long_it_has_measured() -> None:
+    found = worker.measure({**SMALL, "byzantine": 0})
+    assert found["spent"] >= found["setup"] + found["round"] > 0
+
+
+def test_one_of_something_is_not_several(file: Path, swept: fl.Swept) -> None:
+    assert several(0, "run") == "0 runs"
+    alone = Estimate(1, 1, 0, 1, 1, (0.5, 0.5), 1.0, 2.0)
+    assert str(alone).startswith("1 run; 1 round to train, 1 run at once: about 2 seconds (a round of 1 run was")
+    runs = folder.checked(read_sweep(file))
+    first = replace(runs, impossible=[folder.Impossible(runs.possible[0].planned, "it cannot")])
+    told = list(_told(file.parent / "none", first, {"a": FINISHED, "b": folder.NEW, "c": folder.NEW}))
+    assert told[0].endswith(": 1 run finished, 2 runs new")
+    assert told[1].startswith("1 combination cannot run and is left out; the first is ")

@@ -1,0 +1,123 @@
+"""Pages in a real browser: narrow and wide, light and dark, of few runs and of many, nothing sticks out or is cut."""
+
+import itertools
+import math
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fl.config.grid import from_mapping
+from fl.reporting import report
+from fl.reporting.banner import seen
+from fl.reporting.compared import KNOWN, LOWER, Measure
+from fl.reporting.measures import summarise
+from fl.reporting.records import Folder, Recorded, recorded
+from fl.reporting.results import FINISHED, Outcome, Results
+from fl.reporting.sweep_page import sweep_page
+from fl.training.loop import run
+from tests.fl.browser import CHROMIUM, browser, look
+from tests.fl.runs import tiny
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+WIDTHS = (400, 1100)
+RULES = ("mean", "trimmed_mean", "median", "multi_krum", "geometric_median", "centered_clipping")
+ATTACKS = ("none", "sign-flip", "fall-of-empires", "a-little-is-enough")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Recorded]:
+    """One run with secure sums and an attack, one of all in the clear, one that exposes its clients."""
+    place = tmp_path_factory.mktemp("runs")
+    attacked = {"clients": 24, "byzantine": 2, "rounds": 3, "attack": {"name": "sign_flip"}}
+    chosen = {
+        "secure": tiny(name="SHARE with multi_krum", secure=True, aggregation={"rule": "multi_krum"}, **attacked),
+        "fedavg": tiny(name="FedAvg", method="fedavg", **attacked),
+        "exposing": tiny(
+            name="exposing",
+            clusters={"groupings": 8, "schedule": "random"},
+            privacy={"audit": "report-even-if-exposed", "memory": "round"},
+        ),
+    }
+    for name, e in chosen.items():
+        with Folder.create(place / name, e) as folder:
+            run(e, folder=folder)
+    return [recorded(place / name) for name in chosen]
+
+
+def many(runs: list[Recorded]) -> list[Recorded]:
+    """24 runs with the long names that a sweep gives them."""
+    names = [f"rule {rule}, attack {attack}, seed 0" for rule, attack in itertools.product(RULES, ATTACKS)]
+    return [replace(found, label=name) for found, name in zip(itertools.cycle(runs), names, strict=False)]
+
+
+def sweep_of(measure: Measure, runs: list[Recorded]) -> str:
+    """The page of 96 runs: rules and sizes, attacks, seeds. One cell has no run, and one run has failed."""
+    grid = {"seed": [0, 1], "aggregation.rule": list(RULES), "clusters.size": [3, 4]}
+    variants = {"attack": {name: {"attack.name": name} for name in ATTACKS}}
+    axes = from_mapping({"grid": grid, "variants": variants}).axes
+    outcomes = []
+    for rule, size, attack, seed in itertools.product(RULES, ("3", "4"), ATTACKS, ("0", "1")):
+        if (rule, attack) == (RULES[-1], ATTACKS[-1]):
+            continue
+        strong = 0.2 + 0.1 * RULES.index(rule) + 0.03 * ATTACKS.index(attack)
+        points = [(float(t), strong * (1 - math.exp(-t / 3)) + 0.02 * int(seed)) for t in range(1, 13)]
+        labels = {"rule": rule, "size": size, "attack": attack, "seed": seed}
+        outcomes.append(Outcome(",".join(labels.values()), labels, FINISHED, points))
+    found = Results("rules and attacks", axes, measure, outcomes)
+    banners = [seen(each.name, each.experiment, summarise(each.experiment, each.rounds)) for each in runs]
+    failed = {
+        "rule=median,size=3,attack=fall-of-empires,seed=1": "a worker process was ended by SIGKILL while training"
+    }
+    return sweep_page(found, banners, failed=failed, toml='name = "rules"\n' * 20, info=runs[0].info)
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("what", ["one run", "three runs", "24 runs", "sweep", "sweep of errors"])
+def test_nothing_sticks_out_is_cut_or_cannot_be_read(
+    what: str, dark: bool, runs: list[Recorded], tmp_path: Path
+) -> None:
+    page = {
+        "one run": lambda: report.html(runs[:1]),
+        "three runs": lambda: report.html(runs),
+        "24 runs": lambda: report.html(many(runs)),
+        "sweep": lambda: sweep_of(KNOWN["accuracy"], runs),
+        "sweep of errors": lambda: sweep_of(Measure("root_mean_squared_error", LOWER), runs),
+    }[what]()
+    found = look(page, tmp_path, WIDTHS, dark=dark)
+    assert [each["width"] for each in found] == list(WIDTHS)
+    for each in found:
+        assert each["dark"] == dark
+        assert each["scroll"] <= each["width"]
+        assert (each["outside"], each["cut"], each["faint"]) == ([], [], [])
+        assert each["labels"] > 20
+
+
+def test_what_sticks_out_is_cut_or_cannot_be_read_is_found(tmp_path: Path) -> None:
+    page = """<!doctype html><html><body style="background: white"><p style="width: 900px">sticks out</p>
+    <div class="scroll" style="overflow: auto"><p style="width: 900px">scrolls</p></div>
+    <table><tr><th style="display: block; max-width: 30px; overflow: hidden; white-space: nowrap">a long head</th></tr>
+    </table><p style="color: #eee">faint</p><svg width="50" height="20"><text x="30" y="15">a label</text></svg>"""
+    narrow, wide = look(page, tmp_path, WIDTHS)
+    assert narrow["scroll"] > narrow["width"]
+    assert (narrow["outside"], wide["outside"]) == (["sticks out"], [])
+    for each in (narrow, wide):
+        assert each["cut"] == ["a long head", "a label"]
+        assert [words for words, _ in each["faint"]] == ["faint"]
+
+
+@pytest.mark.parametrize("size", ["1100,2400", "420,2400"])
+def test_a_browser_shows_the_page_without_errors(size: str, runs: list[Recorded], tmp_path: Path) -> None:
+    page, place, shot = report.html(runs), tmp_path / "report.html", tmp_path / "shot.png"
+    place.write_text(page, "utf-8")
+    command = browser(tmp_path / "profile", f"--window-size={size}")
+    drawn = subprocess.run(
+        [*command, f"--screenshot={shot}", place.as_uri()], capture_output=True, timeout=120, check=True
+    )
+    assert b"CONSOLE" not in drawn.stderr  # no violation of the page's security policy
+    assert shot.stat().st_size > 30_000
+    dumped = subprocess.run([*command, "--dump-dom", place.as_uri()], capture_output=True, timeout=120, check=True)
+    tree = dumped.stdout.decode()
+    assert tree.count("<svg") == page.count("<svg") > 5
+    assert tree.count("<rect") == page.count("<rect")
