@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from fl.data.examples import DataSet, Examples, Federated
     from fl.errors import ConfigError
     from fl.sweeps.sweep import Swept, sweep
-    from fl.training.loop import Trained, run, train
+    from fl.training.given import train
+    from fl.training.loop import Trained, run
 
 __all__ = ["ConfigError", "DataSet", "Examples", "Experiment", "Federated", "Swept", "Trained"]
 __all__ += ["experiment", "load", "run", "sweep", "train"]
@@ -27,7 +28,8 @@ _HOMES = {
     "fl.errors": ("ConfigError",),
     "fl.data.examples": ("DataSet", "Examples", "Federated"),
     "fl.sweeps.sweep": ("Swept", "sweep"),
-    "fl.training.loop": ("Trained", "run", "train"),
+    "fl.training.given": ("train",),
+    "fl.training.loop": ("Trained", "run"),
 }
 
 

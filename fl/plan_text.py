@@ -1,11 +1,10 @@
 """The planner's answer for a terminal: the best candidates, examples of rejected ones, and a configuration."""
 
-import math
 from collections.abc import Sequence
 from typing import Final
 
 from fl.errors import ConfigError
-from fl.planner import Answer, Candidate, Question, noisy_experiment
+from fl.planner import LEAST_OPENED, Answer, Candidate, Question, closest, noisy_experiment, percent
 from fl.reporting.table import aligned
 from fl.secure.layout import placeholder_members, terms_of
 from robust import AGGREGATORS
@@ -15,6 +14,7 @@ MOST_SHOWN: Final = 12  # candidates in the table
 MOST_RULED_OUT_SHOWN: Final = 6
 LENGTH: Final = 2_000_000  # values of an update that sums must have room for
 LARGEST_CLIP: Final = 2.0**20
+WORTH_ACCEPTING: Final = 0.5  # a probability that advice may propose to accept
 _KINDS: Final = {WHOLE: "whole groups", SURVIVORS: "groups of survivors"}
 _MEMORY: Final = {"training": "all rounds together", "round": "each round alone"}
 
@@ -25,14 +25,14 @@ def as_text(answer: Answer) -> str:
     fitting = [candidate for candidate in answer.candidates if not candidate.ruled_out]
     rejected = [candidate for candidate in answer.candidates if candidate.ruled_out]
     lines = [
-        f"{question.clients} clients, {question.byzantine} of them Byzantine, {question.dropout:.0%} dropouts"
+        f"{question.clients} clients, {question.byzantine} of them Byzantine, {percent(question.dropout)} dropouts"
         f", rule {question.rule}, {_KINDS[question.groups]}; required for {_MEMORY[question.memory]}: "
         f"anonymity {question.anonymity}, leverage at most "
-        f"{question.max_leverage:g}, holds in {100 * question.holds:g}% of rounds",
+        f"{question.max_leverage:g}, holds in {percent(question.holds)} of rounds",
         *_promise(question),
         "",
     ]
-    lines += _table(fitting[:MOST_SHOWN]) if fitting else ["Nothing meets these requirements."]
+    lines += _table(fitting[:MOST_SHOWN], question.holds) if fitting else ["Nothing meets these requirements."]
     if len(fitting) > MOST_SHOWN:
         lines.append(f"... and {len(fitting) - MOST_SHOWN} more (--json lists all)")
     lines += ["", "Ruled out, for example:"]
@@ -56,16 +56,17 @@ def _promise(question: Question) -> list[str]:
     ]
 
 
-def _table(candidates: Sequence[Candidate]) -> list[str]:
+def _table(candidates: Sequence[Candidate], wanted: float) -> list[str]:
     rows = ["clusters|c|T|leverage|exposed|in all|alone|opened|silenced|spoiled|withstands|holds"]
     rows += [
         f"{c.name}|{c.clusters}|{c.anonymity}|{c.leverage:.2f}|{c.exposed}|"
-        f"{'-' if c.exposed_over_training is None else c.exposed_over_training}|{c.alone:.2g}|{c.opened:.0%}|"
-        f"{c.silenced:.0%}|{c.spoiled:.1f}|{c.withstands}|{'always' if c.certain else f'{c.holds:.0%}'}"
+        f"{'-' if c.exposed_over_training is None else c.exposed_over_training}|{c.alone:.2g}|"
+        f"{percent(c.opened, LEAST_OPENED)}|{c.silenced:.0%}|{c.spoiled:.1f}|{c.withstands}|"
+        f"{'always' if c.certain else percent(c.holds, wanted)}"
         for c in candidates
     ]
     if any(c.threshold for c in candidates):  # survivors: so many must stay
-        more = ["|t|completes", *(f"|{c.threshold}|{c.completes:.2%}" for c in candidates)]
+        more = ["|t|completes", *(f"|{c.threshold}|{percent(c.completes, wanted, 2)}" for c in candidates)]
         rows = [row + end for row, end in zip(rows, more, strict=True)]
     prices = [c.price for c in candidates if c.price]
     if len(prices) == len(candidates):
@@ -91,7 +92,7 @@ def _justification(answer: Answer) -> str:
     best, question = answer.recommended, answer.question
     assert best is not None
     always = "withstands the attackers even if each spoils a different cluster"
-    often = f"holds in {100 * math.floor(best.holds * 1000) / 1000:g}% of rounds"
+    often = f"holds in {percent(best.holds, question.holds)} of rounds"
     return (
         "It has the lowest leverage among the most robust candidates: the sums of a round explain "
         f"{best.leverage:.0%} of an update, and any combination of them involves at least {best.anonymity} "
@@ -101,15 +102,18 @@ def _justification(answer: Answer) -> str:
 
 
 def _advice(answer: Answer) -> str:
-    private = [c for c in answer.candidates if c.clusters and c.hides]
-    if not private:
+    if not any(c.clusters and c.hides for c in answer.candidates):
         return "No clusters are private enough: lower --anonymity, raise --max-leverage, or use more clients."
-    best = max(private, key=lambda c: c.holds)
-    accept = f"; --holds {math.floor(best.holds * 100) / 100:g} would accept it" if best.holds >= 0.5 else ""
-    return (
-        f"Closest: {best.name} holds in {best.holds:.0%} of rounds with {answer.question.rule}. More "
-        f"clients, fewer attackers or a rule that validates (--rule zeno) would help{accept}."
-    )
+    helps = "More clients, fewer attackers or a rule that validates (--rule zeno) would help"
+    found = closest(answer)
+    if found is None:
+        return f"{helps}."
+    best, holds = found
+    often = f"holds in {percent(best.holds, answer.question.holds)} of rounds with {answer.question.rule}"
+    if best.completes < answer.question.holds:
+        often += f", and enough clients stay in {percent(best.completes, answer.question.holds)}"
+    accept = f"; --holds {holds:g} would accept it" if holds is not None and holds >= WORTH_ACCEPTING else ""
+    return f"Closest: {best.name} {often}. {helps}{accept}."
 
 
 def toml(answer: Answer) -> list[str]:

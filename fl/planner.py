@@ -14,6 +14,7 @@ them. All draws come from a seed, so the same question always has the same answe
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from decimal import ROUND_DOWN, Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -34,6 +35,7 @@ DROPOUT_ROUNDS = 8  # simulated rounds per candidate if clients drop out
 ROUNDS = 3  # simulated rounds per candidate otherwise
 PLACEMENTS = 200  # random placements of the attackers in each simulated round
 GROUPINGS = (1, 2, 3, 5, 10)
+LEAST_OPENED = 0.5  # share of the sums that must be opened after dropouts
 OVER = "sums of several rounds together can expose a client (--memory round accepts that)"
 
 
@@ -138,6 +140,35 @@ def plan(question: Question) -> Answer:
     return Answer(question, best, tuple(found))
 
 
+def closest(answer: Answer) -> tuple[Candidate, float | None] | None:
+    """The candidate that would hold most often, and the largest --holds that accepts it, in whole per cent.
+
+    Of what is ruled out early it is only known how often it holds without dropouts, or at most, and its privacy may not
+    be audited. So this evaluates candidates again, as if any probability were enough, until no other can be better.
+    None if none is left.
+    """
+    any_ = replace(answer.question, holds=math.ulp(0.0))
+    best: Candidate | None = None
+    for candidate in sorted((c for c in answer.candidates if c.clusters and c.hides), key=lambda c: -c.holds):
+        if best is not None and _reached(best) >= candidate.holds:
+            break
+        found = _evaluate(any_, _clusters(any_, candidate))
+        found = replace(found, holds=min(found.holds, candidate.holds))  # never more than what it was refused for
+        if not found.ruled_out and (best is None or _reached(found) > _reached(best)):
+            best = found
+    if best is None:
+        return None
+    for percent in range(math.floor(_reached(best) * 100), 0, -1):  # mostly the first: draws may differ a little
+        if not _evaluate(replace(any_, holds=percent / 100), _clusters(any_, best)).ruled_out:
+            return best, percent / 100
+    return best, None
+
+
+def _reached(candidate: Candidate) -> float:
+    """The largest `holds` that a candidate meets."""
+    return min(candidate.holds, candidate.completes)
+
+
 def _priced(question: Question, candidate: Candidate) -> Candidate:
     """The candidate with the noise that `epsilon` costs, if it is asked for and the clients can be divided so."""
     if question.epsilon is None or not candidate.clusters:
@@ -151,14 +182,7 @@ def _priced(question: Question, candidate: Candidate) -> Candidate:
 
 def noisy_experiment(question: Question, candidate: Candidate, clip: float) -> Experiment:
     """The experiment of a candidate, with noise for updates of norm 1."""
-    clusters = Clusters(
-        size=candidate.size,
-        groupings=candidate.groupings,
-        schedule=candidate.schedule,
-        atom=candidate.atom,
-        groups=question.groups,
-        cell=None if question.groups == WHOLE else question.cell,
-    )
+    clusters = _clusters(question, candidate)
     privacy = Privacy(
         anonymity=question.anonymity,
         memory=question.memory,
@@ -169,6 +193,17 @@ def noisy_experiment(question: Question, candidate: Candidate, clip: float) -> E
         noise_colluders=question.noise_colluders,
     )
     return Experiment(clients=question.clients, rounds=question.rounds, clusters=clusters, privacy=privacy)
+
+
+def _clusters(question: Question, candidate: Candidate) -> Clusters:
+    return Clusters(
+        size=candidate.size,
+        groupings=candidate.groupings,
+        schedule=candidate.schedule,
+        atom=candidate.atom,
+        groups=question.groups,
+        cell=None if question.groups == WHOLE else question.cell,
+    )
 
 
 def _rank(candidate: Candidate) -> tuple[Any, ...]:
@@ -229,7 +264,9 @@ def _evaluate(question: Question, clusters: Clusters) -> Candidate:
     single = _exact_robustness(question, candidate)
     if single.holds < question.holds:  # all groupings must hold, and a single one already does not
         rank = min(cell, candidate.groupings * (candidate.clusters // len(layout.cells) - 1) + 1)
-        return replace(single, leverage=rank / cell, ruled_out=_unmet(question, single))
+        at_most = "at most " if candidate.groupings > 1 or len(layout.cells) > 1 else ""
+        unmet = _unmet(question, single, at_most, " without dropouts" if question.dropout else "")
+        return replace(single, leverage=rank / cell, ruled_out=unmet)
     return _audited(question, candidate, experiment, layout)
 
 
@@ -259,10 +296,12 @@ def _audited(question: Question, candidate: Candidate, experiment: Experiment, l
         reason = f"{candidate.groupings} groupings of {candidate.size} would {problem}"
         return replace(candidate, hides=False, ruled_out=reason)
     found = _robustness(replace(question, dropout=0.0), candidate, experiment, layout)
-    if question.dropout and not _unmet(question, found):  # dropouts cannot improve it
+    unmet = _unmet(question, found, where=" without dropouts" if question.dropout else "")
+    if question.dropout and not unmet:  # with dropouts it must hold too
         found = _robustness(question, candidate, experiment, layout)
+        unmet = _unmet(question, found)
     together = None if found.ruled_out else _exposed_over_training(question, layout)
-    return replace(found, exposed_over_training=together, ruled_out=_unmet(question, found))
+    return replace(found, exposed_over_training=together, ruled_out=unmet)
 
 
 def _exposed_over_training(question: Question, layout: secure.Layout) -> int | None:
@@ -298,6 +337,7 @@ def _robustness(question: Question, candidate: Candidate, experiment: Experiment
         fine, bad = _place_attackers(question, groupings, cell, cells, rng)
         held += fine / rounds
         spoiled += bad / rounds
+    held, opened = round(held, 12), round(opened, 12)  # a sum of thirds is not quite 1
     candidate = replace(candidate, anonymity=anonymity, leverage=leverage, opened=opened)
     withstands = max(0, rules.tolerated(question.rule, candidate.counted))
     certain = not question.dropout and question.byzantine <= withstands and held > 0.999
@@ -342,31 +382,42 @@ def _indicator(members: Sequence[int] | NDArray[np.int64], cell: int) -> NDArray
     return vector
 
 
-def _unmet(question: Question, candidate: Candidate) -> str:
-    """The requirement that a candidate does not meet, or an empty text."""
+def _unmet(question: Question, candidate: Candidate, at_most: str = "", where: str = "") -> str:
+    """The requirement that a candidate does not meet, or an empty text. The words say what its `holds` is."""
     if candidate.completes < question.holds:
-        often = f"{_less(candidate.completes, question.holds)} of rounds"
+        often = f"{percent(candidate.completes, question.holds)} of rounds"
         return f"{candidate.threshold} clients must stay until the end, which happens in {often}"
     if candidate.holds < question.holds:
+        often = f"{at_most}{percent(candidate.holds, question.holds)} of rounds{where}"
         return (
             f"{question.rule} withstands {candidate.withstands} of {candidate.counted} clusters, attackers "
-            f"spoil {candidate.spoiled:.1f}: holds in {_less(candidate.holds, question.holds)} of rounds"
+            f"spoil {candidate.spoiled:.1f}: holds in {often}"
         )
-    if candidate.opened < 0.5:
-        return f"after dropouts only {candidate.opened:.0%} of the sums can be opened"
+    if candidate.opened < LEAST_OPENED:
+        return f"after dropouts only {percent(candidate.opened, LEAST_OPENED)} of the sums can be opened"
     left = math.floor(candidate.opened * (candidate.clusters - candidate.spoiled))
     if question.groups == WHOLE and rules.tolerated(question.rule, left) < 0:
         return f"silent attackers leave {left} of {candidate.clusters} clusters, too few for {question.rule}"
     return ""
 
 
-def _less(share: float, wanted: float) -> str:
-    """A probability below the wanted one, in per cent, rounded down to as many digits as show the difference."""
-    for digits in range(6):
-        shown = math.floor(share * 10 ** (digits + 2)) / 10 ** (digits + 2)
-        if shown < wanted and f"{shown:.{digits}%}" != f"{wanted:.{digits}%}":
-            break
-    return f"{shown:.{digits}%}"
+def percent(share: float, wanted: float | None = None, digits: int = 0) -> str:
+    """A share in per cent, rounded down, so that it never looks like the wanted one if it is less.
+
+    It has as many digits as show on which side of the wanted one it lies. Without a wanted one it is exact.
+
+    >>> percent(0.9497, 0.95), percent(0.9551, 0.955), percent(0.955)
+    ('94%', '95.5%', '95.5%')
+    """
+    exact = Decimal(repr(float(share))) * 100
+    if wanted is None:
+        return f"{exact.normalize():f}%"
+    limit = Decimal(repr(float(wanted))) * 100
+    while True:
+        shown = exact.quantize(Decimal(1).scaleb(-digits), ROUND_DOWN)
+        if shown >= limit or exact < limit:
+            return f"{shown:f}%"
+        digits += 1
 
 
 def _binomial_below(n: int, p: float, k: int) -> float:

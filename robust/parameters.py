@@ -41,10 +41,12 @@ class Parameter:
 def read_parameters(function: Callable[..., Any], *, skip: tuple[str, ...] = ()) -> dict[str, Parameter]:
     """The keyword-only parameters of a function, except those in `skip`."""
     hints = typing.get_type_hints(function)
+    signature = inspect.signature(function).parameters
+    own = {n: found for n, found in signature.items() if found.kind is found.KEYWORD_ONLY and n not in skip}
+    if untyped := [name for name in own if name not in hints]:
+        raise TypeError(f"{function.__name__}: the parameter {untyped[0]} has no type; write {untyped[0]}: float, say")
     return {
-        name: Parameter(name, hints[name], found.default is found.empty, found.default)
-        for name, found in inspect.signature(function).parameters.items()
-        if found.kind is found.KEYWORD_ONLY and name not in skip
+        name: Parameter(name, hints[name], found.default is found.empty, found.default) for name, found in own.items()
     }
 
 

@@ -35,11 +35,11 @@ def zeno(rows: Rows, *, loss: Loss, losses: Doubles | None = None, rho: float = 
     array([1.5], dtype=float32)
     """
     penalties = rho * rows.squared_norms()  # comes first: it detects bad rows before `loss` is called
-    before = float(loss(np.zeros(rows.width, dtype=np.float32)))
+    before = _number(loss(np.zeros(rows.width, dtype=np.float32)))
     if not math.isfinite(before):
         raise RowsError(f"the loss before any update must be finite, got {before}: check the model")
     if losses is None:
-        after = np.array([loss(rows.row(i)) for i in range(len(rows))], dtype=np.float64)
+        after = np.array([_number(loss(rows.row(i))) for i in range(len(rows))], dtype=np.float64)
     elif len(losses) != rows.given:
         raise ValueError(f"losses must have one value per row: got {len(losses)} for {rows.given} rows")
     else:
@@ -116,6 +116,17 @@ def fltrust(rows: Rows, *, server: Vector) -> Outcome:
     if len(trusted):
         weights[trusted] *= (length / lengths[trusted]) / weights.sum()
     return replace(rows.weigh(weights), accepted=trusted)
+
+
+def _number(found: object) -> float:
+    """What a loss returned, as a number. A tensor may be part of a graph for gradients, which is left alone."""
+    value = found.detach() if hasattr(found, "detach") else found
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        shape = getattr(found, "shape", None)
+        got = type(found).__name__ + ("" if shape is None else f" of shape {tuple(shape)}")
+        raise ValueError(f"loss must return one number for an update, got {got}") from None
 
 
 def _mean_of_accepted(rows: Rows, accepted: Indices) -> Outcome:

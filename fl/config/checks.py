@@ -35,7 +35,14 @@ def experiment(tables: Mapping[str, Any] | None = None, **more: Any) -> Experime
     >>> experiment(rounds=5, clusters={"size": 5}).clusters.size
     5
     """
-    found = from_tables({**(tables or {}), **more})
+    found = from_record({**(tables or {}), **more})
+    _check_measures(found)
+    return found
+
+
+def from_record(tables: Mapping[str, Any]) -> Experiment:
+    """The experiment of a run that has begun. What only a start needs is not judged again: records stay readable."""
+    found = from_tables(tables)
     check(found)
     return found
 
@@ -147,6 +154,22 @@ def _check_parameters(experiment: Experiment) -> None:
         )
     if chosen.f is not None and chosen.fraction is not None:
         raise ConfigError("aggregation.fraction: set f or fraction, not both")
+
+
+def _check_measures(experiment: Experiment) -> None:
+    """Refuse keys that need an accuracy which the task does not measure."""
+    if "accuracy" in experiment.task.metrics:
+        return
+    if experiment.stop.accuracy is not None:
+        raise ConfigError(
+            'stop.accuracy: the task measures no accuracy, so it would never stop; add "accuracy" to task.metrics, or '
+            "use stop.patience"
+        )
+    if experiment.attack.name == BACKDOOR:
+        raise ConfigError(
+            'attack.name: the success of a backdoor is an accuracy, which the task does not measure; add "accuracy" to '
+            "task.metrics"
+        )
 
 
 def _check_options(path: str, options: Mapping[str, Option], allowed: Iterable[str]) -> None:

@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple
 from fl.config.read import put, read_tables, suggestion, with_curve, with_modules, with_settings
 from fl.errors import ConfigError
 
-KEYS: Final = ("name", "base", "curve", "measure", "skip_impossible", "experiment", "grid", "variants")
+KEYS: Final = ("name", "base", "curve", "measure", "better", "skip_impossible", "experiment", "grid", "variants")
 PACKAGED: Final = "experiments/sweeps"
 SEED: Final = "seed"
 LONGEST_ID: Final = 120  # characters of the name of a folder
@@ -94,7 +94,8 @@ class Sweep:
     name: str
     axes: tuple[Axis, ...]
     base: Mapping[str, Any]
-    measure: str = "accuracy"
+    measure: str | None = None  # by default the first metric of the task
+    better: str | None = None  # whether a lower or a higher value of the measure is better, where that is not known
     skip_impossible: bool = False
     place: Path | None = field(default=None, compare=False)  # the file, beside which functions of one's own are
 
@@ -140,6 +141,7 @@ def from_mapping(tables: Mapping[str, Any], settings: Sequence[str] = (), place:
     for key, kind, words in (
         ("name", str, "text"),
         ("measure", str, "text"),
+        ("better", str, "text"),
         ("skip_impossible", bool, "true or false"),
         ("experiment", Mapping, "a table"),
         ("grid", Mapping, "a table"),
@@ -147,6 +149,8 @@ def from_mapping(tables: Mapping[str, Any], settings: Sequence[str] = (), place:
     ):
         if key in tables and not isinstance(tables[key], kind):
             raise ConfigError(f"{key}: expected {words}, got {tables[key]!r}")
+    if tables.get("better", "lower") not in ("lower", "higher"):
+        raise ConfigError(f"better: expected lower or higher, got {tables['better']!r}")
     axes = (*_grid_axes(tables.get("grid", {})), *_variant_axes(tables.get("variants", {})))
     if not axes:
         raise ConfigError('grid: a sweep needs at least one axis, such as seed = [0, 1, 2] in its table "grid"')
@@ -158,7 +162,8 @@ def from_mapping(tables: Mapping[str, Any], settings: Sequence[str] = (), place:
         name=tables.get("name", "sweep"),
         axes=axes,
         base=with_settings(base, settings),
-        measure=tables.get("measure", "accuracy"),
+        measure=tables.get("measure"),
+        better=tables.get("better"),
         skip_impossible=tables.get("skip_impossible", False),
         place=place,
     )

@@ -19,6 +19,15 @@ def is_own(name: str) -> bool:
     return ":" in name
 
 
+def short_name(name: str) -> str:
+    """The name under which records have what a configuration names: a function of your own without its module.
+
+    >>> short_name("mine:rmse"), short_name("r2")
+    ('rmse', 'r2')
+    """
+    return name.rpartition(":")[2]
+
+
 def find_modules(folders: Iterable[str]) -> None:
     """Let Python find modules in these folders too. Worker processes inherit them."""
     for folder in folders:

@@ -51,7 +51,8 @@ def _named(name: str, registry: Mapping[str, Any], key: str) -> Any:
 
 
 def _undecorated(name: str, key: str, decorator: str) -> ConfigError:
-    return ConfigError(f"{key}: {name!r} is a plain function; put {decorator} before it (docs/add-an-aggregator.md)")
+    page = "docs/research.md" if key == "attack.name" else "docs/add-an-aggregator.md"
+    return ConfigError(f"{key}: {name!r} is a plain function; put {decorator} before it ({page})")
 
 
 def averages_by_weight(experiment: Experiment) -> bool:
@@ -81,9 +82,10 @@ def attack_warning(experiment: Experiment, clusters: int) -> str:
     f = assumed_bad(experiment, clusters)
     if experiment.byzantine <= f:
         return ""
+    who = f"{experiment.byzantine} attacker{'s' if experiment.byzantine > 1 else ''}"
     return (
-        f"{experiment.byzantine} attackers can spoil up to {min(experiment.byzantine, clusters)} of "
-        f"{clusters} clusters; {experiment.aggregation.rule} is set up to withstand {f}"
+        f"{who} can spoil up to {min(experiment.byzantine, clusters)} of {clusters} clusters; "
+        f"{experiment.aggregation.rule} is set up to withstand {f}"
     )
 
 

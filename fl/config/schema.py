@@ -91,7 +91,7 @@ class Objective(Section, frozen=True):
     loss: Annotated[
         str,
         _one_of(LOSSES, or_path=True),
-        "`squared-error` for regression, `binary-cross-entropy` for several labels per example",
+        "`squared-error` for regression, `binary-cross-entropy` for one logit or several labels per example",
     ] = "cross-entropy"
     metrics: Annotated[
         tuple[str, ...], _one_of(METRICS, or_path=True), "what is measured on the test examples, beside the loss"

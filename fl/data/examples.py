@@ -167,6 +167,9 @@ class Federated:
                 raise ValueError(f"client {client} has no examples; use fewer clients or another partition")
             if rows.min() < 0 or rows.max() >= len(self.train):
                 raise ValueError(f"client {client} has rows outside the {len(self.train)} training examples")
+        for part, examples in (("test", self.test), ("validation", self.validation), ("backdoor", self.backdoor)):
+            if examples is not None:
+                _same_labels(f"the {part} examples", examples.labels, "the clients", self.train.labels)
 
     @property
     def sizes(self) -> Index:
@@ -193,8 +196,23 @@ def from_clients(
         raise ValueError("expected at least one client, got none")
     if len({(c.shape, c.inputs.dtype, c.scaling) for c in clients}) > 1:
         raise ValueError("the inputs of all clients must have one shape, type and scaling")
+    for client, examples in enumerate(clients):
+        _same_labels(f"client {client}", examples.labels, "client 0", clients[0].labels)
     train = Examples(torch.cat([c.inputs for c in clients]), torch.cat([c.labels for c in clients]), clients[0].scaling)
     return Federated(train, tuple(consecutive([len(c) for c in clients])), test, classes, validation)
+
+
+def _same_labels(whose: str, labels: Tensor, others: str, wanted: Tensor) -> None:
+    """Refuse labels of another kind: torch would turn class numbers into floats, or fail far from here."""
+    if labels.dtype != wanted.dtype or labels.shape[1:] != wanted.shape[1:]:
+        kinds = [
+            ("floats" if each.is_floating_point() else "class numbers (integers)")
+            + (f" of shape {tuple(each.shape[1:])} per example" if each.dim() > 1 else "")
+            for each in (labels, wanted)
+        ]
+        raise ValueError(
+            f"{whose}: the labels are {kinds[0]}, those of {others} {kinds[1]}; give all in one type and shape"
+        )
 
 
 def consecutive(sizes: Sequence[int]) -> list[Index]:

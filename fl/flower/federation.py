@@ -9,6 +9,7 @@ killed, Linux ends the others, and the warm executor removes the temporary folde
 import ctypes
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -39,6 +40,7 @@ STARTING: Final = 60.0  # seconds for the SuperLink to listen
 ENDING: Final = 10.0  # seconds between SIGTERM and SIGKILL
 POLL_PER_NODE: Final = 0.1  # seconds
 SLOWEST_POLL: Final = 3.0  # Flower's own
+PORTS: Final = range(20_000, 32_000)  # below those of outgoing connections
 MARK: Final = "SHARE_FEDERATION"
 STOPPING: Final = tuple(s for s in signal.Signals if s.name in ("SIGINT", "SIGTERM", "SIGHUP"))
 
@@ -327,9 +329,12 @@ def server_lines(
 
 
 def free_port() -> int:
-    """A port of this machine that is free at this moment."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
+    """A free port of this machine, outside the range from which the system takes ports for outgoing connections."""
+    for _ in range(100):
+        port = random.SystemRandom().choice(PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise FlowerError(f"expected a free port from {PORTS[0]} to {PORTS[-1]} on this machine, found none in 100 tries")
 
 
 def _listening(port: int) -> bool:

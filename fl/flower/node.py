@@ -129,6 +129,7 @@ def make_node(folder: Path | str, identity: Identity | None = None) -> Identity:
         raise KeyFileError(str(error)) from None
     if not (place / STATE_KEY).exists():
         _write_key(place / STATE_KEY)
+        _sync(place)  # audit: new-state-key-name-durable
     return identity_of(place)
 
 
@@ -151,11 +152,16 @@ def renew_state_key(folder: Path | str) -> None:
         draft.unlink(missing_ok=True)
         _write_key(draft)
         os.replace(draft, place / STATE_KEY)
-        handle = os.open(place, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        _sync(place)  # audit: state-key-name-durable
+
+
+def _sync(folder: Path) -> None:
+    """Write the names in a folder to the disk."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _write_key(path: Path) -> None:
@@ -163,7 +169,7 @@ def _write_key(path: Path) -> None:
     with os.fdopen(handle, "w") as file:
         file.write(os.urandom(PRIVATE_BYTES).hex() + "\n")
         file.flush()
-        os.fsync(file.fileno())
+        os.fsync(file.fileno())  # audit: state-key-durable
 
 
 def budget_of(path: Path) -> Budget | None:

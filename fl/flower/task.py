@@ -11,10 +11,12 @@ from fl.config.schema import Experiment, to_tables
 from fl.data import Federated
 from fl.errors import ConfigError
 from fl.flower.node import MistakeError, Node
+from fl.training.given import as_examples, outputs
 from fl.training.learner import Learner
-from fl.training.loop import as_examples, metrics_of, poisoned, prepare
+from fl.training.loop import poisoned, prepare
 from fl.training.models import dimension
 from fl.training.randomness import attackers
+from fl.training.targets import check_targets, metrics_of
 from fl.training.task import LocalTraining, Task
 
 Vector = NDArray[np.float32]
@@ -51,14 +53,16 @@ def task_of(e: Experiment, data: Federated) -> Task:
         raise ConfigError("local.scaffold: control variates are kept in simulations only; set it to false")
     if e.task.per_client:
         raise ConfigError("task.per_client: only a simulation has the examples of all clients; set it to false")
-    return Task(e.model, data, LocalTraining(**to_tables(e.local)), e.seed, e.task.loss, metrics_of(e))
+    task = Task(e.model, data, LocalTraining(**to_tables(e.local)), e.seed, e.task.loss, metrics_of(e))
+    check_targets(task, e.task)
+    return task
 
 
 def _own_data(node: Node, source: str, classes: int | None) -> Federated:
     """This node's examples, as a federation in which only this client is ever trained."""
     own = as_examples(call(source, node.name), f"node {node.name}")
     rows = np.arange(len(own), dtype=np.int64)
-    count = classes or 1 + int(own.labels.max())
+    count = classes or outputs([own])
     return Federated(own, (rows,) * (node.client + 1), own.take(rows[:1]), count)
 
 
@@ -70,7 +74,7 @@ def server_data(e: Experiment, test: str | None, validation: str | None, classes
         return replace(whole, train=whole.test.take(one_row), clients=(one_row,))
     tested = as_examples(call(test), "test")
     held = None if validation is None else as_examples(call(validation), "validation")
-    count = classes or 1 + int(tested.labels.max())
+    count = classes or outputs([tested])
     return Federated(tested.take(one_row), (one_row,), tested, count, held)
 
 

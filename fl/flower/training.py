@@ -16,7 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from fl.config.checks import experiment
+from fl.config.checks import experiment, from_record
 from fl.config.read import write_tables
 from fl.config.schema import Experiment, to_tables
 from fl.errors import ConfigError
@@ -197,7 +197,7 @@ def read_training(path: Path | str) -> Training:
         unknown = set(tables) - {"examples", "experiment"}
         if unknown:
             raise ConfigError(f"there is no such key: {min(unknown)}")
-        examples, e = _examples(tables["examples"]), experiment(tables["experiment"])
+        examples, e = _examples(tables["examples"]), from_record(tables["experiment"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: expected examples and [experiment] ({error!r})") from None
     except ConfigError as error:

@@ -80,11 +80,11 @@ class Membership:
         with os.fdopen(handle, "wb") as file:
             file.write(self._node.seal(ALL_ROUNDS, self.client.save()))
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(file.fileno())  # audit: whole-state-durable
         os.replace(draft, self._path)
         folder = os.open(self._path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)
+            os.fsync(folder)  # audit: whole-state-name-durable
         finally:
             os.close(folder)
 

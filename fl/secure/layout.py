@@ -138,7 +138,7 @@ def simulated_agreement(
     except AgreementRefused as error:
         ratio = fitting_ratio(experiment, terms.schedule.size)
         hint = f"; with privacy.weight_ratio = {ratio} any weights fit one grouping" if len(set(weights)) > 1 else ""
-        raise ConfigError(f"privacy: {error}{hint}") from None
+        raise ConfigError(f"privacy: {str(error).removeprefix('policy: ')}{hint}") from None
 
 
 def fitting_ratio(experiment: Experiment, size: int) -> float:

@@ -20,8 +20,8 @@ from torch.func import functional_call, grad, vmap
 from fl.data.examples import Examples, Index
 from fl.errors import TrainingError
 from fl.training.models import Matrix, Vector, flatten, join, parameters, split, unflatten
-from fl.training.objective import ACCURACY
-from fl.training.task import LocalTraining, Task, client_stream, minibatches
+from fl.training.objective import ACCURACY, advice, decided
+from fl.training.task import LocalTraining, Task, client_stream, minibatches, seed_torch
 
 __all__ = ["Learner", "LocalTraining", "Score", "Task", "TrainerBase", "client_stream", "minibatches"]
 
@@ -141,8 +141,7 @@ class Learner(TrainerBase):
                         self.together //= 2  # fewer clients at once need less memory
                         continue
                     names = ", ".join(map(str, some))
-                    hint = self._hint(error)
-                    raise TrainingError(f"client {names}: {type(error).__name__}: {error}{hint}") from error
+                    raise TrainingError(f"client {names}: {type(error).__name__}: {error}{advice(error)}") from error
                 done += len(some)
             self._check_buffers()
         return updates
@@ -169,7 +168,8 @@ class Learner(TrainerBase):
             for index in self._batches(None, len(examples))[first:last]:
                 logits, labels = self._forward(examples, index)
                 loss = self._objective.total(logits, labels)
-                scores.append((loss.item(), self._objective.right(logits, labels), len(index)))
+                right = self._objective.right(logits, labels) if self._objective.counts_right else 0
+                scores.append((loss.item(), right, len(index)))
         return scores
 
     def class_accuracies(self, vector: Vector) -> list[float | None]:
@@ -179,8 +179,8 @@ class Learner(TrainerBase):
         with self._measuring(vector), torch.no_grad():
             for index in self._batches(None, len(examples)):
                 outputs, labels = self._forward(examples, index)
-                hits = (outputs.argmax(dim=1) == labels).cpu().numpy()
-                wanted = labels.cpu().numpy()
+                found, targets = decided(outputs, labels)
+                hits, wanted = (found == targets).cpu().numpy(), targets.cpu().numpy()
                 every += np.bincount(wanted, minlength=count)
                 right += np.bincount(wanted[hits], minlength=count)
         return [float(hit / total) if total else None for hit, total in zip(right, every, strict=True)]
@@ -244,7 +244,7 @@ class Learner(TrainerBase):
             examples = self._part("validation")
             own = np.arange(len(examples), dtype=np.int64)
         generator, torch_seed = client_stream(self.task.seed, round_index, client)
-        torch.manual_seed(torch_seed)
+        seed_torch(torch_seed, self.device)
         self._start_from(start)
         self._module.train()
         # What torch.optim.SGD(fused=True) runs. Its class imports the compiler: 1.6 s per process.
@@ -382,15 +382,6 @@ class Learner(TrainerBase):
         for p in self._parameters:
             p.grad = None  # an error in the middle of a client may have left one
         unflatten(vector, self._module)
-
-    def _hint(self, error: Exception) -> str:
-        """What to do about an error of torch that says little to a user."""
-        if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):
-            return (
-                "; batch norm cannot train on a minibatch of one example: use GroupNorm, or set local.drop_last = true "
-                "if every client has more examples than local.batch_size"
-            )
-        return ""
 
     def _check_buffers(self) -> None:
         for name, buffer in self._module.named_buffers():

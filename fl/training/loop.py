@@ -1,33 +1,31 @@
 """A whole training: data for the clients, rounds until it is time to stop, and records to resume from."""
 
-import copy
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 import robust
 import secagg
 from fl import exports
-from fl.config.checks import experiment
 from fl.config.rules import attack_warning, needs_validation
 from fl.config.schema import BACKDOOR, LABEL_FLIP, Experiment, to_tables
-from fl.data import DataSet, Examples, Federated, federate, flip_labels, from_clients, load, plant_backdoor
+from fl.data import DataSet, Federated, federate, flip_labels, load, plant_backdoor
 from fl.errors import ConfigError
 from fl.reporting.measures import summarise
 from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, now, versions
 from fl.secure.layout import Layout
 from fl.secure.population import Population
+from fl.training.code import fingerprints
 from fl.training.devices import find_device
 from fl.training.interrupt import Interrupt, Stopped
 from fl.training.models import Factory, Vector, fingerprint, unflatten
@@ -35,6 +33,7 @@ from fl.training.objective import Function
 from fl.training.randomness import attackers
 from fl.training.round import Callback, Played, Setting, play
 from fl.training.server import Memory, blank
+from fl.training.targets import check_targets, metrics_of
 from fl.training.task import LocalTraining, Task
 from fl.training.worker import peak_memory
 from fl.training.workers import open_trainer
@@ -45,7 +44,8 @@ from secagg.simulation import cores
 class Trained:
     """A finished training: the model's vector, a record per round, the summary, and the folder of records.
 
-    >>> trained = run(experiment({"rounds": 1, "model": "linear", "secure": False, "machine": {"workers": 0}}))
+    >>> import fl
+    >>> trained = fl.run(fl.experiment(rounds=1, model="linear", secure=False, machine={"workers": 0}))
     >>> len(trained.history), trained.summary["exposed"]
     (1, [])
     """
@@ -135,7 +135,8 @@ def run(
     called after every round, when its record is on disk, with the record and the model's vector; if one returns a text,
     the training stops for that reason.
 
-    >>> trained = run(experiment({"rounds": 1, "model": "linear", "secure": False, "machine": {"workers": 0}}))
+    >>> import fl, torch
+    >>> trained = fl.run(fl.experiment(rounds=1, model="linear", secure=False, machine={"workers": 0}))
     >>> trained.model(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 10])
     """
@@ -158,7 +159,7 @@ def run(
         loss or experiment.task.loss,
         metrics_of(experiment) if metrics is None else metrics,
     )
-    _check_targets(task, experiment.task.per_class)
+    check_targets(task, experiment.task)
     try:
         trainer = open_trainer(task, device=machine.device, workers=machine.workers)
     except ConfigError:
@@ -175,27 +176,6 @@ def run(
         finally:
             if folder and (found := population.evidence()):
                 folder.keep_evidence(*found)
-
-
-def metrics_of(experiment: Experiment) -> dict[str, str]:
-    """The metrics of a configuration by name; one of your own has the name of its function."""
-    return {name.rpartition(":")[2]: name for name in experiment.task.metrics}
-
-
-def _check_targets(task: Task, per_class: bool) -> None:
-    floats = (labels := task.data.train.labels).is_floating_point()
-    if floats and task.loss == "cross-entropy":
-        raise ConfigError(
-            "task.loss: the labels are floats, and cross-entropy needs class numbers; give integers as labels, or set "
-            'the loss to "squared-error" (regression), "binary-cross-entropy" (several labels) or your own'
-        )
-    if floats and per_class:
-        raise ConfigError("task.per_class: the labels are floats, and not class numbers; set it to false")
-    if floats and "accuracy" in task.metrics.values() and not bool(((labels == 0) | (labels == 1)).all()):
-        raise ConfigError(
-            "task.metrics: accuracy needs class numbers, or 0 and 1 as labels, and these targets are other floats; use "
-            '"r2", "mean-absolute-error" or your own'
-        )
 
 
 @contextmanager
@@ -244,13 +224,14 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
     start = time.perf_counter()
     if folder:
         prints = {"data_fingerprint": task.data.fingerprint(), "model_fingerprint": fingerprint(task.build())}
-        folder.check_same(prints)
+        code = fingerprints(experiment, task)
+        folder.check_same(prints, code)
     checkpoint = folder.load() if folder else None
     if checkpoint is None:
         x, history = setting.trainer.initial(), []
         memory = blank(x, experiment.server, experiment.clients if experiment.local.scaffold else 0)
         if folder:
-            folder.describe({**_info(setting, x), **prints})
+            folder.describe({**_info(setting, x), **prints, "code": code})
     else:
         x, memory, history = checkpoint.x, checkpoint.memory, list(checkpoint.history)
     for record in history:
@@ -338,113 +319,3 @@ def _module(task: Task, x: Vector) -> nn.Module:
     module = task.build()
     unflatten(x, module)
     return module
-
-
-Pair = tuple[Any, Any]
-
-
-def train(
-    model: str | Factory | nn.Module,
-    clients: Sequence[Examples | Pair],
-    test: Examples | Pair,
-    *,
-    classes: int | None = None,
-    validation: Examples | Pair | None = None,
-    loss: Function | None = None,
-    metrics: Mapping[str, Function] | None = None,
-    out: Path | str | None = None,
-    resume: bool = False,
-    show: Progress | None = None,
-    callbacks: Sequence[Callback] = (),
-    **settings: Any,
-) -> Trained:
-    """Train your own model on your own data with SHARE.
-
-    `model` is a torch module, a function of (input shape, classes), or a name of `models`. Each client's data, the test
-    data and `validation` (what the server keeps for rules that need it) are pairs (inputs, labels) of tensors or
-    arrays. Labels that are floats are targets: set `task`, or give a `loss` of (outputs, targets) per example and
-    `metrics` by name. `settings` are the keys of docs/configuration.md, with tables as dictionaries. `out` is the
-    folder in which the run is recorded; `resume=True` resumes the run in that folder. `callbacks` as in `run`.
-
-    >>> clients = [(torch.randn(8, 2), torch.arange(8) % 2) for _ in range(12)]
-    >>> train("linear", clients, test=clients[0], rounds=1, clusters={"size": 4}).summary["exposed"]
-    []
-    """
-    parts = [as_examples(part, f"client {i}") for i, part in enumerate(clients)]
-    held = None if validation is None else as_examples(validation, "validation")
-    tested = as_examples(test, "test")
-    count = classes or _outputs([*parts, tested])
-    try:
-        data = from_clients(parts, tested, count, held)
-    except ValueError as error:
-        raise ConfigError(f"clients: {error}") from None
-    share = {} if held is None else {"validation": min(0.5, len(held) / (len(held) + len(data.train)))}
-    named = {"name": "python:data", **share, **settings.pop("data", {})}
-    called = model if isinstance(model, str) else f"python:{getattr(model, '__name__', type(model).__name__)}"
-    if loss is not None and metrics is None and tested.labels.is_floating_point():
-        metrics = {}
-    own: dict[str, Any] = {} if loss is None else {"loss": f"python:{getattr(loss, '__name__', type(loss).__name__)}"}
-    if metrics is not None:
-        own["metrics"] = [f"python:{name}" for name in metrics]
-    learned = {**settings.pop("task", {}), **own}
-    chosen = experiment({"clients": len(parts), "model": called, "data": named, "task": learned, **settings})
-    opened: AbstractContextManager[Folder | None] = nullcontext()
-    if out is not None:
-        opened = Folder.resume(out, e=chosen) if resume else Folder.create(out, chosen)
-    with opened as folder:
-        return run(
-            chosen,
-            data=data,
-            model=_factory(model),
-            loss=loss,
-            metrics=metrics,
-            folder=folder,
-            show=show,
-            callbacks=callbacks,
-        )
-
-
-def _outputs(parts: Sequence[Examples]) -> int:
-    """The number of classes, or of targets per example."""
-    labels = [part.labels for part in parts]
-    if labels[0].is_floating_point():
-        return math.prod(labels[0].shape[1:])
-    return 1 + max(int(some.max()) for some in labels)
-
-
-def _factory(model: str | Factory | nn.Module) -> str | Factory:
-    if not isinstance(model, nn.Module):
-        return model
-    original = copy.deepcopy(model)
-    return lambda shape, classes: copy.deepcopy(original)
-
-
-def as_examples(part: Examples | Pair, whose: str) -> Examples:
-    """Examples from a pair (inputs, labels), in the types that training uses."""
-    if not isinstance(part, Examples):
-        part = _from_pair(getattr(part, "tensors", part), whose)  # a TensorDataset has such a pair
-    if len(part) == 0:
-        raise ConfigError(f"data of {whose}: there are no examples; leave {whose} out")
-    return part
-
-
-def _from_pair(part: Any, whose: str) -> Examples:
-    if not isinstance(part, tuple | list) or len(part) != 2:
-        hint = ""
-        if isinstance(part, torch.utils.data.DataLoader):
-            hint = "; read it once: inputs, labels = map(torch.cat, zip(*loader))"
-        elif isinstance(part, torch.utils.data.Dataset):
-            hint = "; read it once: inputs, labels = map(torch.stack, zip(*dataset))"
-        raise ConfigError(
-            f"data of {whose}: expected a pair (inputs, labels) of tensors or arrays, got {type(part).__name__}{hint}"
-        )
-    try:
-        inputs, labels = (torch.as_tensor(np.asarray(each) if not isinstance(each, Tensor) else each) for each in part)
-        if inputs.dtype in (torch.float64, torch.float16, torch.bfloat16):
-            inputs = inputs.to(torch.float32)
-        elif inputs.dtype in (torch.int32, torch.int16, torch.int8):
-            inputs = inputs.to(torch.int64)
-        floats = labels.is_floating_point() or labels.dim() > 1
-        return Examples(inputs, labels.to(torch.float32 if floats else torch.int64))
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise ConfigError(f"data of {whose}: {error}") from None

@@ -2,9 +2,10 @@
 
 A loss of your own is a function of (outputs, targets) that returns one value per example. A metric of your own is a
 function of (outputs, targets) of all test examples that returns one number. Outputs are what the model returns; targets
-are class numbers, or floats.
+are class numbers, or floats. Where a model returns one output per example, it is the logit of class 1 against class 0.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fl.config.own import imported, is_own
-from fl.errors import ConfigError
+from fl.errors import ConfigError, TrainingError
 
 Function = Callable[[Tensor, Tensor], Any]
 ACCURACY: Final = "accuracy"
@@ -23,8 +24,10 @@ def _like(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Outputs and targets as floats of one shape, so that nothing is broadcast by accident."""
     targets = targets.to(outputs.dtype)
     if outputs.numel() != targets.numel():
-        raise ValueError(f"the model returns {tuple(outputs.shape[1:])} per example, the targets are "
-                         f"{tuple(targets.shape[1:])}")  # fmt: skip
+        got, wanted = tuple(outputs.shape[1:]), tuple(targets.shape[1:])
+        raise ValueError(
+            f"the model returns {got} per example, the targets are {wanted}; this loss needs one output per target"
+        )
     return outputs.reshape(targets.shape), targets
 
 
@@ -46,18 +49,26 @@ def binary_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return each.flatten(1).mean(1) if each.dim() > 1 else each
 
 
+def is_logit(outputs: Tensor, targets: Tensor) -> bool:
+    """Whether each example has one output for its one class number: a logit, whose sign tells class 1 from class 0."""
+    return targets.dim() == 1 and outputs.numel() == targets.numel()
+
+
 def decided(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Predictions and targets as numbers: the largest class, or 0 or 1 for each label."""
-    if not targets.is_floating_point():
+    """Predictions and targets as numbers: the largest class, or 0 or 1 by the sign of each label's logit."""
+    if not targets.is_floating_point() and not is_logit(outputs, targets):
         return outputs.argmax(dim=1), targets
     found, wanted = _like(outputs, targets)
-    return (found > 0).to(wanted.dtype), wanted
+    return (found > 0).to(targets.dtype), wanted.to(targets.dtype)
 
 
 def f1(outputs: Tensor, targets: Tensor) -> float:
-    """The mean over classes (or labels) of 2 TP / (2 TP + FP + FN), without those that never occur."""
+    """The mean over classes (or labels) of 2 TP / (2 TP + FP + FN), without those that never occur.
+
+    One logit per example is one label: the F1 of class 1.
+    """
     found, wanted = decided(outputs, targets)
-    if targets.is_floating_point():
+    if targets.is_floating_point() or is_logit(outputs, targets):
         pairs = [(found.reshape(len(found), -1)[:, k] > 0, wanted.reshape(len(wanted), -1)[:, k] > 0)
                  for k in range(wanted.reshape(len(wanted), -1).shape[1])]  # fmt: skip
     else:
@@ -113,15 +124,44 @@ class Objective:
 
     def right(self, outputs: Tensor, targets: Tensor) -> float:
         """How many examples are right; of several labels, the fraction that is right."""
-        if not self.counts_right:
-            return 0
         found, wanted = decided(outputs, targets)
         hits = found == wanted
         return int(hits.sum()) if hits.dim() == 1 else float(hits.flatten(1).cpu().double().mean(1).sum())
 
     def measured(self, outputs: Tensor, targets: Tensor) -> dict[str, float]:
         with torch.no_grad():
-            return {name: float(metric(outputs, targets)) for name, metric in self.metrics.items()}
+            return {name: _measured(name, metric, outputs, targets) for name, metric in self.metrics.items()}
+
+
+def _measured(name: str, metric: Function, outputs: Tensor, targets: Tensor) -> float:
+    """What a metric returns, as a number. An error names the metric."""
+    try:
+        found = metric(outputs, targets)
+    except Exception as error:
+        raise TrainingError(f"metric {name}: {type(error).__name__}: {error}") from error
+    shape = getattr(found, "shape", None)
+    try:
+        if shape is not None and math.prod(shape) != 1:
+            raise TypeError
+        return float(found.detach() if isinstance(found, Tensor) else found)
+    except (TypeError, ValueError):
+        got = type(found).__name__ if shape is None else f"a {type(found).__name__} of shape {tuple(shape)}"
+        raise TrainingError(f"metric {name}: expected one number for all test examples, got {got}") from None
+
+
+def advice(error: Exception) -> str:
+    """What to do about an error of torch that says little to a user."""
+    if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):
+        return (
+            "; batch norm cannot train on a minibatch of one example: use GroupNorm, or set local.drop_last = true "
+            "if every client has more examples than local.batch_size"
+        )
+    if isinstance(error, IndexError) and str(error).startswith("Target "):
+        return (
+            "; cross-entropy needs one output of the model per class: give the model more outputs, or, for one logit, "
+            'set task.loss to "binary-cross-entropy"'
+        )
+    return ""
 
 
 def _function(name: str | Function, known: Mapping[str, Function], key: str) -> Function:

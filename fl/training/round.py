@@ -20,8 +20,8 @@ import numpy as np
 from fl.config import rules
 from fl.config.rules import averages_by_weight
 from fl.config.schema import DATA_ATTACKS, Experiment
+from fl.reporting.compared import BACKDOOR_SUCCESS
 from fl.reporting.progress import Progress
-from fl.reporting.results import BACKDOOR_SUCCESS
 from fl.secure.cohort import Cell, CellResult, Cohort
 from fl.secure.layout import fitting_ratio
 from fl.secure.population import Population

@@ -4,14 +4,19 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
+import torch
 from torch import nn
 
 from fl.data.examples import Federated, Index
 from fl.errors import ConfigError
 from fl.training.models import Factory, build
 from fl.training.objective import ACCURACY, Function, Objective
+
+SQUARED: Final = "squared-error"
+BINARY: Final = "binary-cross-entropy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,13 +98,27 @@ class Task:
         return Objective(self.loss, self.metrics)
 
     def build(self) -> nn.Module:
-        return build(self.model, self.data.train.shape, self.data.classes, seed=self.seed)
+        return build(self.model, self.data.train.shape, self.outputs, seed=self.seed)
+
+    @property
+    def outputs(self) -> int:
+        """What the model returns per example: one value per class or target; one logit or number for class numbers."""
+        numbers = self.data.train.labels.dtype == torch.int64
+        return 1 if numbers and self.loss in (SQUARED, BINARY) else self.data.classes
 
 
 def client_stream(seed: int, round_: int, client: int) -> tuple[np.random.Generator, int]:
     """A client's randomness for one round: a generator for minibatches, and a seed for torch (dropout)."""
     digest = hashlib.sha256(b"fl/local/v1:%d:%d:%d" % (seed, round_, client)).digest()
     return np.random.default_rng(int.from_bytes(digest[:16], "big")), int.from_bytes(digest[16:23], "big")
+
+
+def seed_torch(seed: int, device: torch.device) -> None:
+    """Seed torch for this device alone: `torch.manual_seed` formats a traceback for GPUs that are not in use."""
+    if device.type == "cpu":
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def minibatches(rows: Index, local: LocalTraining, generator: np.random.Generator) -> Iterator[Index]:

@@ -10,6 +10,7 @@ from fl.errors import TrainingError
 from fl.training import learner as fl_local
 from fl.training.learner import Learner, LocalTraining, Task, client_stream, minibatches
 from fl.training.models import build, flatten, parameters, split, unflatten
+from fl.training.task import seed_torch
 
 LOCAL = LocalTraining(epochs=2, batch_size=16, lr=0.05)
 SMOOTH, KINKED = 1e-5, 5e-2
@@ -235,6 +236,18 @@ def test_dropout_is_the_same_wherever_a_client_is_trained(digits: Federated):
     assert np.array_equal(learner(digits, dropout_net).train(start, [5], round_index=0)[0], one[1])
     other_round = learner(digits, dropout_net).train(start, [5], round_index=1)[0]
     assert not np.array_equal(other_round, one[1])
+
+
+def test_the_seed_of_a_client_is_that_of_manual_seed(digits: Federated, monkeypatch: pytest.MonkeyPatch):
+    """Without its work for GPUs that are not used."""
+    for seed in (0, 1, 2**56 - 1):
+        torch.manual_seed(seed)
+        state = torch.get_rng_state()
+        seed_torch(seed, torch.device("cpu"))
+        assert torch.equal(torch.get_rng_state(), state)
+    ours = learner(digits, dropout_net)
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: pytest.fail("for all devices"))
+    ours.train(ours.initial(), [5], round_index=0)
 
 
 def test_a_parameter_that_the_loss_does_not_use_only_decays(digits: Federated):

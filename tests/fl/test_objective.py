@@ -1,7 +1,9 @@
 """Losses, metrics, learning rates and FedProx: what a task says it learns is what is learned and measured."""
 
 import math
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 import fl
+from fl.config.schema import Experiment, Objective
 from fl.data import Examples, Federated, federate, from_clients
 from fl.errors import ConfigError, TrainingError
 from fl.reporting.progress import describe_round
+from fl.reporting.records import Folder, recorded
 from fl.training.learner import Learner
 from fl.training.objective import LOSSES, f1, mean_absolute_error, r2
 from fl.training.randomness import attackers
@@ -206,3 +210,203 @@ def test_accuracy_per_class_needs_class_numbers() -> None:
     task = {"loss": "squared-error", "metrics": ["r2"], "per_class": True}
     with pytest.raises(ConfigError, match=r"task\.per_class"):
         fl.train("linear", clients, test=clients[0], rounds=1, task=task)
+
+
+def halves(count: int) -> tuple[Tensor, Tensor]:
+    """Points of a plane, and on which side of a line they are."""
+    inputs = torch.randn(count, 2)
+    return inputs, (inputs[:, 0] > 0.3).long()
+
+
+ONE_LOGIT: dict[str, Any] = {
+    "rounds": 6,
+    "secure": False,
+    "machine": {"workers": 0},
+    "local": {"lr": 0.5, "batch_size": 5},
+}
+
+
+@pytest.mark.parametrize("model", ["linear", nn.Linear(2, 1)], ids=["by name", "a module"])
+def test_the_sign_of_one_logit_decides_between_two_classes(model: Any) -> None:
+    """Integer and float labels give the same model and the same numbers, and both are true."""
+    torch.manual_seed(1)
+    clients, test = [halves(20) for _ in range(12)], halves(300)
+    task = {"loss": "binary-cross-entropy", "metrics": ["accuracy", "f1"]}
+    detail = {"per_class": True, "per_client": True}
+    whole = fl.train(model, clients, test, task={**task, **detail}, **ONE_LOGIT)
+    floats = fl.train(model, [(x, y.float()) for x, y in clients], (test[0], test[1].float()), task=task, **ONE_LOGIT)
+    found = (whole.model(test[0]).flatten() > 0).long()
+    hits = found == test[1]
+    assert whole.accuracy == floats.accuracy == pytest.approx(hits.float().mean().item())
+    assert whole.accuracy > 0.9
+    both = int((found & test[1]).sum())
+    assert whole.summary["metrics"]["f1"] == pytest.approx(2 * both / int(found.sum() + test[1].sum()))
+    assert whole.summary["metrics"]["f1"] == floats.summary["metrics"]["f1"]
+    record = whole.history[-1]
+    assert record["per_class"] == pytest.approx([hits[test[1] == k].float().mean().item() for k in (0, 1)])
+    own = (whole.model(clients[3][0]).flatten() > 0).long() == clients[3][1]
+    assert record["per_client"][3] == pytest.approx(own.float().mean().item())
+
+
+def test_whole_numbers_can_be_targets_of_a_regression_and_have_no_accuracy() -> None:
+    clients, test = [halves(20) for _ in range(12)], halves(100)
+    for metric in ("accuracy", "f1"):
+        with pytest.raises(ConfigError, match=f"task.metrics: {metric} needs a class per example"):
+            fl.train("linear", clients, test, task={"loss": "squared-error", "metrics": [metric]}, **ONE_LOGIT)
+    task: dict[str, Any] = {"loss": "squared-error", "metrics": ["r2"], "per_client": True}
+    with pytest.raises(ConfigError, match=r"task\.per_client"):
+        fl.train("linear", clients, test, task=task, **ONE_LOGIT)
+    local = {"local": {"lr": 0.05, "batch_size": 5}}
+    trained = fl.train("linear", clients, test, loss="squared-error", metrics=["r2"], **{**ONE_LOGIT, **local})
+    assert trained.summary["metrics"]["r2"] == pytest.approx(r2(trained.model(test[0]).detach(), test[1]))
+    assert trained.summary["metrics"]["r2"] > 0.2
+
+
+def test_accuracies_of_clients_do_not_need_accuracy_as_a_metric() -> None:
+    clients, test = [halves(20) for _ in range(12)], halves(100)
+    trained = fl.train("linear", clients, test, task={"metrics": ["f1"], "per_client": True}, **ONE_LOGIT)
+    assert trained.summary["accuracy"] is None
+    assert min(trained.history[-1]["per_client"]) > 0
+
+
+def test_metrics_of_the_configuration_and_own_metrics_are_all_measured() -> None:
+    clients, test = points()
+    task = {"metrics": ["r2"]}
+    named = fl.train("linear", clients, test, loss=huber, task=task, rounds=1, **SETTINGS)
+    assert set(named.summary["metrics"]) == {"r2"}
+    more = {"largest": largest_error}
+    both = fl.train("linear", clients, test, loss=huber, metrics=more, task=task, rounds=1, **SETTINGS)
+    assert set(both.summary["metrics"]) == {"r2", "largest"}
+    assert both.experiment.task.metrics == ("r2", "python:largest")
+    listed = fl.train("linear", clients, test, loss=huber, metrics=["r2", largest_error], rounds=1, **SETTINGS)
+    assert set(listed.summary["metrics"]) == {"r2", "largest_error"}
+    assert fl.train("linear", clients, test, loss=huber, rounds=1, **SETTINGS).summary["metrics"] == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"metrics": {"r2": largest_error}, "task": {"metrics": ["r2"]}}, "'r2' is given twice"),
+        ({"metrics": [partial(f1), partial(r2)]}, "two functions would both be recorded as partial"),
+        ({"metrics": [lambda o, t: 1.0, lambda o, t: 2.0]}, "two functions would both be recorded as <lambda>"),
+        ({"metrics": {"loss": largest_error}}, "named 'loss'"),
+        ({"metrics": 3}, "expected a dictionary"),
+        ({"metrics": {"m": 3}}, "got 'm': 3"),
+        ({"loss": huber, "task": {"loss": "squared-error"}}, "loss: given twice"),
+        ({"task": {"metrics": ["one:f", "two:f"]}}, "one:f and two:f"),
+    ],
+)
+def test_measures_that_would_hide_each_other_are_refused(given: dict[str, Any], match: str) -> None:
+    clients, test = points()
+    arguments = {"loss": None if "task" in given else huber, **given}
+    if "loss" not in given and "metrics" in given.get("task", {}):
+        arguments["loss"] = huber
+    with pytest.raises(ConfigError, match=match):
+        fl.train("linear", clients, test, rounds=1, **arguments, **SETTINGS)
+
+
+def test_what_a_metric_returns_is_one_number_or_an_error_with_its_name() -> None:
+    clients, test = points()
+    machine = {"machine": {"workers": 0}}
+    numbers = {
+        "tensor": lambda a, b: torch.tensor(0.5, requires_grad=True),
+        "numpy": lambda a, b: np.float32(0.5),
+        "array": lambda a, b: np.array(0.5),
+        "whole": lambda a, b: 1,
+    }
+    found = fl.train("linear", clients, test, loss=huber, metrics=numbers, rounds=1, **SETTINGS, **machine)
+    assert found.summary["metrics"] == {"tensor": 0.5, "numpy": 0.5, "array": 0.5, "whole": 1.0}
+    wrong = {
+        "wide": (lambda a, b: a, r"metric wide: .* got a Tensor of shape \(240, 1\)"),
+        "nothing": (lambda a, b: None, "metric nothing: .* got NoneType"),
+        "broken": (lambda a, b: {}["x"], "metric broken: KeyError"),
+    }
+    for name, (metric, match) in wrong.items():
+        with pytest.raises(TrainingError, match=match):
+            fl.train("linear", clients, test, loss=huber, metrics={name: metric}, rounds=1, **SETTINGS, **machine)
+
+
+def test_labels_that_do_not_fit_the_loss_are_refused_for_every_part() -> None:
+    clients, test = [halves(20) for _ in range(12)], halves(100)
+    task = {"loss": "binary-cross-entropy", "metrics": ["f1"]}
+    for change in (lambda y: 5.0 * y, lambda y: 2.0 * y - 1):
+        wrong = [(x, change(y)) for x, y in (*clients, test)]
+        with pytest.raises(ConfigError, match=r"task\.loss: binary-cross-entropy needs labels from 0 to 1.* training"):
+            fl.train("linear", wrong[:-1], wrong[-1], task=task, **ONE_LOGIT)
+    right = [(x, 1.0 * y) for x, y in (*clients, test)]
+    with pytest.raises(ConfigError, match="those of the test examples go from 0 to 5"):
+        fl.train("linear", right[:-1], (test[0], 5.0 * test[1]), task=task, **ONE_LOGIT)
+    with pytest.raises(ConfigError, match=r"task\.metrics: f1 needs class numbers, or 0 and 1"):
+        fl.train("linear", right[:-1], (test[0], 0.5 * test[1]), task=task, **ONE_LOGIT)
+    with pytest.raises(ConfigError, match="the test examples: the labels are floats, those of the clients class"):
+        fl.train("linear", clients, right[-1], **ONE_LOGIT)
+    with pytest.raises(ConfigError, match="the validation examples: the labels are floats"):
+        fl.train("linear", clients, test, validation=right[-1], **ONE_LOGIT)
+    with pytest.raises(ConfigError, match=r"client 1: the labels are class numbers .* those of client 0 floats"):
+        fl.train("linear", [right[0], *clients[1:]], test, **ONE_LOGIT)
+    with pytest.raises(ConfigError, match=r"shape \(1,\) per example.*labels\[:, 0\]"):
+        fl.train("linear", [(x, y[:, None]) for x, y in clients], (test[0], test[1][:, None]), **ONE_LOGIT)
+
+
+def test_over_flower_labels_are_judged_and_outputs_counted_as_in_a_simulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fl.flower import task as flower
+
+    def asked(**task: Any) -> Experiment:
+        return fl.experiment(model="linear", task=task)
+
+    e = asked(loss="squared-error")
+    with pytest.raises(ConfigError, match="accuracy needs a class per example"):
+        flower.task_of(e, flower.server_data(e, None, None, None))
+    (first, *_), test = points(outputs=2)
+    given = {"mine:test": test, "mine:data": first}
+    monkeypatch.setattr(flower, "call", lambda path, *_: given[path])
+    e = asked(loss="squared-error", metrics=["r2"])
+    node: Any = SimpleNamespace(name="site-0", client=0)
+    for data in (flower.server_data(e, "mine:test", None, None), flower._own_data(node, "mine:data", None)):
+        assert data.classes == 2
+        assert flower.task_of(e, data).build()(data.train.inputs[:1]).shape == (1, 2)
+    with pytest.raises(ConfigError, match="the labels"):
+        flower.task_of(asked(), flower.server_data(asked(), "mine:test", None, None))
+
+
+def test_keys_that_need_an_accuracy_are_refused_if_none_is_measured() -> None:
+    with pytest.raises(ConfigError, match=r"stop\.accuracy: the task measures no accuracy"):
+        tiny(task={"metrics": ["f1"]}, stop={"accuracy": 0.9})
+    with pytest.raises(ConfigError, match=r"attack\.name: the success of a backdoor"):
+        tiny(task={"metrics": ["f1"]}, byzantine=1, attack={"name": "backdoor"})
+
+
+@pytest.mark.parametrize(
+    "changes", [{"stop": {"accuracy": 0.9}}, {"byzantine": 1, "attack": {"name": "backdoor"}}], ids=["stop", "backdoor"]
+)
+def test_a_record_from_before_such_keys_were_refused_can_be_read(tmp_path: Path, changes: dict[str, Any]) -> None:
+    e = tiny(rounds=1, **changes).replace(task=Objective(metrics=("f1",)))
+    with Folder.create(tmp_path / "run", e) as folder:
+        fl.run(e, folder=folder)
+    assert recorded(tmp_path / "run").experiment == e
+    with pytest.raises(ConfigError, match=r'add "accuracy" to task\.metrics'):
+        Folder.resume(tmp_path / "run", ["rounds=2"])
+
+
+def test_a_loader_of_minibatches_is_no_list_of_clients() -> None:
+    inputs, labels = halves(240)
+    dataset = torch.utils.data.TensorDataset(inputs, labels)
+    loader = torch.utils.data.DataLoader(dataset, batch_size=20)
+    with pytest.raises(ConfigError, match=r"got one DataLoader.*torch\.cat") as refused:
+        fl.train("linear", loader, (inputs, labels), **ONE_LOGIT)
+    with pytest.raises(ConfigError, match=r"got one TensorDataset.*torch\.stack"):
+        fl.train("linear", dataset, (inputs, labels), **ONE_LOGIT)
+    advice = str(refused.value).partition("clients: inputs")[2]
+    names: dict[str, Any] = {"torch": torch, "it": loader}
+    exec("inputs" + advice, names)
+    assert len(names["clients"]) == 30
+    with pytest.raises(ConfigError, match="got dict"):
+        fl.train("linear", {"a": (inputs, labels)}, (inputs, labels), **ONE_LOGIT)
+    with pytest.raises(ConfigError, match="data of test: there are no examples; give at least one"):
+        fl.train("linear", [(inputs, labels)] * 12, (inputs[:0], labels[:0]), **ONE_LOGIT)
+
+
+def test_one_output_for_two_classes_of_cross_entropy_says_what_to_do() -> None:
+    clients, test = [halves(20) for _ in range(12)], halves(100)
+    with pytest.raises(TrainingError, match=r"Target 1 is out of bounds.*one logit, set task\.loss"):
+        fl.train(nn.Linear(2, 1), clients, test, **ONE_LOGIT)

@@ -97,6 +97,10 @@ def test_a_rule_that_validates_needs_examples_before_the_first_round() -> None:
     ("changes", "words"),
     [
         ({"byzantine": 3, "attack": {"name": "sign_flip"}}, "3 attackers can spoil up to 3 of 4 clusters"),
+        (
+            {"byzantine": 1, "attack": {"name": "sign_flip"}, "aggregation": {"f": 0}},
+            "share: 1 attacker can spoil up to 1 of 4 clusters",
+        ),
         ({"method": "no-share", "privacy": {"expose_every_client": True}}, "NO SECURE AGGREGATION"),
         ({"privacy": {"audit": "report-even-if-exposed"}}, "NOBODY IS PROTECTED"),
     ],
@@ -289,3 +293,30 @@ def test_a_backdoor_is_learned_and_its_success_is_recorded() -> None:
             run(tiny(byzantine=1, attack={"name": "backdoor", "options": wrong}))
     with pytest.raises(ConfigError, match=r"attack\.options\.colour"):
         tiny(byzantine=1, attack={"name": "backdoor", "options": {"colour": 1}})
+
+
+def plain_attack(given: robust.AttackInput) -> robust.Matrix:
+    return given.honest
+
+
+def test_a_plain_function_is_refused_with_the_page_that_shows_the_decorator() -> None:
+    pages = {}
+    for key, changes in (
+        ("@robust.attack", {"byzantine": 1, "attack": {"name": f"{__name__}:plain_attack"}}),
+        ("@robust.aggregator", {"aggregation": {"rule": f"{__name__}:plain_attack"}}),
+    ):
+        with pytest.raises(ConfigError, match=f"is a plain function; put {key}") as refused:
+            tiny(**changes)
+        pages[key] = str(refused.value).rpartition("(")[2].rstrip(")")
+    for key, page in pages.items():
+        text = (Path(__file__).parent.parent.parent / page).read_text()
+        assert key in text.replace("@aggregator", "@robust.aggregator")
+
+
+def test_clients_that_are_too_unequal_are_refused_in_one_sentence_that_helps() -> None:
+    small, large = (torch.randn(6, 2), torch.arange(6) % 2), (torch.randn(120, 2), torch.arange(120) % 2)
+    with pytest.raises(ConfigError) as refused:
+        fl.train("linear", [large] + [small] * 11, small, rounds=1, secure=False)
+    told = str(refused.value)
+    assert told.startswith("privacy: 1 fixed grouping in groups of 3 breaks the policy over all rounds together: the ")
+    assert "Instead: use larger groups; or make the members' weights more equal" in told

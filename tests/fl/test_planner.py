@@ -1,19 +1,23 @@
 """The planner agrees with the audit and with exact counting, and its advice can be followed."""
 
 import json
+import re
 import tomllib
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from fl import planner
 from fl.config.checks import experiment
 from fl.config.rules import rule_problem
 from fl.errors import ConfigError
 from fl.plan_text import as_text, toml
-from fl.planner import Candidate, Question, plan
+from fl.planner import Candidate, Question, percent, plan
 from fl.reporting.picture import draw_plan
 from robust import tolerance
 
@@ -172,14 +176,63 @@ def test_a_wrong_question_names_the_option(wrong: dict, key: str) -> None:
 
 
 def test_a_probability_below_the_wanted_one_never_looks_equal_to_it() -> None:
-    assert planner._less(0.9497, 0.95) == "94%"
-    assert planner._less(0.9549, 0.955) == "95%"
-    assert planner._less(0.999996, 1.0) == "99%"
+    assert percent(0.9497, 0.95) == "94%"
+    assert percent(0.9549, 0.955) == "95%"
+    assert percent(0.999996, 1.0) == "99%"
+    assert percent(0.9551, 0.955) == "95.5%"  # and one above it never looks like less
+    assert percent(0.95, 0.95) == "95%"
+    assert (percent(0.07), percent(1.0), percent(0.0), percent(0.9999999)) == ("7%", "100%", "0%", "99.99999%")
+    assert percent(0.99999, 0.95, 2) == "99.99%"
     answer = plan(Question(clients=60, byzantine=6, rule="krum", holds=0.951))
     for candidate in answer.candidates:
         if "holds in" in candidate.ruled_out:
-            shown = candidate.ruled_out.rpartition("holds in ")[2].split("%")[0]
+            shown = candidate.ruled_out.rpartition("holds in ")[2].removeprefix("at most ").split("%")[0]
             assert float(shown) / 100 < 0.951
+
+
+questions = st.builds(
+    Question,
+    clients=st.integers(8, 30),
+    byzantine=st.integers(0, 7),
+    dropout=st.sampled_from([0.0, 0.004, 0.1, 0.3]),
+    rule=st.sampled_from(["krum", "median", "trimmed_mean"]),
+    holds=st.one_of(st.integers(1, 100).map(lambda percent: percent / 100), st.floats(0.001, 1.0)),
+    groups=st.sampled_from(["whole", "survivors"]),
+    memory=st.sampled_from(["training", "round"]),
+    max_leverage=st.sampled_from([0.5, 0.8]),
+)
+
+
+@given(question=questions)
+@settings(max_examples=12, deadline=None)
+@example(question=Question(clients=30, byzantine=3, dropout=0.1, rule="trimmed_mean"))
+@example(question=Question(clients=20, byzantine=1, dropout=0.3, groups="survivors", memory="round", max_leverage=0.8))
+@example(question=alone(clients=40, byzantine=6, rule="krum", dropout=0.1, holds=0.99))
+def test_no_number_of_the_text_contradicts_the_requirement(question: Question) -> None:
+    """What is refused looks like less, what fits does not, and the --holds that is proposed accepts the candidate."""
+    answer = plan(question)
+    text = as_text(answer)
+    required = Decimal(re.findall(r"holds in ([\d.]+)% of rounds", text.split("\n")[0])[0])
+    assert required == Decimal(repr(question.holds)) * 100
+    table, _, rest = text.partition("Ruled out, for example:")
+    for row in re.findall(r"^(?:fixed|random|transversal|atoms).*$", table, re.MULTILINE):
+        shown = re.findall(r"(always|[\d.]+(?=%))", row)
+        last = shown[-2 if question.groups == "survivors" else -1]
+        assert last == "always" or Decimal(last) >= required
+        assert question.groups != "survivors" or Decimal(shown[-1]) >= required
+    refused, _, advice = rest.partition("\n\n")
+    for line in refused.splitlines():
+        for number in re.findall(r"(?:holds|happens) in (?:at most )?([\d.]+)% of rounds", line):
+            assert Decimal(number) < required
+        for number in re.findall(r"only ([\d.]+)% of the sums", line):
+            assert Decimal(number) < 50
+    if advice.startswith("Closest"):
+        assert min(map(Decimal, re.findall(r"([\d.]+)%", advice))) < required
+    if accepting := re.findall(r"Closest: (.*) holds in.*--holds ([\d.]+) would accept it", advice):
+        name, holds = accepting[0]
+        assert float(holds) < question.holds
+        better = {c.name: c.ruled_out for c in plan(replace(question, holds=float(holds))).candidates}
+        assert better[name] == ""
 
 
 def test_with_dropouts_the_rule_withstands_what_it_withstands_of_the_opened_clusters() -> None:

@@ -75,7 +75,9 @@ def test_tensors_are_read_from_a_safetensors_file_only(tmp_path: Path) -> None:
     right = hashlib.sha256(place.read_bytes()).hexdigest()
     for sha256 in (None, right):
         assert records.read_tensors(place, sha256)["a"].tolist() == [1.5, -2]
-    with pytest.raises(RecordError, match=f"^{place} is damaged: checkpoint.json has another SHA-256$"):
+    with pytest.raises(
+        RecordError, match=f"^{place} is damaged: checkpoint.json has another SHA-256; put the recorded"
+    ):
         records.read_tensors(place, "0" * 64)
     place.write_bytes(b"no such thing")
     with pytest.raises(RecordError, match=f"^{place} is not a safetensors file: "):

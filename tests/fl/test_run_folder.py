@@ -218,8 +218,15 @@ def test_other_data_or_another_model_is_refused(tmp_path: Path) -> None:
         ({"file": "a/b"}, "{file} is not a checkpoint of this version"),
         ({"rounds": None}, "{file} is not a checkpoint of this version"),
         ({"records": "x"}, "{file} is not a checkpoint of this version"),
-        ({"sha256": "00"}, "{place}/checkpoint-000002.safetensors is damaged: checkpoint.json has another SHA-256"),
-        ({"file": "gone"}, "{place}/gone: No such file or directory"),
+        (
+            {"sha256": "00"},
+            "{place}/checkpoint-000002.safetensors is damaged: checkpoint.json has another SHA-256; put the recorded "
+            "file back, or train in another folder",
+        ),
+        (
+            {"file": "gone"},
+            "{place}/gone: No such file or directory: put the recorded file back, or train in another folder",
+        ),
         (
             {"records": 10**6},
             "{place}/rounds.jsonl is shorter than checkpoint.json says (36 of 1000000 bytes): put the recorded file "
@@ -353,3 +360,69 @@ def test_a_damaged_file_is_named(name: str, content: bytes, problem: str, tmp_pa
     (tmp_path / name).write_bytes(content)
     with pytest.raises(RecordError, match=re.escape(f"{tmp_path / name}") + " ?" + re.escape(problem)):
         recorded(tmp_path)
+
+
+def finished(place: Path) -> Path:
+    with Folder.create(place, tiny(rounds=3)) as folder:
+        folder.describe({})
+        for number in (1, 2, 3):
+            folder.append({"round": number, "accuracy": number / 10})
+        folder.checkpoint(3, X, MEMORY)
+        folder.finish({"weight": X}, {"rounds": 3, "accuracy": 0.3})
+    return place
+
+
+LINES = [b'{"round":1,"accuracy":0.1}\n', b'{"round":2,"accuracy":0.2}\n', b'{"round":3,"accuracy":0.3}\n']
+
+
+@pytest.mark.parametrize(
+    ("lines", "gone", "problem"),
+    [
+        (LINES[:2], (), "has 2 of the 3 rounds that checkpoint.json counts"),
+        (LINES[:2], ("checkpoint.json",), "has 2 of the 3 rounds that summary.json counts"),
+        (LINES[:2], ("summary.json",), "has 2 of the 3 rounds that checkpoint.json counts"),
+        (None, (), "has 0 of the 3 rounds that checkpoint.json counts"),
+        (None, ("checkpoint.json",), "has 0 of the 3 rounds that summary.json counts"),
+        ([LINES[0], LINES[2]], (), "line 2 of .* should be round 2, not 3"),
+        ([b'{"round":1}\n', b'{"round":2}\n', b'{"round":3}\n'], (), "has 36 of the 81 bytes that checkpoint.json"),
+        ([*LINES[:2], b'{"round":3,"accuracy":0.4}\n'], (), "different accuracies: 0.4 and 0.3"),
+        ([b"[]\n"], (), "a line that is not a JSON object"),
+    ],
+)
+def test_files_of_a_run_that_contradict_each_other_are_refused(
+    lines: list[bytes] | None, gone: tuple[str, ...], problem: str, tmp_path: Path
+) -> None:
+    place = finished(tmp_path / "run")
+    assert recorded(place).summary["rounds"] == 3
+    for name in (*gone, *(["rounds.jsonl"] if lines is None else [])):
+        (place / name).unlink()
+    if lines is not None:
+        (place / "rounds.jsonl").write_bytes(b"".join(lines))
+    with pytest.raises(RecordError, match=problem) as caught:
+        recorded(place)
+    if "JSON" not in problem:
+        assert str(caught.value).endswith(": put the recorded file back, or train in another folder")
+
+
+@pytest.mark.parametrize("content", ['{"rounds": "3"}', '{"accuracy": 0.3}'])
+def test_a_summary_without_a_number_of_rounds_is_refused(content: str, tmp_path: Path) -> None:
+    place = finished(tmp_path / "run")
+    (place / "summary.json").write_text(content)
+    with pytest.raises(RecordError, match=r"summary\.json has no number of rounds: put the recorded file back"):
+        recorded(place)
+
+
+def test_a_run_that_goes_on_has_no_summary_yet(tmp_path: Path) -> None:
+    """Neither after more rounds were added, nor if it began again from the first one."""
+    place = finished(tmp_path / "run")
+    with Folder.resume(place, ["rounds=5"]) as folder:
+        assert recorded(place).summary
+        folder.append({"round": 4, "accuracy": 0.1})
+        found = recorded(place)
+        assert (len(found.rounds), found.summary) == (4, {})
+    for name in ("rounds.jsonl", "checkpoint.json"):
+        (place / name).unlink()
+    with Folder.resume(place) as folder:
+        assert folder.load() is None
+        folder.describe({})
+        assert (recorded(place).rounds, recorded(place).summary) == ([], {})

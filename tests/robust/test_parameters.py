@@ -134,3 +134,11 @@ def test_a_name_can_be_registered_once() -> None:
     with pytest.raises(ValueError, match="already an entry for thing 'one'"):
         registry.add("one", 2)
     assert dict(registry) == {"one": 1}
+
+
+def test_a_parameter_without_a_type_is_told_by_its_name() -> None:
+    def untyped(given, *, strength=2.0):  # type: ignore[no-untyped-def]
+        return given.honest
+
+    with pytest.raises(TypeError, match="untyped: the parameter strength has no type; write strength: float"):
+        robust.attack(untyped)

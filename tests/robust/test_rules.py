@@ -1,5 +1,7 @@
 """What holds for every rule: agreement with its definition, and its symmetries."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -203,3 +205,19 @@ def test_weights_make_the_vector(rule: str) -> None:
     assert close(found.vector, found.weights @ x.astype(np.float64), 1.0)
     if found.accepted is not None:
         assert tuple(np.flatnonzero(found.weights)) == found.accepted
+
+
+def test_zeno_takes_any_loss_that_is_one_number() -> None:
+    torch = pytest.importorskip("torch")
+    rows = np.array([[1.0], [2.0], [-900.0]], dtype=np.float32)
+
+    def loss(update: np.ndarray) -> object:
+        return (torch.tensor(update, requires_grad=True)[0] - 2) ** 2
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert robust.zeno(rows, loss=loss).tolist() == [1.5]
+    with pytest.raises(ValueError, match=r"loss must return one number for an update, got Tensor of shape \(2,\)"):
+        robust.zeno(rows, loss=lambda update: torch.zeros(2, requires_grad=True))
+    with pytest.raises(ValueError, match="got NoneType"):
+        robust.zeno(rows, loss=lambda update: None)

@@ -94,10 +94,10 @@ def _write(path: Path, text: str) -> None:
     with draft.open("w", encoding="utf-8") as file:
         file.write(text + "\n")
         file.flush()
-        os.fsync(file.fileno())
+        os.fsync(file.fileno())  # audit: app-round-durable
     os.replace(draft, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(folder)  # audit: app-round-name-durable
     finally:
         os.close(folder)
