@@ -179,3 +179,26 @@ def resampling_variance(benign: int, taken: int, R: int) -> Fraction:
     occurs twice, and clusterings are independent of each other: variances of means are added and divided by R^2.
     """
     return Fraction(benign - taken, taken * (benign - 1) * R)
+
+
+# how fast does it converge? (theorems 1 and 2; `O` is left out, so every value is up to a constant)
+
+
+def paper_theorem_1(
+    *, L: float, sigma: float, F: float, G: float, B: float, V2: float, T: int, K: int, n: int, eta: float, rest: float
+) -> float:
+    """The bound of theorem 1 on |grad F(x^T)|^2; `rest` is its last term, the variance of resampling."""
+    M = (sigma**2 * (1 + n / eta**2)) ** 0.5
+    steps = L * M * F**0.5 / (T * K * n) ** 0.5
+    drift = F ** (2 / 3) * (L * G**2) ** (1 / 3) / (T + 1) ** (2 / 3)
+    return steps + drift + B**2 * L * F / T + 2 * L**2 * V2 + rest
+
+
+def paper_theorem_2(*, D: float, alpha: float, eta: float, T: int, floor: float) -> float:
+    """The bound of theorem 2 on the mean of |grad F|^2; `floor` is what is inside its O."""
+    return D / (alpha * eta**0.5 * T) + eta**0.5 / alpha * floor
+
+
+def paper_least_rho(*, alpha: float, eta: float, K: int, eta_l: float, B: float) -> float:
+    """Theorem 2 asks for rho >= alpha sqrt(eta) / (6 K^2 eta_l^2 B^2) + eta."""
+    return alpha * eta**0.5 / (6 * K**2 * eta_l**2 * B**2) + eta

@@ -26,7 +26,8 @@ def lines() -> Iterator[str]:
     yield "Each statement of the paper (arXiv 2110.02940) that can be checked, and what this project finds."
     yield "[exposure.md](exposure.md), section 8, has numbers; `tests/paper/formulas.py` has the formulas of the paper"
     yield "beside the exact ones. This page is written from `tests/paper/statements.toml` by"
-    yield "`python -m tests.paper.statements --write`."
+    yield "`python -m tests.paper.statements --write`. Accuracies are those of the authors' published curves;"
+    yield "`tests/paper/test_published_claims.py` computes them."
     for one in statements():
         yield ""
         yield f"**{one['section']}.** {one['says']}"

@@ -10,6 +10,7 @@ from statistics import mean
 import pytest
 
 from fl.reproduction.published import published
+from tests.paper.statements import PAGE
 from tests.robust.references import paper_bad_clients
 
 
@@ -84,3 +85,29 @@ def test_the_tolerance_that_the_paper_computes_would_allow_what_its_curves_do_no
     assert paper_bad_clients(40, 10) == 4
     assert late("IID-noattack") - late("FoE10-trmean-m5") > 0.05
     assert late("FoE10-trmean-m10") == pytest.approx(0.1, abs=0.001)
+
+
+SIZES, RECLUSTERINGS = ("m1", "m3", "m5", "m10"), ("noSHARE", "R1", "R5", "R10", "R20")
+ON_THE_PAGE = {  # what docs/paper.md prints, in percent
+    "70.8, 69.6, 69.2, 68.5%": [f"LF-zeno-{size}" for size in SIZES],
+    "71.6, 70.6, 69.9, 68.5%": [f"FoE10-zeno-{size}" for size in SIZES],
+    "Krum 53.2, 68.8, 67.2, 50.7%": [f"LF-krum-{size}" for size in SIZES],
+    "52.9, 70.1, 60.0, 10.0%": [f"FoE10-krum-{size}" for size in SIZES],
+    "trimmed mean 66.8, -, 54.9, 51.3%": ["LF-trmean-m1", "", "LF-trmean-m5", "LF-trmean-m10"],
+    "69.1, 66.2, 63.8, 10.0%": [f"FoE10-trmean-{size}" for size in SIZES],
+    "without an attack 70.4%": ["IID-noattack"],
+    "without an attack 51.8%": ["SH-noattack"],
+    "no defence 3.1%": ["SH10-nodef"],
+    "48.8, 50.9, 52.3, 52.0%": [f"SH10-zeno-{size}" for size in SIZES],
+    "median 40.8, 52.5, 56.1, 56.6, 57.0%": [f"NI2-median-{one}" for one in RECLUSTERINGS],
+    "Krum 10.4, 34.7, 53.7, 59.4, 60.4%": [f"NI2-krum-{one}" for one in RECLUSTERINGS],
+    "Zeno 68.1, 61.9, 65.8%": [f"NI5L-zeno-{one}" for one in ("SHARE", "fixed5", "noSHARE")],
+    "trimmed mean 65.4, 65.3, 58.9%": [f"NI5L-trmean-{one}" for one in ("SHARE", "fixed5", "noSHARE")],
+}
+
+
+@pytest.mark.parametrize("text", ON_THE_PAGE)
+def test_the_numbers_on_the_page_are_those_of_the_curves(text: str) -> None:
+    shown = ", ".join(f"{100 * late(curve):.1f}" if curve else "-" for curve in ON_THE_PAGE[text])
+    assert text.endswith(f" {shown}%") or text == f"{shown}%", shown
+    assert text in PAGE.read_text()
