@@ -156,7 +156,7 @@ def marked_part(tree: ast.Module, line: int) -> list[tuple[ast.AST, ast.AST]]:
 
 def mutated(source: str, line: int, steps: Sequence[Mapping[str, Any]]) -> str:
     """The source with the part marked on this line changed; raises RegisterError if that is impossible."""
-    part = marked_part(ast.parse(source), line)
+    part = marked_part(tree_of(source), line)
     if not part:
         raise RegisterError("nothing begins on the marked line: move the mark to the first line of the check")
     starts = [0]
@@ -245,8 +245,21 @@ def disabled(parent: ast.AST, node: ast.AST, span: Any) -> list[Edit]:
 
 
 @cache
-def dumped(source: str) -> str:
-    return ast.dump(ast.parse(source))
+def tree_of(source: str) -> ast.Module:
+    return ast.parse(source)
+
+
+def is_same(source: str, text: str) -> bool:
+    """Whether two texts with the same number of lines mean the same: statements without a changed line are equal."""
+    old, new = tree_of(source).body, ast.parse(text).body
+    lines = enumerate(zip(source.split("\n"), text.split("\n"), strict=True), 1)
+    changed = [number for number, (before, after) in lines if before != after]
+
+    def touched(node: ast.stmt) -> bool:
+        return any(node.lineno <= number <= (node.end_lineno or node.lineno) for number in changed)
+
+    pairs = [(a, b) for a, b in zip(old, new, strict=False) if touched(a)]
+    return len(old) == len(new) and all(ast.dump(a) == ast.dump(b) for a, b in pairs)
 
 
 def apply(source: str, edits: Sequence[Edit]) -> str:
@@ -258,7 +271,7 @@ def apply(source: str, edits: Sequence[Edit]) -> str:
         data = data[:start] + padded.encode() + data[end:]
     text = data.decode()
     try:
-        if ast.dump(ast.parse(text)) == dumped(source):
+        if is_same(source, text):
             raise RegisterError("the mutation changes nothing")
     except SyntaxError as bad:
         raise RegisterError(f"the mutated source is not valid Python: {bad}") from None
@@ -344,7 +357,7 @@ def about(topic: str) -> list[str]:
     page, _, section = entry["section"].partition(": ")
     lines = [f'- Defined in [{Path(page).name}]({Path(page).name}), "{section}".', f"- Remains: {entry['residual']}"]
     vectors = ", ".join(f"`{name}.json`" for name in entry["vectors"])
-    return [*lines, f"- Vectors: {vectors}"] if vectors else lines
+    return [*lines, f"- Vectors: {vectors or 'none: ' + entry['no_vectors']}"]
 
 
 def markdown() -> str:

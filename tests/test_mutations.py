@@ -56,6 +56,9 @@ def test_every_topic_names_a_section_what_remains_and_vectors_that_exist() -> No
         page, _, section = topic["section"].partition(": ")
         assert f"\n## {section}\n" in (ROOT / page).read_text(), f"{topic['name']}: {page} has no section {section!r}"
         assert topic["residual"].endswith(".")
+        assert bool(topic["vectors"]) != bool(topic.get("no_vectors")), (
+            f"{topic['name']}: vectors, or why there are none"
+        )
         for name in topic["vectors"]:
             assert (ROOT / "tests" / "vectors" / f"{name}.json").is_file(), f"{topic['name']}: no vectors {name}.json"
 

@@ -1,7 +1,7 @@
 """The wheel works where only what it declares is installed: without an extra, with `fl`, with `flower`.
 
-Each environment is a folder that holds the unpacked wheel and links to exactly the distributions that its
-metadata asks for. Python runs without its own site-packages, so nothing else can be imported.
+Each environment is the unpacked wheel and a folder with links to exactly the distributions that its metadata asks for.
+Python runs without its own site-packages, so nothing else can be imported.
 """
 
 import subprocess
@@ -54,24 +54,27 @@ def needed(here: Distribution, extras: frozenset[str], found: dict[str, Distribu
     return found
 
 
-def environment(folder: Path, wheel: Path, extra: str) -> Path:
-    """A folder to import from: the wheel, and links to what the wheel declares."""
-    site = folder / (extra or "base")
+@pytest.fixture(scope="module")
+def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's files, for all environments: what is compiled for one is there for the next."""
+    folder = tmp_path_factory.mktemp("unpacked")
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(site)
-    itself = Distribution.at(next(site.glob("*.dist-info")))
+        archive.extractall(folder)
+    return folder
+
+
+def run(unpacked: Path, links: Path, extra: str, code: str) -> subprocess.CompletedProcess[str]:
+    """Run this code with the wheel and what it declares for this extra."""
+    itself = Distribution.at(next(unpacked.glob("*.dist-info")))
     found = needed(itself, frozenset({extra} if extra else ()), {})
     del found[NAME]
     for one in found.values():
         for top in {path.parts[0] for path in one.files or () if path.parts[0] not in ("..", "__pycache__")}:
-            if not (site / top).exists():
-                (site / top).symlink_to(Path(str(one.locate_file(top))))
-    return site
-
-
-def run(site: Path, code: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(site)!r})\n{code}"]
-    return subprocess.run(command, capture_output=True, text=True, cwd=site, check=False)
+            if not (links / top).exists():
+                (links / top).symlink_to(Path(str(one.locate_file(top))))
+    paths = f"import sys; sys.path += [{str(unpacked)!r}, {str(links)!r}]\n"
+    command = [sys.executable, "-I", "-S", "-c", paths + code]
+    return subprocess.run(command, capture_output=True, text=True, cwd=links, check=False)
 
 
 SECAGG = """
@@ -91,21 +94,21 @@ FLOWER = "from fl.flower import client_app, server_app; import fl.cli; fl.cli.ma
 
 
 @pytest.mark.parametrize(("extra", "code"), [("", SECAGG), ("net", NET), ("fl", FL), ("flower", FLOWER)])
-def test_the_wheel_works_with_what_it_declares(wheel: Path, tmp_path: Path, extra: str, code: str) -> None:
-    done = run(environment(tmp_path, wheel, extra), code)
+def test_the_wheel_works_with_what_it_declares(unpacked: Path, tmp_path: Path, extra: str, code: str) -> None:
+    done = run(unpacked, tmp_path, extra, code)
     assert done.returncode == 0, done.stderr
 
 
-def test_without_the_extra_the_command_names_it(wheel: Path, tmp_path: Path) -> None:
-    done = run(environment(tmp_path, wheel, ""), "import sys; from fl.cli import main; sys.exit(main(['quickstart']))")
+def test_without_the_extra_the_command_names_it(unpacked: Path, tmp_path: Path) -> None:
+    done = run(unpacked, tmp_path, "", "import sys; from fl.cli import main; sys.exit(main(['quickstart']))")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "pip install '.[fl]'" in done.stderr or "share-secagg[fl]" in done.stderr
 
 
-def test_without_the_extra_the_network_commands_name_it(wheel: Path, tmp_path: Path) -> None:
+def test_without_the_extra_the_network_commands_name_it(unpacked: Path, tmp_path: Path) -> None:
     code = "import sys; from secagg.cli.main import main; sys.exit(main(['serve', 'study.toml', 'hub']))"
-    done = run(environment(tmp_path, wheel, ""), code)
+    done = run(unpacked, tmp_path, "", code)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert "share-secagg[net]" in done.stderr
 

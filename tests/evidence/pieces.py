@@ -19,7 +19,7 @@ from tests.secagg import fuzz
 BLOCK = 100  # generated runs per piece
 RUNS = {"quick": 1, "full": 100}  # blocks of each kind of generated runs
 INPUTS = {"quick": 1000, "full": 1_000_000}  # mutated inputs per decoder
-FUZZ = {"survivors' rounds": (), "whole groups": ("--whole",)}  # decoders of both protocols
+FUZZ = {"survivors' rounds": "", "whole groups": "whole", "agreements and evidence": "evidence", "network": "net"}
 SURE = 6  # mutations that `quick` runs even if the suite has used all the time
 
 
@@ -131,13 +131,13 @@ def run_pieces(effort: str, seed: int) -> list[Piece]:
         name = f"seeds {first} to {first + BLOCK - 1}"
         found.append(Piece("generated", name, program("tests.secagg.generated", *words), more=more))
         found.append(Piece("hostile", name, program("tests.secagg.whole.hostile", *words), more=more))
-    for protocol, flags in FUZZ.items():
+    for what, kind in FUZZ.items():
         # A million inputs take long, so that each decoder is a piece of its own.
-        groups: list[list[str]] = [[]] if effort == "quick" else [[name] for name in fuzz.names(whole=bool(flags))]
+        groups: list[list[str]] = [[]] if effort == "quick" else [[name] for name in fuzz.names(kind)]
         for names in groups:
-            words = (str(INPUTS[effort]), *names, "--seed", str(seed + 2), *flags)
+            words = (str(INPUTS[effort]), *names, "--seed", str(seed + 2), *([f"--{kind}"] if kind else []))
             more = {"first seed": seed + 2, "inputs per decoder": INPUTS[effort]}
-            name = f"{protocol}: {names[0] if names else 'all decoders'}"
+            name = f"{what}: {names[0] if names else 'all decoders'}"
             found.append(Piece("fuzz", name, program("tests.secagg.fuzz", *words), more=more))
     return found
 

@@ -82,7 +82,7 @@ def topics(state: State) -> list[dict[str, Any]]:
     found = []
     for topic in mutations.register()["topic"]:
         vectors = [of_test(VECTOR.format(name=name), outcomes) for name in topic["vectors"]]
-        entry = {key: topic[key] for key in ("name", "section", "residual")}
+        entry = {key: topic.get(key, "") for key in ("name", "section", "residual", "no_vectors")}
         found.append({**entry, "vectors": vectors, "claims": [one for one in claims if one["topic"] == topic["name"]]})
     return found
 

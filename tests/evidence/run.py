@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 from queue import Queue
 
@@ -65,9 +66,10 @@ def run_suite(state: State, progress: Progress, effort: str, tests: Sequence[str
             preexec_fn=end_with_parent,
         )
         try:
-            while process.poll() is None:
+            while process.returncode is None:
                 show_suite(state, progress, task, len(passed))
-                time.sleep(1)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(5)  # all outcomes are read each time
         finally:
             process.terminate()
             code = process.wait()

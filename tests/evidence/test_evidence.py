@@ -50,6 +50,7 @@ name = "Roots"
 section = "docs/roots.md: 1. Roots"
 residual = "Nobody checks the type."
 vectors = []
+no_vectors = "numbers need none."
 
 [[topic.claim]]
 id = "not-negative"

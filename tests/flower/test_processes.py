@@ -5,6 +5,7 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,7 +21,8 @@ import pytest
 from fl.config.checks import experiment
 from fl.config.read import to_toml
 from fl.config.schema import Experiment, to_tables
-from fl.flower.federation import Federation, agree_here, run_here, server_lines, write_app
+from fl.errors import FlowerError
+from fl.flower.federation import PORTS, Federation, agree_here, free_port, run_here, server_lines, write_app
 from fl.flower.task import model_length
 from fl.training.loop import prepare, run
 from tests.flower.certificates import make_certificates
@@ -118,6 +120,23 @@ def test_a_training_over_real_processes_gives_the_model_of_a_simulation(tmp_path
     assert_same_model(running.out, e)
     assert [record["dropouts"] for record in running.rounds()] == [[], []]
     assert [record["exchanges"] for record in running.rounds()] == [2, 1]
+
+
+def test_a_free_port_is_free_and_none_that_the_system_gives_away() -> None:
+    found = [free_port() for _ in range(20)]
+    assert set(found) <= set(PORTS)
+    assert len(set(found)) > 10
+    with socket.create_server(("127.0.0.1", found[0])) as taken:
+        assert taken.getsockname()[1] == found[0]
+
+
+def test_a_machine_without_a_free_port_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError
+
+    monkeypatch.setattr(socket, "create_server", refuse)
+    with pytest.raises(FlowerError, match="free port from 20000 to 31999"):
+        free_port()
 
 
 def memory_of(number: int) -> bytes:

@@ -280,10 +280,11 @@ def test_members_sign_a_successor_with_the_commands_of_the_documents(
 
 def test_a_proposal_with_other_weights_is_refused_before_it_is_signed(tmp_path: Path) -> None:
     """Whoever writes the proposal changes the weight of one member, which would show its update."""
-    first = first_training(tmp_path, nine())
+    first = first_training(tmp_path, nine(), {i: 30 + i for i in range(9)})
     found = succeed(nine(rounds=1), [first], ["site-4"], [], PARAMETERS)
-    changed = replace(found.terms.members[0], weight=found.terms.members[0].weight + 1)
-    terms = replace(found.terms, members=(changed, *found.terms.members[1:]))
+    middle = sorted(found.terms.members, key=lambda member: member.weight)[2]  # no cap explains another weight
+    changed = [replace(one, weight=one.weight + 1) if one == middle else one for one in found.terms.members]
+    terms = replace(found.terms, members=tuple(changed))
     place = tmp_path / "second"
     place.mkdir()
     (place / AGREEMENT).write_text(write_agreement(Proposal(terms=terms)))
