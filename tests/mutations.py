@@ -63,12 +63,15 @@ class Mark:
     @property
     def scope(self) -> str:
         """The function, method or class around the mark, or the table at the top of the module."""
-        tree = ast.parse((ROOT / self.file).read_text())
-        around = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
-        names = [node.name for node in around if node.lineno <= self.line <= (node.end_lineno or 0)]
-        tables = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
-        inside = [table for table in tables if table.lineno <= self.line <= (table.end_lineno or 0)]
-        return ".".join(names) or ast.unparse(inside[0]).partition(":")[0].partition(" =")[0]
+        tree = tree_of((ROOT / self.file).read_text())
+        nodes: list[ast.AST] = [tree]
+        names, tables = [], []
+        while nodes:
+            inside = [node for node in ast.iter_child_nodes(nodes.pop()) if on_line(node, self.line)]
+            names += [node.name for node in inside if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+            tables += [node for node in inside if isinstance(node, ast.Assign | ast.AnnAssign)]
+            nodes += inside
+        return ".".join(names) or ast.unparse(tables[0]).partition(":")[0].partition(" =")[0]
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,13 @@ def marks() -> Mapping[str, tuple[Mark, ...]]:
     return found
 
 
+def on_line(node: ast.AST, line: int) -> bool:
+    """Whether a line is inside a node. Nodes without a place, such as arguments, may have it inside."""
+    first, last = getattr(node, "lineno", line), getattr(node, "end_lineno", line)
+    decorators = getattr(node, "decorator_list", ())  # they are before the line of their function
+    return min([first, *(one.lineno for one in decorators)]) <= line <= last
+
+
 def marked_part(tree: ast.Module, line: int) -> list[tuple[ast.AST, ast.AST]]:
     """(parent, node) of the outermost nodes that begin on a line."""
     found: list[tuple[ast.AST, ast.AST]] = []
@@ -147,7 +157,7 @@ def marked_part(tree: ast.Module, line: int) -> list[tuple[ast.AST, ast.AST]]:
         for child in ast.iter_child_nodes(parent):
             if getattr(child, "lineno", None) == line:
                 found.append((parent, child))
-            else:
+            elif on_line(child, line):
                 visit(child)
 
     visit(tree)
