@@ -3,8 +3,8 @@
 Two processes of one thread train the paper's network faster than one process of two. The result has the same bits
 for any number of processes (`fl.training.learner`). How they work together:
 
-- A worker is forked from a process that has loaded torch and nothing of the user (`fl.training.starter`), not from
-  this one: threads of OpenMP and numba do not survive a fork. Requests are JSON over a socket pair; nothing is pickled.
+- A worker is a fresh interpreter, not a fork: threads of OpenMP and numba do not survive a fork, and a child that
+  `multiprocessing` spawns imports the user's script again. Requests are JSON over a socket pair; nothing is pickled.
 - Data, the model's vector and the updates are in anonymous shared memory, passed as open files. Nothing has a name in
   the file system, so nothing is left behind.
 - A worker ends when its parent does, even by `kill -9`: one of its threads watches the socket. It is in a process
@@ -39,9 +39,7 @@ from fl.training.task import Task
 from fl.training.worker import Shared, importable, pack
 from secagg.simulation import cores
 
-WORTH_WORKERS: Final = (
-    1e9  # parameters times examples of a round, above which the first start of workers (seconds) pays
-)
+WORTH_WORKERS: Final = 1e9  # parameters times examples of a round, above which starting workers (seconds) pays
 
 
 def open_trainer(task: Task, *, device: str = "cpu", workers: int | None = None) -> Trainer:
