@@ -12,10 +12,20 @@ def append(path: Path, entry: dict[str, Any]) -> None:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """The whole lines of a file, or none if there is no file."""
+    return read_from(path, 0)[0]
+
+
+def read_from(path: Path, start: int) -> tuple[list[dict[str, Any]], int]:
+    """The whole lines from a place in a file on, and the place where the last line begins: it may still grow."""
+    if not path.is_file():
+        return [], 0
+    with path.open("rb") as file:
+        file.seek(start)
+        data = file.read()
     found = []
-    for text in path.read_text().split("\n") if path.is_file() else []:
+    for text in data.split(b"\n"):
         try:
             found.append(json.loads(text))
         except ValueError:
             continue
-    return found
+    return found, start + data.rfind(b"\n") + 1

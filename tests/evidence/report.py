@@ -6,7 +6,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +32,19 @@ STATES = {
 }
 
 
-def of_test(name: str, outcomes: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def by_function(outcomes: Mapping[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The outcomes by their tests, and those of a test with parameters also by its name without them."""
+    found: dict[str, list[dict[str, Any]]] = {test: [one] for test, one in outcomes.items()}
+    for test, one in outcomes.items():
+        name, bracket, _ = test.partition("[")
+        if bracket:
+            found.setdefault(name, []).append(one)
+    return found
+
+
+def of_test(name: str, outcomes: Mapping[str, list[dict[str, Any]]]) -> dict[str, Any]:
     """The outcome of a test of the register. With parameters it is several tests; a failure decides."""
-    found = [one for test, one in outcomes.items() if test == name or test.startswith(f"{name}[")]
+    found = outcomes.get(name, [])
     kinds = {one["outcome"] for one in found}
     outcome = "failed" if "failed" in kinds else "passed" if kinds == {"passed"} else "did not run"
     return {
@@ -45,7 +55,9 @@ def of_test(name: str, outcomes: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def of_claim(claim: mutations.Claim, outcomes: dict[str, dict[str, Any]], results: Sequence[Result]) -> dict[str, Any]:
+def of_claim(
+    claim: mutations.Claim, outcomes: Mapping[str, list[dict[str, Any]]], results: Sequence[Result]
+) -> dict[str, Any]:
     """One claim with everything that was run for it."""
     tests = [of_test(name, outcomes) for name in claim.tests]
     checks = []
@@ -77,7 +89,7 @@ def of_claim(claim: mutations.Claim, outcomes: dict[str, dict[str, Any]], result
 
 def topics(state: State) -> list[dict[str, Any]]:
     """The register with what was found, topic by topic."""
-    outcomes, results = state.outcomes(), [one for one in state.results.values() if one.part == "mutation"]
+    outcomes, results = by_function(state.outcomes()), [one for one in state.results.values() if one.part == "mutation"]
     claims = [of_claim(claim, outcomes, results) for claim in mutations.claims()]
     found = []
     for topic in mutations.register()["topic"]:

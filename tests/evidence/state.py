@@ -76,6 +76,8 @@ class State:
             )
         self.before = float(self.run["spent"])  # seconds of earlier sessions
         self._start = time.monotonic()
+        self._outcomes: dict[str, dict[str, Any]] = {}
+        self._read = 0  # bytes
         self.results = {(one.part, one.name): one for one in map(as_result, json_lines.read(folder / "results.jsonl"))}
 
     @property
@@ -97,8 +99,10 @@ class State:
         part.rename(self.folder / "run.json")
 
     def outcomes(self) -> dict[str, dict[str, Any]]:
-        """Outcome and seconds of every test; of several runs of one test, the last."""
-        return {one["test"]: one for one in json_lines.read(self.folder / OUTCOMES)}
+        """Outcome and seconds of every test; of several runs of one test, the last. Only what is new is read."""
+        new, self._read = json_lines.read_from(self.folder / OUTCOMES, self._read)
+        self._outcomes |= {one["test"]: one for one in new}
+        return self._outcomes
 
 
 def as_result(entry: dict[str, Any]) -> Result:

@@ -182,7 +182,8 @@ def test_the_state_of_a_claim(
     tests: list[str], results: list[Result], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcomes = PASSED | {name: {"test": name, "outcome": kind, "seconds": 0.0} for name, kind in BAD.items()}
-    assert report.of_claim(claim_of(tests, monkeypatch), outcomes, results)["state"] == expected
+    grouped = report.by_function(outcomes)
+    assert report.of_claim(claim_of(tests, monkeypatch), grouped, results)["state"] == expected
 
 
 def test_full_does_not_hold_while_something_is_missing(project: Path) -> None:
@@ -286,3 +287,16 @@ def test_quick_draws_its_sample_with_the_seed() -> None:
 )
 def test_durations_are_for_people(seconds: float, text: str) -> None:
     assert report.duration(seconds) == text
+
+
+def test_outcomes_are_read_while_they_are_written(tmp_path: Path) -> None:
+    """A line may be half written when it is read; then it is read again."""
+    state, names = State(tmp_path, "quick", 1, "tree"), ("first", "sécond", "third")
+    assert state.outcomes() == {}
+    text, ends = b"", []
+    for name in names:
+        text += f"\n{json.dumps({'test': name, 'outcome': 'passed', 'seconds': 0.1}, ensure_ascii=False)}".encode()
+        ends.append(len(text))
+    for written in range(len(text) + 1):
+        (tmp_path / OUTCOMES).write_bytes(text[:written])
+        assert list(state.outcomes()) == [name for name, end in zip(names, ends, strict=True) if end <= written]
