@@ -362,17 +362,17 @@ def _place_attackers(
         return 0.0, 0.0
     masks = [np.stack([_indicator(members, cell) for members in grouping]) for grouping in groupings]
     limits = [rules.tolerated(question.rule, len(mask) * cells) for mask in masks]
-    fine, bad = 0, 0.0
-    for _ in range(PLACEMENTS):
-        # Attackers fall into cells at random. All cells have the same clusters as the first one.
+    # Attackers fall into cells at random. All cells have the same clusters as the first one.
+    placed = np.zeros((PLACEMENTS, cells, cell), dtype=np.float32)
+    for placement in placed:
         counts = [question.byzantine]
         if cells > 1:
             counts = rng.multivariate_hypergeometric([cell] * cells, question.byzantine).tolist()
-        places = [_indicator(rng.permutation(cell)[:count], cell) for count in counts]
-        spoiled = [sum(int(np.count_nonzero(mask @ place)) for place in places) for mask in masks]
-        fine += all(count <= limit for count, limit in zip(spoiled, limits, strict=True))
-        bad += sum(spoiled) / len(spoiled)
-    return fine / PLACEMENTS, bad / PLACEMENTS
+        for row, count in zip(placement, counts, strict=True):
+            row[rng.permutation(cell)[:count]] = 1.0
+    spoiled = np.array([np.count_nonzero(placed @ mask.T, axis=(1, 2)) for mask in masks])
+    fine = (spoiled <= np.array(limits)[:, None]).all(axis=0)
+    return float(fine.mean()), float(spoiled.mean())
 
 
 def _indicator(members: Sequence[int] | NDArray[np.int64], cell: int) -> NDArray[np.float32]:
