@@ -22,7 +22,7 @@ from rich.console import Console
 
 from tests.evidence.pieces import pieces
 from tests.evidence.report import collect, duration, write
-from tests.evidence.run import MINUTES, new_progress, run_pieces, run_suite
+from tests.evidence.run import MINUTES, new_progress, pieces_beside, run_pieces, run_suite
 from tests.evidence.state import OtherTreeError, State, tree_hash
 
 
@@ -55,7 +55,8 @@ def main(words: Sequence[str]) -> int:
         state.keep(load=[*state.run.get("load", []), *map(float, os.getloadavg()[:1])])
         try:
             with new_progress() as progress:
-                run_suite(state, progress, options.effort)
+                with pieces_beside(state, progress, todo if options.effort == "quick" else ()):
+                    run_suite(state, progress, options.effort)
                 run_pieces(state, progress, todo, options.minutes or MINUTES[options.effort])
         except KeyboardInterrupt:
             state.keep()

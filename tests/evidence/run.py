@@ -5,15 +5,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Queue
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from tests.evidence.outcomes import DONE, FOLDER, TOTAL
+from tests.evidence.outcomes import DONE, FOLDER, OUTCOMES, TOTAL
 from tests.evidence.pieces import Piece, end_with_parent, stop_programs
 from tests.evidence.state import ROOT, State
 from tests.sampled.tree import copy_tree
@@ -55,7 +55,7 @@ def run_suite(state: State, progress: Progress, effort: str, tests: Sequence[str
     passed = [test for test, one in state.outcomes().items() if one["outcome"] in ("passed", "skipped")]
     (folder / DONE).write_text("\n".join(passed))
     (folder / TOTAL).unlink(missing_ok=True)
-    task, start = progress.add_task("tests", total=None, note="collecting"), time.monotonic()
+    task, start = row(progress, "tests", note="collecting"), time.monotonic()
     with (folder / "suite.log").open("w") as log:
         process = subprocess.Popen(
             suite_command(effort, tests),
@@ -88,45 +88,118 @@ def show_suite(state: State, progress: Progress, task: TaskID, before: int) -> N
     progress.update(task, completed=len(outcomes), total=total, note=f"[red]{failed} failed" if failed else "")
 
 
+def row(progress: Progress, text: str, *, total: int | None = None, completed: int = 0, note: str = "") -> TaskID:
+    """The row of the display with this text, a new one if there is none."""
+    for task in progress.tasks:
+        if task.description == text:
+            return task.id
+    return progress.add_task(text, total=total, completed=completed, note=note)
+
+
+class Bench:
+    """Runs pieces of work, keeps their results and shows how many there are."""
+
+    def __init__(self, state: State, progress: Progress, todo: Sequence[Piece]) -> None:
+        self.state, self.progress, self.stopping = state, progress, threading.Event()
+        self.rows = {
+            part: row(
+                progress,
+                text,
+                total=sum(piece.part == part for piece in todo),
+                completed=sum(key[0] == part for key in state.results),
+            )
+            for part, text in PARTS.items()
+            if any(piece.part == part for piece in todo)
+        }
+        self.rest = [piece for piece in todo if (piece.part, piece.name) not in state.results]
+
+    def copy(self, number: int) -> Path:
+        """A copy of the tree, for pieces that change a source."""
+        folder = self.state.folder.resolve() / f"tree{number}"
+        copy_tree(folder)
+        return folder
+
+    def run(self, piece: Piece, copy: Path) -> None:
+        result = piece.run(copy)
+        # Ctrl-C ends the programs of the pieces too: what they did not finish says nothing, and runs again.
+        if not result.good and self.stopping.wait(1.0):
+            return
+        self.state.add(result)
+        bad = sum(not one.good for one in self.state.results.values() if one.part == piece.part)
+        self.progress.update(self.rows[piece.part], advance=1, note=f"[red]{bad} bad" if bad else "")
+
+    def stop(self) -> None:
+        self.stopping.set()
+        stop_programs()
+
+
+@contextmanager
+def pieces_beside(state: State, progress: Progress, todo: Sequence[Piece]) -> Iterator[None]:
+    """While the body runs the suite, which leaves a tenth of two cores idle, run the pieces that are not optional.
+
+    They begin when half of the tests have run. By then the kernels are compiled: no test waits for a process that gives
+    way to all others. What has not begun when the suite ends is left to `run_pieces`.
+    """
+    row(progress, "tests", note="collecting")  # the first row
+    bench, ended = Bench(state, progress, todo), threading.Event()
+    sure = [piece for piece in bench.rest if not piece.optional]
+
+    def work() -> None:
+        give_way()
+        while not half_done(state):
+            if ended.wait(1.0):
+                return
+        copy = bench.copy(0)
+        for piece in sure:
+            if not ended.is_set():
+                bench.run(piece, copy)
+
+    with ThreadPoolExecutor(1) as pool:
+        beside = pool.submit(work) if sure else None
+        try:
+            yield
+        except BaseException:
+            bench.stop()
+            raise
+        finally:
+            ended.set()
+        if beside:
+            beside.result()
+
+
+def give_way() -> None:
+    """The lowest priority for this thread and the processes that it starts, where threads have their own (Linux)."""
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+
+
+def half_done(state: State) -> bool:
+    outcomes, path = state.folder / OUTCOMES, state.folder / TOTAL
+    if not (path.is_file() and outcomes.is_file()):
+        return False
+    return 2 * outcomes.read_bytes().count(b"\n") >= int(path.read_text() or 0) > 0
+
+
 def run_pieces(state: State, progress: Progress, todo: Sequence[Piece], minutes: float) -> None:
     """Run the pieces that have no result yet, two at a time; optional ones while there is time."""
-    rest = [piece for piece in todo if (piece.part, piece.name) not in state.results]
-    tasks = {
-        part: progress.add_task(
-            text,
-            total=sum(piece.part == part for piece in todo),
-            completed=sum(key[0] == part for key in state.results),
-            note="",
-        )
-        for part, text in PARTS.items()
-        if any(piece.part == part for piece in todo)
-    }
-    if not rest:
+    bench = Bench(state, progress, todo)
+    if not bench.rest:
         return
     copies: Queue[Path] = Queue()
     for number in range(WORKERS):
-        copy_tree(state.folder / f"tree{number}")
-        copies.put(state.folder / f"tree{number}")
-
-    stopping = threading.Event()
+        copies.put(bench.copy(number))
 
     def work(piece: Piece) -> None:
         copy = copies.get()
         try:
-            result = piece.run(copy.resolve())
+            bench.run(piece, copy)
         finally:
             copies.put(copy)
-        # Ctrl-C ends the programs of the pieces too: what they did not finish says nothing, and runs again.
-        if not result.good and stopping.wait(1.0):
-            return
-        state.add(result)
-        bad = sum(not one.good for one in state.results.values() if one.part == piece.part)
-        progress.update(tasks[piece.part], advance=1, note=f"[red]{bad} bad" if bad else "")
 
     with ThreadPoolExecutor(WORKERS) as pool:
         try:
             running: set[Future[None]] = set()
-            for piece in rest:
+            for piece in bench.rest:
                 if len(running) == WORKERS:
                     done, running = wait(running, return_when=FIRST_COMPLETED)
                     for one in done:
@@ -136,6 +209,5 @@ def run_pieces(state: State, progress: Progress, todo: Sequence[Piece], minutes:
             for one in running:
                 one.result()
         except BaseException:
-            stopping.set()
-            stop_programs()
+            bench.stop()
             raise

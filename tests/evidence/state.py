@@ -61,7 +61,7 @@ class State:
     """The files of a run: `run.json`, `suite.jsonl`, `results.jsonl`."""
 
     def __init__(self, folder: Path, effort: str, seed: int, tree: str) -> None:
-        self.folder, self._lock = folder, threading.Lock()
+        self.folder, self._lock = folder, threading.RLock()
         folder.mkdir(parents=True, exist_ok=True)
         wanted = {"effort": effort, "seed": seed, "tree": tree}
         path = folder / "run.json"
@@ -93,10 +93,11 @@ class State:
 
     def keep(self, **more: Any) -> None:
         """Write the time that was spent, and what else belongs to the run."""
-        self.run |= {**more, "spent": round(self.spent, 1)}
-        part = self.folder / "run.json.part"
-        part.write_text(json.dumps(self.run))
-        part.rename(self.folder / "run.json")
+        with self._lock:
+            self.run |= {**more, "spent": round(self.spent, 1)}
+            part = self.folder / "run.json.part"
+            part.write_text(json.dumps(self.run))
+            part.rename(self.folder / "run.json")
 
     def outcomes(self) -> dict[str, dict[str, Any]]:
         """Outcome and seconds of every test; of several runs of one test, the last. Only what is new is read."""

@@ -1,10 +1,13 @@
 """`python -m tests.evidence` on a tiny package with a register of its own."""
 
 import json
+import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +15,7 @@ import pytest
 from tests import json_lines, mutants, mutations
 from tests.evidence import __main__ as command
 from tests.evidence import pieces, report, run
-from tests.evidence.outcomes import DONE, OUTCOMES
+from tests.evidence.outcomes import DONE, OUTCOMES, TOTAL
 from tests.evidence.pieces import Piece
 from tests.evidence.state import OtherTreeError, Result, State, tree_hash
 
@@ -241,6 +244,56 @@ def test_what_an_interruption_stops_has_no_result_and_runs_again(
     assert not pieces._running
     known = State(project.parent / "out", "full", 1, "h").results
     assert [(name, one.good) for (_, name), one in known.items()] == [("first", False)]  # a failure stays one
+
+
+def half(state: State, tests: int = 4, ran: int = 2) -> None:
+    """What the folder has when so many of so many tests have run."""
+    (state.folder / TOTAL).write_text(str(tests))
+    (state.folder / OUTCOMES).write_text("\n{}" * ran)
+
+
+def test_pieces_run_beside_the_second_half_of_the_suite_and_give_way_to_it(project: Path) -> None:
+    """What is optional, or has not begun when the suite ends, is left for later."""
+    state, began, end = State(project.parent / "out", "quick", 1, "h"), threading.Event(), threading.Event()
+    nice = pieces.program("timeit", "-n1", "-r1", "assert __import__('os').nice(0) == 19")
+
+    def last(copy: Path) -> tuple[bool, str]:
+        began.set()
+        return end.wait(30), str((copy / "pkg").is_dir())
+
+    todo = [Piece("generated", "nice", nice), made_up("late", True), Piece("generated", "last", last)]
+    todo = [todo[0], replace(todo[1], optional=True), todo[2], made_up("never begun", True)]
+    with run.new_progress() as progress:
+        with run.pieces_beside(state, progress, todo):
+            half(state, ran=1)
+            assert not began.wait(1.5)
+            half(state)
+            assert began.wait(30)
+            threading.Timer(0.5, end.set).start()
+        assert [(name, one.good) for (_, name), one in state.results.items()] == [("nice", True), ("last", True)]
+        assert state.results["generated", "last"].said == "True"
+        assert os.nice(0) < 19
+        run.run_pieces(state, progress, todo, minutes=1e9)
+        assert [task.description for task in progress.tasks] == ["tests", "generated runs"]
+        assert progress.tasks[1].completed == progress.tasks[1].total == 4
+    assert {name for _, name in state.results} == {"nice", "last", "late", "never begun"}
+
+
+def test_an_interrupted_suite_ends_the_pieces_beside_it(project: Path) -> None:
+    state = State(project.parent / "out", "quick", 1, "h")
+    endless = pieces.program("timeit", "-n1", "-r1", "__import__('time').sleep(600)")
+    half(state)
+
+    def suite() -> None:
+        with run.new_progress() as progress, run.pieces_beside(state, progress, [Piece("generated", "x", endless)]):
+            while not pieces._running:
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        suite()
+    assert not pieces._running
+    assert not state.results
 
 
 def test_a_program_may_get_a_second_chance_with_other_words() -> None:
