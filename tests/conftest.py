@@ -5,6 +5,7 @@
   files. TMPDIR or `--basetemp` choose another place.
 - Processes that run tests in parallel share the processor's cores. Otherwise each has as many threads for linear
   algebra as there are cores, and threads that wait for each other took a quarter of the time.
+- Processes that run the whole suite in parallel share what must be compiled: kernels, and test files (`sharing.py`).
 - What exists once all tests are known is not looked at again by the garbage collector.
 """
 
@@ -34,6 +35,15 @@ if "TMPDIR" not in os.environ and has_room(MEMORY):
 if processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, str(max(1, (os.cpu_count() or 1) // processes)))
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1, ...
+    if worker and [Path(arg).resolve() for arg in session.config.args] == [Path(__file__).parent]:
+        from tests import sharing  # imports numpy, after its number of threads is chosen above
+
+        sharing.compile_kernels(int(worker[2:]))
+        sharing.compile_tests(int(worker[2:]))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -207,25 +208,27 @@ def wrong_direction(importer: str, imported: str) -> str:
     return f"lies in a higher layer than {room}" if target > level else f"lies in the same layer as {room}"
 
 
-TREE = Tree(ROOT)
+@cache
+def tree() -> Tree:
+    return Tree(ROOT)
 
 
 def test_imports_go_down_the_layers() -> None:
-    assert "\n".join(TREE.upward()) == ""
+    assert "\n".join(tree().upward()) == ""
 
 
 def test_no_modules_import_each_other_in_a_cycle() -> None:
-    assert "\n".join(map(str, TREE.cycle())) == ""
+    assert "\n".join(map(str, tree().cycle())) == ""
 
 
 def test_only_allowed_packages_are_imported() -> None:
-    assert "\n".join(TREE.foreign()) == ""
+    assert "\n".join(tree().foreign()) == ""
 
 
 def names_used(module: str) -> Iterator[tuple[str, str, str]]:
     """(place, module, name) of every name of secagg and robust that a module of fl uses."""
-    path = TREE.files[module]
-    for found in TREE.imports:
+    path = tree().files[module]
+    for found in tree().imports:
         if found.importer == module and found.module.partition(".")[0] in MAY_USE["fl"]:
             if found.name:
                 yield found.place, found.module, found.name
@@ -239,7 +242,7 @@ def names_used(module: str) -> Iterator[tuple[str, str, str]]:
 
 def test_fl_uses_only_public_names_of_secagg_and_robust() -> None:
     wrong = []
-    for module in TREE.files:
+    for module in tree().files:
         for place, owner, name in names_used(module) if within(module, "fl") else ():
             public = owner in PUBLIC and name in importlib.import_module(owner).__all__
             if not public:
@@ -323,15 +326,15 @@ def test_importing_a_package_does_not_load(package: str, unwanted: set[str]) -> 
 
 def test_nothing_loads_a_pickle() -> None:
     pickles = {"pickle", "cPickle", "dill", "joblib", "shelve"}
-    assert [str(found) for found in TREE.imports if found.module.partition(".")[0] in pickles] == []
-    for path in TREE.files.values():
+    assert [str(found) for found in tree().imports if found.module.partition(".")[0] in pickles] == []
+    for path in tree().files.values():
         source = path.read_text()
         assert "torch.load(" not in source, path
         assert "allow_pickle=True" not in source, path
 
 
 def test_secagg_uses_no_other_random_generator_for_masks_and_shares() -> None:
-    random = [found for found in TREE.imports if found.module == "random" and within(found.importer, "secagg")]
+    random = [found for found in tree().imports if found.module == "random" and within(found.importer, "secagg")]
     assert random == []
-    for name, path in TREE.files.items():
+    for name, path in tree().files.items():
         assert not within(name, "secagg") or "np.random" not in path.read_text(), path

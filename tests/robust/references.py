@@ -76,11 +76,13 @@ def objective(x: Array, z: Array) -> float:
 
 
 def geometric_median(x: Array) -> Array:
-    """Weiszfeld on the points themselves for very long, then compared with every row."""
+    """Weiszfeld on the points themselves until nothing moves or for very long, then compared with every row."""
     z = median(x)
     for _ in range(20_000):
         weights = 1 / np.maximum(np.linalg.norm(x - z, axis=1), 1e-12)
-        z = weights @ x / weights.sum()
+        before, z = z, weights @ x / weights.sum()
+        if np.array_equal(before, z):
+            break
     return min([z, *x], key=lambda point: objective(x, point))
 
 
