@@ -3,22 +3,34 @@
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 
 
 def warm_up() -> None:
     """Compile the numeric loops of secagg, or load them from the cache of an earlier process.
 
-    This takes half a minute once per machine, then a second. Without it, each loop is compiled or loaded at its first
-    use. Call it before a process forks, so that its children need not compile. The first compilation is announced on
-    stderr, unless `announce_compilation` is active. Without a cache that only this user can write to,
-    a `NoCacheWarning` says so.
+    This takes half a minute once per machine, then a second once per process. Without it, each loop is compiled or
+    loaded at its first use. Call it before a process forks, so that its children need not compile. The first
+    compilation is announced on stderr, unless `announce_compilation` is active. Without a cache that only this user can
+    write to, a `NoCacheWarning` says so.
 
     >>> import secagg
     >>> secagg.warm_up()
     """
+    from secagg.crypto import prg
+    from secagg.kernels import jit
+
+    notice = notice_once("secagg: compiling numeric loops for this machine, once")
+    with nullcontext() if jit.announced() else jit.announce(notice):
+        _use_every_loop(prg.backend())
+
+
+@cache
+def _use_every_loop(backend: str) -> None:
+    """Use every loop once, with each backend for masks that is chosen."""
     import numpy as np
 
-    from secagg.crypto import hashing, noise, prg, shamir
+    from secagg.crypto import hashing, noise, shamir
     from secagg.crypto.fixedpoint import FixedPoint
     from secagg.exposure.audit import Policy, audit
     from secagg.exposure.schedules import Schedule
@@ -27,20 +39,17 @@ def warm_up() -> None:
     from secagg.simulation.secure_sum import secure_sum
     from secagg.simulation.whole import clear_whole
 
-    notice = notice_once("secagg: compiling numeric loops for this machine, once")
-    with nullcontext() if jit.announced() else jit.announce(notice):
-        jit.load()
-        prg.backend()
-        hashing.has_kernel()
-        noise.discrete_gaussian(1, 1)
-        shamir.combine(shamir.split(bytes(32), 2, 3))
-        for dtype in (np.float32, np.float64):
-            secure_sum([np.zeros(8, dtype)] * 4, clip=1.0, drop=[3])
-        FixedPoint(clients=1, clip=1.0).decode(np.zeros(1, np.uint32), out=np.empty(1, np.float32))
-        agreement, _ = make_agreement(members=3, size=3, length=8, clip=1.0)
-        clear_whole(agreement, 0, dict.fromkeys(range(3), np.zeros(8)))
-        groupings = Schedule(name="random", size=4, groupings=3).draw(range(12), bytes(32), round=0)
-        audit(groupings, range(12), Policy(anonymity=3), plan_hash=b"")
+    jit.load()
+    hashing.has_kernel()
+    noise.discrete_gaussian(1, 1)
+    shamir.combine(shamir.split(bytes(32), 2, 3))
+    for dtype in (np.float32, np.float64):
+        secure_sum([np.zeros(8, dtype)] * 4, clip=1.0, drop=[3])
+    FixedPoint(clients=1, clip=1.0).decode(np.zeros(1, np.uint32), out=np.empty(1, np.float32))
+    agreement, _ = make_agreement(members=3, size=3, length=8, clip=1.0)
+    clear_whole(agreement, 0, dict.fromkeys(range(3), np.zeros(8)))
+    groupings = Schedule(name="random", size=4, groupings=3).draw(range(12), bytes(32), round=0)
+    audit(groupings, range(12), Policy(anonymity=3), plan_hash=b"")
 
 
 def load_compiler() -> None:

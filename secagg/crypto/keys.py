@@ -133,10 +133,12 @@ class Identity:
 
     private: bytes = field(repr=False)  # audit: repr-hides-identity
     public: bytes
+    _key: Ed25519PrivateKey = field(init=False, repr=False)  # deriving it takes as long as signing
 
     def __post_init__(self) -> None:
-        raw("an Ed25519 private key", self.private, KEY_BYTES)
+        private = raw("an Ed25519 private key", self.private, KEY_BYTES)
         raw("an Ed25519 public key", self.public, KEY_BYTES)
+        object.__setattr__(self, "_key", Ed25519PrivateKey.from_private_bytes(private))
 
     @classmethod
     def generate(cls, entropy: Entropy = os.urandom) -> Identity:
@@ -152,7 +154,7 @@ class Identity:
         raise UsageError("an identity is not copied or pickled; store its private bytes with care")
 
     def sign(self, message: bytes) -> bytes:
-        return Ed25519PrivateKey.from_private_bytes(self.private).sign(raw("message", message))
+        return self._key.sign(raw("message", message))
 
 
 def verify(public: bytes, signature: bytes, message: bytes, *, signer: ClientId) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -66,6 +67,7 @@ class Field:
     one: np.uint64
 
     @classmethod
+    @lru_cache(maxsize=256)  # all members of a simulation audit with the same key
     def drawn_from(cls, key: bytes) -> Field:
         prime = draw_prime(uniform(hashlib.sha256(labels.AUDIT_PRIME + key).digest()))
         return cls(key, np.uint64(prime), np.uint64(pow(prime, -1, 2**64)), np.uint64(2**64 % prime))
