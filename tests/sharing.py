@@ -7,31 +7,34 @@ compile all of them at the same time as the others. Once they are compiled, this
 import fcntl
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import robust
 import secagg
+from robust.kernels import distances, jit, order
 from secagg.crypto import FixedPoint, hashing, noise, prg, shamir
 from secagg.exposure import Policy, Schedule, audit
 
 TESTS = Path(__file__).parent
 
 
-def masks_shares_and_rules() -> None:
+def masks_and_shares() -> None:
     prg.backend()
     hashing.has_kernel()
     shamir.combine(shamir.split(bytes(32), 2, 3))
     for dtype in (np.float32, np.float64):
         FixedPoint(clients=1, clip=1.0).encode(np.zeros(8, dtype))
-    rows = np.random.default_rng(0).normal(size=(9, 8))
-    for matrix in (rows, rows.astype(np.float32)):
-        robust.median(matrix)
-        robust.krum(matrix, f=2)
+
+
+def rules() -> None:
+    for module in (distances, order):
+        for kernel in vars(module).values():
+            if isinstance(kernel, jit._Kernel):
+                kernel._build()
 
 
 def noise_and_audit() -> None:
@@ -40,22 +43,21 @@ def noise_and_audit() -> None:
     audit(groupings, range(12), Policy(anonymity=3), plan_hash=b"")
 
 
-PARTS = (masks_shares_and_rules, noise_and_audit)
+PARTS = {masks_and_shares: "__init__.py", rules: "conftest.py", noise_and_audit: "sharing.py"}  # and a file to lock
 
 
 def compile_kernels(worker: int) -> None:
-    """Compile or load all kernels, the parts in another order in each process."""
-    first = worker % len(PARTS)
-    for part in (*PARTS[first:], *PARTS[:first]):
-        with only_one(part):
+    """Compile or load all kernels; every second process has the parts in the other order."""
+    for part, name in list(PARTS.items())[:: -1 if worker % 2 else 1]:
+        with only_one(TESTS / name):
             part()
     secagg.warm_up()  # the few that no part needs
 
 
 @contextmanager
-def only_one(part: Callable[[], None]) -> Iterator[None]:
-    """Wait until no other process of this tree compiles the part."""
-    with Path(__file__).with_name(("sharing.py", "conftest.py")[PARTS.index(part)]).open() as file:
+def only_one(path: Path) -> Iterator[None]:
+    """Wait until no other process has locked the file."""
+    with path.open() as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -63,7 +63,7 @@ def wait_until_gone(pids: list[int], seconds: float = 20) -> bool:
     return False
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_the_bits_do_not_depend_on_the_number_of_workers(task: Task, pool: Pool, workers: int):
     """One worker is below. Two are those that other tests use, because a new process imports torch for seconds."""
     learner = Learner(task)
