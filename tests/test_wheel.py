@@ -85,9 +85,9 @@ import robust
 assert robust.median(np.eye(3)).tolist() == [0, 0, 0]
 """
 FL = """
-import sys
+import sys, fl.reporting.picture, fl.sweeps.sweep, fl.training.loop
 from fl.cli import main
-sys.exit(main(["plan", "--clients", "30", "--byzantine", "3", "--json"]))
+sys.exit(main(["plan", "--help"]))
 """
 NET = "import secagg.net; from secagg.cli.main import main; main(['serve', '--help'])"
 FLOWER = "from fl.flower import client_app, server_app; import fl.cli; fl.cli.main(['--help'])"

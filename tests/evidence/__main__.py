@@ -15,12 +15,13 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 
-from tests.evidence.pieces import pieces
+from tests.evidence.pieces import Piece, pieces
 from tests.evidence.report import collect, duration, write
 from tests.evidence.run import MINUTES, new_progress, pieces_beside, run_pieces, run_suite
 from tests.evidence.state import OtherTreeError, State, tree_hash
@@ -49,21 +50,24 @@ def main(words: Sequence[str]) -> int:
     except OtherTreeError as bad:
         console.print(f"error: {bad}", style="red")
         return 2
-    todo = pieces(options.effort, options.seed, options.out)
+
+    def draw() -> list[Piece]:
+        return pieces(options.effort, options.seed, options.out)
+
     signal.signal(signal.SIGTERM, stopped)
     if not options.page:
         state.keep(load=[*state.run.get("load", []), *map(float, os.getloadavg()[:1])])
         try:
             with new_progress() as progress:
-                with pieces_beside(state, progress, todo if options.effort == "quick" else ()):
+                with pieces_beside(state, progress, draw) if options.effort == "quick" else nullcontext():
                     run_suite(state, progress, options.effort)
-                run_pieces(state, progress, todo, options.minutes or MINUTES[options.effort])
+                run_pieces(state, progress, draw(), options.minutes or MINUTES[options.effort])
         except KeyboardInterrupt:
             state.keep()
             console.print("Stopped. The same command continues this run.")
             return 130
         state.keep(load=[*state.run["load"], os.getloadavg()[0]])
-    found = collect(state, dict(Counter(piece.part for piece in todo)))
+    found = collect(state, dict(Counter(piece.part for piece in draw())))
     page, data = write(found, options.out)
     counts = ", ".join(f"{count} {name}" for name, count in found["claims"].items() if count)
     console.print(f"claims: {counts}\n{page}\n{data}\n{duration(found['seconds'])}", highlight=False)

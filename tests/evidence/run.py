@@ -5,7 +5,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +21,7 @@ from tests.sampled.tree import copy_tree
 MINUTES = {"quick": 12.0, "full": 1e9}
 LAST_MINUTE = 40.0  # seconds: `quick` begins no optional piece so close to its end
 WORKERS = 2
+SUITE = 3  # processes: some tests wait, and two processes would leave a tenth of two cores idle
 # `full` runs the long tests too. These two run every mutation, which the pieces of work do one by one.
 BY_PIECES = (
     "tests/test_mutations.py::test_every_check_has_a_test_that_fails_without_it",
@@ -42,7 +43,7 @@ def new_progress() -> Progress:
 
 
 def suite_command(effort: str, tests: Sequence[str]) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-n", str(WORKERS), "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", str(SUITE), "-p", "no:cacheprovider"]
     command += ["-p", "tests.evidence.outcomes"]
     if effort == "full":
         command += ["-m", "long or not long", *(f"--deselect={name}" for name in BY_PIECES)]
@@ -99,8 +100,10 @@ def row(progress: Progress, text: str, *, total: int | None = None, completed: i
 class Bench:
     """Runs pieces of work, keeps their results and shows how many there are."""
 
-    def __init__(self, state: State, progress: Progress, todo: Sequence[Piece]) -> None:
-        self.state, self.progress, self.stopping = state, progress, threading.Event()
+    def __init__(
+        self, state: State, progress: Progress, todo: Sequence[Piece], stopping: threading.Event | None = None
+    ) -> None:
+        self.state, self.progress, self.stopping = state, progress, stopping or threading.Event()
         self.rows = {
             part: row(
                 progress,
@@ -134,37 +137,38 @@ class Bench:
 
 
 @contextmanager
-def pieces_beside(state: State, progress: Progress, todo: Sequence[Piece]) -> Iterator[None]:
-    """While the body runs the suite, which leaves a tenth of two cores idle, run the pieces that are not optional.
+def pieces_beside(state: State, progress: Progress, draw: Callable[[], Sequence[Piece]]) -> Iterator[None]:
+    """While the body runs the suite, which leaves some time of two cores, run the pieces that are not optional.
 
     They begin when half of the tests have run. By then the kernels are compiled: no test waits for a process that gives
     way to all others. What has not begun when the suite ends is left to `run_pieces`.
     """
     row(progress, "tests", note="collecting")  # the first row
-    bench, ended = Bench(state, progress, todo), threading.Event()
-    sure = [piece for piece in bench.rest if not piece.optional]
+    ended, stopping = threading.Event(), threading.Event()
 
     def work() -> None:
         give_way()
-        while not half_done(state):
+        bench = Bench(state, progress, draw(), stopping)
+        sure = [piece for piece in bench.rest if not piece.optional]
+        while sure and not half_done(state):
             if ended.wait(1.0):
                 return
-        copy = bench.copy(0)
+        copy = bench.copy(0) if sure else Path()
         for piece in sure:
             if not ended.is_set():
                 bench.run(piece, copy)
 
     with ThreadPoolExecutor(1) as pool:
-        beside = pool.submit(work) if sure else None
+        beside = pool.submit(work)
         try:
             yield
         except BaseException:
-            bench.stop()
+            stopping.set()
+            stop_programs()
             raise
         finally:
             ended.set()
-        if beside:
-            beside.result()
+        beside.result()
 
 
 def give_way() -> None:

@@ -264,7 +264,7 @@ def test_pieces_run_beside_the_second_half_of_the_suite_and_give_way_to_it(proje
     todo = [Piece("generated", "nice", nice), made_up("late", True), Piece("generated", "last", last)]
     todo = [todo[0], replace(todo[1], optional=True), todo[2], made_up("never begun", True)]
     with run.new_progress() as progress:
-        with run.pieces_beside(state, progress, todo):
+        with run.pieces_beside(state, progress, lambda: todo):
             half(state, ran=1)
             assert not began.wait(1.5)
             half(state)
@@ -282,10 +282,11 @@ def test_pieces_run_beside_the_second_half_of_the_suite_and_give_way_to_it(proje
 def test_an_interrupted_suite_ends_the_pieces_beside_it(project: Path) -> None:
     state = State(project.parent / "out", "quick", 1, "h")
     endless = pieces.program("timeit", "-n1", "-r1", "__import__('time').sleep(600)")
+    todo = [Piece("generated", "endless", endless)]
     half(state)
 
     def suite() -> None:
-        with run.new_progress() as progress, run.pieces_beside(state, progress, [Piece("generated", "x", endless)]):
+        with run.new_progress() as progress, run.pieces_beside(state, progress, lambda: todo):
             while not pieces._running:
                 time.sleep(0.01)
             raise KeyboardInterrupt
