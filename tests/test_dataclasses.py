@@ -204,7 +204,6 @@ NOT_SHOWN = {  # secrets and updates, and what is too long to read in an error
     "secagg.crypto.certificates.CertificatePair": {"key"},
     "secagg.crypto.keys.AgreementKey": {"_private"},
     "secagg.crypto.keys.Identity": {"private", "_key"},
-    "secagg.crypto.keys.Identity": {"_key"},
     "secagg.crypto.segments.Segments": {"encodings", "length"},
     "secagg.crypto.shamir.Share": {"value"},
     "secagg.evidence.file.Evidence": {"rounds", "runs"},
@@ -255,7 +254,6 @@ NOT_COMPARED = {  # kept for speed, or where it was read
     "fl.flower.training.Training": {"_plans"},
     "secagg.agreement.agreement.Agreement": {"_drawn", "_judged", "_checked"},
     "secagg.agreement.prospects._Trial": {"_drawn"},
-    "secagg.crypto.keys.Identity": {"_key"},
     "secagg.crypto.segments.Segments": {"encodings", "length"},
 }
 
