@@ -20,8 +20,7 @@ from tests.sampled.tree import copy_tree
 
 MINUTES = {"quick": 12.0, "full": 1e9}
 LAST_MINUTE = 40.0  # seconds: `quick` begins no optional piece so close to its end
-WORKERS = 2
-SUITE = 3  # processes: some tests wait, and two processes would leave a tenth of two cores idle
+WORKERS = 2  # processes; with three, the suite needs a sixth more processor time on two cores
 # `full` runs the long tests too. These two run every mutation, which the pieces of work do one by one.
 BY_PIECES = (
     "tests/test_mutations.py::test_every_check_has_a_test_that_fails_without_it",
@@ -43,7 +42,7 @@ def new_progress() -> Progress:
 
 
 def suite_command(effort: str, tests: Sequence[str]) -> list[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-n", str(SUITE), "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-q", "-n", str(WORKERS), "-p", "no:cacheprovider"]
     command += ["-p", "tests.evidence.outcomes"]
     if effort == "full":
         command += ["-m", "long or not long", *(f"--deselect={name}" for name in BY_PIECES)]
