@@ -15,6 +15,7 @@ import logging
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from aiohttp import web
@@ -68,6 +69,12 @@ class Guard(asyncio.Protocol):
         self.member, self.transport = member, transport
         self.idle_since = asyncio.get_running_loop().time()
         self._inner.connection_made(transport)
+
+    def abort(self) -> None:
+        """Close the connection at once. Until Python 3.11.3, asyncio fails here if TLS was closed twice before."""
+        if self.transport is not None:
+            with suppress(AttributeError):
+                self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.member is not None:
@@ -135,8 +142,7 @@ class Listener:
         self._desk.close()
         await self._runner.cleanup()
         for guard in tuple(self._guards.values()):
-            if guard.transport is not None:
-                guard.transport.abort()
+            guard.abort()
 
     # --- connections ---------------------------------------------------------------------------------
 
@@ -176,7 +182,7 @@ class Listener:
                     guard.idle_since = now
             for guard in tuple(self._guards.values()):
                 if not guard.requests and now - guard.idle_since > patience and guard.transport is not None:
-                    guard.transport.abort()  # audit: idle-connections-closed
+                    guard.abort()  # audit: idle-connections-closed
 
     # --- requests ------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from secagg.agreement import MemberFolder, Transport, write_agreement
 from secagg.errors import UsageError
 from secagg.net import Deadlines, Limits, join, read_settings, serve
 from secagg.net.events import LOGGER, JsonLines
+from secagg.net.listener import Guard
 from secagg.net.metrics import MOST_REASONS, Metrics
 from secagg.net.progress import Progress
 from tests.net.common import FAST, RunningSite, expected, make_world, running
@@ -236,3 +237,17 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "1" / "tls.pem").write_text("nothing")
     with pytest.raises(UsageError, match="damaged"):
         RunningSite(proposal, tmp_path, 1, 1)
+
+
+class ClosedTwice(asyncio.Transport):
+    """What asyncio has after a second `close` of a TLS connection, until Python 3.11.3."""
+
+    def abort(self) -> None:
+        raise AttributeError("'NoneType' object has no attribute '_abort'")
+
+
+def test_a_connection_that_was_closed_twice_does_not_keep_a_hub_from_stopping() -> None:
+    guard = Guard(None, asyncio.Protocol())  # type: ignore[arg-type]
+    guard.abort()
+    guard.transport = ClosedTwice()
+    guard.abort()
