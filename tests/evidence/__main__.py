@@ -23,7 +23,7 @@ from rich.console import Console
 
 from tests.evidence.pieces import Piece, pieces
 from tests.evidence.report import collect, duration, write
-from tests.evidence.run import MINUTES, new_progress, pieces_beside, run_pieces, run_suite
+from tests.evidence.run import MINUTES, new_progress, programs_beside, run_pieces, run_suite
 from tests.evidence.state import OtherTreeError, State, tree_hash
 
 
@@ -59,7 +59,7 @@ def main(words: Sequence[str]) -> int:
         state.keep(load=[*state.run.get("load", []), *map(float, os.getloadavg()[:1])])
         try:
             with new_progress() as progress:
-                with pieces_beside(state, progress, draw) if options.effort == "quick" else nullcontext():
+                with programs_beside(state, progress, draw) if options.effort == "quick" else nullcontext():
                     run_suite(state, progress, options.effort)
                 run_pieces(state, progress, draw(), options.minutes or MINUTES[options.effort])
         except KeyboardInterrupt:

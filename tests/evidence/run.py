@@ -26,6 +26,7 @@ BY_PIECES = (
     "tests/test_mutations.py::test_every_check_has_a_test_that_fails_without_it",
     "tests/test_mutants.py::test_every_mutant_is_killed_by_its_test",
 )
+BESIDE = ("generated", "hostile", "fuzz")  # what runs beside the suite
 PARTS = {
     "generated": "generated runs",
     "hostile": "hostile runs of whole groups",
@@ -136,38 +137,39 @@ class Bench:
 
 
 @contextmanager
-def pieces_beside(state: State, progress: Progress, draw: Callable[[], Sequence[Piece]]) -> Iterator[None]:
-    """While the body runs the suite, which leaves some time of two cores, run the pieces that are not optional.
+def programs_beside(state: State, progress: Progress, draw: Callable[[], Sequence[Piece]]) -> Iterator[None]:
+    """While the body runs the suite, run the pieces that always run and change no source, one at a time.
 
-    They begin when half of the tests have run. By then the kernels are compiled: no test waits for a process that gives
-    way to all others. What has not begun when the suite ends is left to `run_pieces`.
+    The suite does not keep two cores busy. These pieces have the lowest priority, and begin when half of the tests have
+    run: by then the kernels are compiled, so no test waits for a low-priority process that compiles. What has not begun
+    when the suite ends is left to `run_pieces`, and so are the mutations: a test that fails only because it got no time
+    would look like a check that works.
     """
     row(progress, "tests", note="collecting")  # the first row
-    ended, stopping = threading.Event(), threading.Event()
+    ended, stopping, before = threading.Event(), threading.Event(), lines_of(state)
 
     def work() -> None:
         give_way()
         bench = Bench(state, progress, draw(), stopping)
-        sure = [piece for piece in bench.rest if not piece.optional]
-        while sure and not half_done(state):
+        sure = [piece for piece in bench.rest if piece.part in BESIDE and not piece.optional]
+        while sure and not half_done(state, before):
             if ended.wait(1.0):
                 return
-        copy = bench.copy(0) if sure else Path()
         for piece in sure:
             if not ended.is_set():
-                bench.run(piece, copy)
+                bench.run(piece, ROOT)
 
     with ThreadPoolExecutor(1) as pool:
         beside = pool.submit(work)
         try:
             yield
+            ended.set()
+            beside.result()
         except BaseException:
+            ended.set()
             stopping.set()
             stop_programs()
             raise
-        finally:
-            ended.set()
-        beside.result()
 
 
 def give_way() -> None:
@@ -176,11 +178,18 @@ def give_way() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
-def half_done(state: State) -> bool:
-    outcomes, path = state.folder / OUTCOMES, state.folder / TOTAL
-    if not (path.is_file() and outcomes.is_file()):
+def lines_of(state: State) -> int:
+    path = state.folder / OUTCOMES
+    return path.read_bytes().count(b"\n") if path.is_file() else 0
+
+
+def half_done(state: State, before: int) -> bool:
+    """Whether half of the tests of this session have run, if there were so many outcomes before it."""
+    try:
+        total = int((state.folder / TOTAL).read_text() or 0)
+    except FileNotFoundError:
         return False
-    return 2 * outcomes.read_bytes().count(b"\n") >= int(path.read_text() or 0) > 0
+    return 2 * (lines_of(state) - before) >= total > 0
 
 
 def run_pieces(state: State, progress: Progress, todo: Sequence[Piece], minutes: float) -> None:

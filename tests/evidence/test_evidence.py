@@ -259,37 +259,49 @@ def test_pieces_run_beside_the_second_half_of_the_suite_and_give_way_to_it(proje
 
     def last(copy: Path) -> tuple[bool, str]:
         began.set()
-        return end.wait(30), str((copy / "pkg").is_dir())
+        return end.wait(30), str(copy)
 
     todo = [Piece("generated", "nice", nice), made_up("late", True), Piece("generated", "last", last)]
-    todo = [todo[0], replace(todo[1], optional=True), todo[2], made_up("never begun", True)]
+    check = replace(made_up("mutation", True), part="mutation")
+    todo = [check, todo[0], replace(todo[1], optional=True), todo[2], made_up("never begun", True)]
+    before = os.nice(0)
     with run.new_progress() as progress:
-        with run.pieces_beside(state, progress, lambda: todo):
+        with run.programs_beside(state, progress, lambda: todo):
             half(state, ran=1)
             assert not began.wait(1.5)
             half(state)
             assert began.wait(30)
             threading.Timer(0.5, end.set).start()
         assert [(name, one.good) for (_, name), one in state.results.items()] == [("nice", True), ("last", True)]
-        assert state.results["generated", "last"].said == "True"
-        assert os.nice(0) < 19
+        assert state.results["generated", "last"].said == str(project)
+        assert os.nice(0) == before
         run.run_pieces(state, progress, todo, minutes=1e9)
-        assert [task.description for task in progress.tasks] == ["tests", "generated runs"]
+        assert [task.description for task in progress.tasks] == ["tests", "generated runs", "checks disabled"]
         assert progress.tasks[1].completed == progress.tasks[1].total == 4
-    assert {name for _, name in state.results} == {"nice", "last", "late", "never begun"}
+    assert {name for _, name in state.results} == {"mutation", "nice", "last", "late", "never begun"}
 
 
-def test_an_interrupted_suite_ends_the_pieces_beside_it(project: Path) -> None:
+@pytest.mark.parametrize("where", ["in the suite", "after it"])
+def test_an_interruption_ends_the_programs_beside_the_suite(
+    project: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
     state = State(project.parent / "out", "quick", 1, "h")
     endless = pieces.program("timeit", "-n1", "-r1", "__import__('time').sleep(600)")
     todo = [Piece("generated", "endless", endless)]
-    half(state)
 
     def suite() -> None:
-        with run.new_progress() as progress, run.pieces_beside(state, progress, lambda: todo):
-            while not pieces._running:
+        with run.new_progress() as progress, run.programs_beside(state, progress, lambda: todo):
+            half(state)
+            for _ in range(3000):
+                if pieces._running:
+                    break
                 time.sleep(0.01)
-            raise KeyboardInterrupt
+            if where == "in the suite":
+                raise KeyboardInterrupt
+            monkeypatch.setattr("concurrent.futures.Future.result", interrupted)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         suite()
