@@ -34,6 +34,7 @@ from secagg.exposure import MEMORIES
 DROPOUT_ROUNDS = 8  # simulated rounds per candidate if clients drop out
 ROUNDS = 3  # simulated rounds per candidate otherwise
 PLACEMENTS = 200  # random placements of the attackers in each simulated round
+BLOCK = 20  # placements that are held in memory together
 GROUPINGS = (1, 2, 3, 5, 10)
 LEAST_OPENED = 0.5  # share of the sums that must be opened after dropouts
 OVER = "sums of several rounds together can expose a client (--memory round accepts that)"
@@ -363,14 +364,17 @@ def _place_attackers(
     masks = [np.stack([_indicator(members, cell) for members in grouping]) for grouping in groupings]
     limits = [rules.tolerated(question.rule, len(mask) * cells) for mask in masks]
     # Attackers fall into cells at random. All cells have the same clusters as the first one.
-    placed = np.zeros((PLACEMENTS, cells, cell), dtype=np.float32)
-    for placement in placed:
-        counts = [question.byzantine]
-        if cells > 1:
-            counts = rng.multivariate_hypergeometric([cell] * cells, question.byzantine).tolist()
-        for row, count in zip(placement, counts, strict=True):
-            row[rng.permutation(cell)[:count]] = 1.0
-    spoiled = np.array([np.count_nonzero(placed @ mask.T, axis=(1, 2)) for mask in masks])
+    spoiled = np.empty((len(masks), PLACEMENTS), dtype=np.int64)
+    for first in range(0, PLACEMENTS, BLOCK):
+        placed = np.zeros((min(BLOCK, PLACEMENTS - first), cells, cell), dtype=np.float32)
+        for placement in placed:
+            counts = [question.byzantine]
+            if cells > 1:
+                counts = rng.multivariate_hypergeometric([cell] * cells, question.byzantine).tolist()
+            for row, count in zip(placement, counts, strict=True):
+                row[rng.permutation(cell)[:count]] = 1.0
+        for found, mask in zip(spoiled, masks, strict=True):
+            found[first : first + BLOCK] = np.count_nonzero(placed @ mask.T, axis=(1, 2))
     fine = (spoiled <= np.array(limits)[:, None]).all(axis=0)
     return float(fine.mean()), float(spoiled.mean())
 

@@ -27,7 +27,7 @@ def warm_up() -> None:
 
 @cache
 def _use_every_loop(backend: str) -> None:
-    """Use every loop once, with each backend for masks that is chosen."""
+    """Use every loop once; once per backend, because the loop for masks differs."""
     import numpy as np
 
     from secagg.crypto import hashing, noise, shamir

@@ -39,7 +39,7 @@ if processes := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0)):
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")  # gw0, gw1, ...
-    if worker and [Path(arg).resolve() for arg in session.config.args] == [Path(__file__).parent]:
+    if worker and [Path(arg).resolve() for arg in session.config.args] == [Path(__file__).resolve().parent]:
         from tests import sharing  # imports numpy, after its number of threads is chosen above
 
         sharing.compile_kernels(int(worker[2:]))

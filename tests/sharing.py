@@ -43,7 +43,11 @@ def noise_and_audit() -> None:
     audit(groupings, range(12), Policy(anonymity=3), plan_hash=b"")
 
 
-PARTS = {masks_and_shares: "__init__.py", rules: "conftest.py", noise_and_audit: "sharing.py"}  # and a file to lock
+PARTS = {
+    masks_and_shares: "__init__.py",
+    rules: "conftest.py",
+    noise_and_audit: "sharing.py",
+}  # the file that is locked meanwhile
 
 
 def compile_kernels(worker: int) -> None:

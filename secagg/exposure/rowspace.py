@@ -67,7 +67,7 @@ class Field:
     one: np.uint64
 
     @classmethod
-    @lru_cache(maxsize=256)  # all members of a simulation audit with the same key
+    @lru_cache(maxsize=256)  # the key is a public hash, the same for all members of a simulation
     def drawn_from(cls, key: bytes) -> Field:
         prime = draw_prime(uniform(hashlib.sha256(labels.AUDIT_PRIME + key).digest()))
         return cls(key, np.uint64(prime), np.uint64(pow(prime, -1, 2**64)), np.uint64(2**64 % prime))
