@@ -240,7 +240,7 @@ def test_a_key_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
 
 
 class ClosedTwice(asyncio.Transport):
-    """What asyncio has after a second `close` of a TLS connection, until Python 3.11.3."""
+    """What asyncio of Python 3.11.2 has after a second `close` of a TLS connection."""
 
     def abort(self) -> None:
         raise AttributeError("'NoneType' object has no attribute '_abort'")
