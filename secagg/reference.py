@@ -289,10 +289,15 @@ def mask(
     seen.enough(seen.masked)
 
 
+def dealing_hash(dealer: Dealer) -> bytes:
+    """The hash of a dealer's commitments and root."""
+    return digest(labels.DEALING, little(len(dealer.commitments)), *dealer.commitments, dealer.root)
+
+
 def view(seen: Transcript, client: ClientId) -> bytes:
     """What a client saw of U2."""
     members = [(seen.adverts[v], seen.dealers[v]) for v in seen.peers(client, seen.dealers)]
-    rows = [little(d.id) + a.channel + a.mask + b"".join(d.commitments) + d.root for a, d in members]
+    rows = [little(d.id) + a.channel + a.mask + dealing_hash(d) for a, d in members]
     return digest(labels.VIEW, seen.plan.hash, little(len(rows)), *rows)
 
 

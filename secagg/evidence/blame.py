@@ -17,7 +17,15 @@ from secagg.agreement.plan import Plan
 from secagg.crypto.keys import HASH_BYTES, AgreementKey
 from secagg.crypto.shamir import PRIME, SECRET_BYTES, SHARE_BYTES
 from secagg.evidence import run_statements as statements
-from secagg.evidence.runs import RunRecord, SignedDealing, SignedKeys, WrongDealing, WrongUnmasking, most_proofs
+from secagg.evidence.runs import (
+    DealingRecord,
+    KeysRecord,
+    RunRecord,
+    ShownDealing,
+    WrongDealing,
+    WrongUnmasking,
+    most_proofs,
+)
 from secagg.types import ClientId
 
 ENTRY: Final = SHARE_BYTES + HASH_BYTES
@@ -32,12 +40,23 @@ class Court:
     record: RunRecord
 
     @cached_property
-    def adverts(self) -> Mapping[ClientId, SignedKeys]:
+    def adverts(self) -> Mapping[ClientId, KeysRecord]:
         return {one.sender: one for one in self.record.adverts}
 
     @cached_property
-    def dealings(self) -> Mapping[ClientId, SignedDealing]:
+    def dealings(self) -> Mapping[ClientId, DealingRecord]:
         return {one.sender: one for one in self.record.dealings}
+
+    @cached_property
+    def shown(self) -> Mapping[ClientId, ShownDealing]:
+        """The dealings that the record shows for its proofs, if they have the hash that their dealer signed."""
+        return {
+            one.dealer: one
+            for one in self.record.shown
+            if one.dealer in self.dealings
+            and statements.dealing_hash(one) == self.dealings[one.dealer].hash  # audit: evidence-shown-dealings-signed
+            and len(one.commitments) == len(self.plan.groupings)  # audit: evidence-run-commitments
+        }
 
     @cached_property
     def summed(self) -> frozenset[ClientId]:
@@ -49,13 +68,13 @@ class Court:
         return tuple(r for r, g in self.plan.groups_of[client] if (r, g) in chosen)
 
     def dealt(self, dealer: ClientId, hashes: bytes) -> frozenset[tuple[int, bytes]] | None:
-        """The hashes that a dealer signed, each with its secret; None if these are not the hashes under its root."""
+        """The hashes that a dealer signed, each with its secret; None if its shown root is not that of these hashes."""
         secrets = len(self.plan.groupings) + 1
         # audit: evidence-proof-of-a-dealer evidence-whole-leaves
-        if dealer not in self.dealings or len(hashes) % (secrets * HASH_BYTES):
+        if dealer not in self.shown or len(hashes) % (secrets * HASH_BYTES):
             return None
         # audit: evidence-hashes-under-root
-        if statements.root(hashes, secrets * HASH_BYTES) != self.dealings[dealer].root:
+        if statements.root(hashes, secrets * HASH_BYTES) != self.shown[dealer].root:
             return None
         parts = (hashes[i : i + HASH_BYTES] for i in range(0, len(hashes), HASH_BYTES))
         return frozenset((number % secrets, part) for number, part in enumerate(parts))
@@ -119,10 +138,11 @@ def _wrong_unmasking(court: Court, given: WrongUnmasking) -> str:
     # audit: evidence-blame-number-of-seeds evidence-blame-number-of-keys
     if len(given.seeds) != len(secrets) * ENTRY or len(given.keys) != len(given.key_owners) * ENTRY:
         return "it signed the wrong number of shares"
+    committed = court.shown[sender].commitments if sender in court.shown else ()
     for place, r in enumerate(groupings):
         seed = given.own[place * SECRET_BYTES : (place + 1) * SECRET_BYTES]
         # audit: evidence-blame-own-commitment
-        if statements.commitment(court.plan, sender, r, seed) != court.dealings[sender].commitments[r]:
+        if committed and statements.commitment(court.plan, sender, r, seed) != committed[r]:
             return "it signed a seed of its own that it did not commit to"
     secrets += [(owner, 0) for owner in given.key_owners]
     return _wrong_share(court, given, secrets)
@@ -193,6 +213,4 @@ def _combined(shares: Mapping[int, bytes]) -> int:
 def _is_secret(court: Court, dealer: ClientId, secret: int, value: bytes) -> bool:
     if secret == 0:
         return AgreementKey.from_private(value).public == court.adverts[dealer].mask
-    return (
-        statements.commitment(court.plan, dealer, secret - 1, value) == court.dealings[dealer].commitments[secret - 1]
-    )
+    return statements.commitment(court.plan, dealer, secret - 1, value) == court.shown[dealer].commitments[secret - 1]

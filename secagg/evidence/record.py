@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from secagg import codec
-from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS, MOST_PLACES
+from secagg.agreement.plan import MOST_CLIENTS, MOST_PLACES
 from secagg.codec import U16, U32, U64, Ascending, AscendingGroups, Blob, Buffer, Fixed, Many, Struct
 from secagg.crypto.keys import HASH_BYTES, KEY_BYTES, SIGNATURE_BYTES
 from secagg.privacy.budget import Charge
@@ -82,16 +82,16 @@ _RELEASES: Final = Many(Struct.of(SignedRelease), MOST_CLIENTS)
 
 @dataclass(frozen=True, slots=True)
 class AnswerRecord:
-    """An answer without its vectors: `rows` has the hash of each. Context, groups and keys are those of the round.
+    """An answer with the hash of its vectors in their place. Context, groups and keys are those of the round.
 
-    >>> AnswerRecord(3, bytes(32), (), (bytes(32),), bytes(64)).previous == bytes(32)
+    >>> AnswerRecord(3, bytes(32), (), bytes(32), bytes(64)).previous == bytes(32)
     True
     """
 
     sender: Id
     previous: Hash
     ahead: Annotated[tuple[SignedKey, ...], Many(_KEY, 64)]
-    rows: Annotated[tuple[bytes, ...], Many(Fixed(HASH_BYTES), MOST_GROUPINGS)]
+    vectors_hash: Hash
     signature: Signature
 
 

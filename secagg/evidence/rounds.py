@@ -196,8 +196,6 @@ def _answer_hash(layout: _Layout, checked: CheckedRound, answer: AnswerRecord) -
     groups = layout.seats.get(sender, [])
     if not groups:  # audit: evidence-answer-asked
         yield f"client {sender} answered without a complete group"
-    if len(answer.rows) != len(groups):  # audit: evidence-answer-rows
-        yield f"the answer of client {sender} has {len(answer.rows)} vectors for {len(groups)} groups"
     # audit: evidence-ahead-own evidence-ahead-later
     if any(key.sender != sender or key.round <= record.round for key in answer.ahead):
         yield f"the answer of client {sender} brings an advert that is not its own, or not of a later round"

@@ -11,12 +11,12 @@ from typing import Any
 from secagg.agreement.agreement import Agreement
 from secagg.agreement.plan import Plan
 from secagg.crypto.keys import check_public_key
-from secagg.errors import PeerError, SecAggError
+from secagg.errors import PeerError, SecAggError, WireError
 from secagg.evidence import blame, charges
 from secagg.evidence import run_statements as statements
 from secagg.evidence.record import printable
 from secagg.evidence.rounds import Claim
-from secagg.evidence.runs import RunRecord
+from secagg.evidence.runs import RunRecord, every_group
 from secagg.exposure.audit import Verdict
 from secagg.types import ClientId, GroupId
 
@@ -57,8 +57,7 @@ class _Run(blame.Court):
     @cached_property
     def permitted(self) -> frozenset[GroupId]:
         """Every group of the plan."""
-        groupings = enumerate(self.plan.groupings)
-        return frozenset((r, g) for r, grouping in groupings for g in range(len(grouping)))
+        return frozenset(every_group(self.plan))
 
     def view(self, client: ClientId) -> bytes:
         """U2 as this client must have seen it: everybody's dealings, or those of its neighbourhood."""
@@ -90,7 +89,8 @@ def check_run(agreement: Agreement, record: RunRecord) -> CheckedRun:
         found += _stages(run)
     if not found:  # what follows looks messages up by their senders
         checked.plan = plan
-        found += [*_signed(run, checked), *_opened(run, checked, agreement), *_ends(run), *_charge(agreement, run)]
+        found += [*_signed(run, checked), *_shown(run), *_opened(run, checked, agreement), *_ends(run)]
+        found += _charge(agreement, run)
         checked.doubted = blame.doubted(run)
         checked.blamed, unproved = blame.convicted(run)
         found += unproved
@@ -113,7 +113,8 @@ def _strangers(run: _Run) -> Iterator[str]:
     record = run.record
     named = {sender for senders in _messages(record).values() for sender in senders}
     named |= {one.client for one in (*record.absent, *record.unproved)}
-    named |= {*(one.sender for one in record.wrong), *(one.dealer for one in record.dealt)}
+    named |= {*(one.sender for one in record.early), *(one.sender for one in record.wrong)}
+    named |= {*(one.dealer for one in record.shown), *(one.dealer for one in record.dealt)}
     strangers = sorted(named.difference(run.plan.ids))
     if strangers:  # audit: evidence-run-members
         yield f"it names client {strangers[0]}, who is not in this run"
@@ -122,9 +123,10 @@ def _strangers(run: _Run) -> Iterator[str]:
 def _lists(record: RunRecord) -> Iterator[str]:
     """Each list in order and without repetition: one answer per client and stage, one end per group."""
     lists: dict[str, list[Any]] = {**_messages(record)}  # audit: evidence-run-one-answer
-    lists["opened groups"] = [one.group for one in record.opened]  # audit: evidence-run-lists-in-order
+    lists["early signatures"] = [one.sender for one in record.early]  # audit: evidence-run-lists-in-order
     lists["lost groups"] = [one.group for one in record.lost]  # audit: evidence-run-lists-in-order
     lists["absent clients"] = [one.client for one in record.absent]  # audit: evidence-run-lists-in-order
+    lists["shown dealings"] = [one.dealer for one in record.shown]  # audit: evidence-run-lists-in-order
     lists["wrong unmaskings"] = [one.sender for one in record.wrong]  # audit: evidence-run-lists-in-order
     lists["wrong dealings"] = [one.dealer for one in record.dealt]  # audit: evidence-run-lists-in-order
     # audit: evidence-run-lists-in-order
@@ -144,15 +146,15 @@ def _stages(run: _Run) -> Iterator[str]:
         if senders and len(earlier) < t:  # audit: evidence-run-threshold
             yield f"it has {name}, but only {len(earlier)} {before}; the threshold is {t}"
     name, senders = stages[-1]
-    if run.record.opened and len(senders) < t:  # audit: evidence-run-opened-threshold
+    if run.record.sums and len(senders) < t:  # audit: evidence-run-opened-threshold
         yield f"it has opened sums, but only {len(senders)} {name}; the threshold is {t}"
     for one in run.record.inputs:
         if not set(one.disputes) <= run.dealings.keys() - {one.sender}:  # audit: evidence-run-disputes-dealers
             yield f"client {one.sender} disputes a client that dealt nothing"
-    expected = len(run.plan.groupings)
-    for dealing in run.record.dealings:
-        if len(dealing.commitments) != expected:  # audit: evidence-run-commitments
-            yield f"the dealing of client {dealing.sender} has {len(dealing.commitments)} commitments, not {expected}"
+    wrong = {*run.adverts}.difference(run.inputs) ^ {one.sender for one in run.record.early}
+    if wrong:  # audit: evidence-run-early-signed
+        rule = "must have an early signature exactly if it has no masked input, which covers its keys and dealing"
+        yield f"client {min(wrong)} {rule}"
 
 
 def _signed(run: _Run, checked: CheckedRun) -> Iterator[str]:
@@ -166,15 +168,14 @@ def _signed(run: _Run, checked: CheckedRun) -> Iterator[str]:
             yield f"the advert of client {keys.sender}: {bad}"
         if keys.channel == keys.mask:  # audit: evidence-run-keys-differ
             yield f"the advert of client {keys.sender}: channel key and mask key are the same"
-        # audit: evidence-run-advert-signatures
-        signed.append((keys.sender, keys.signature, statements.advert(plan, keys), "advert"))
-    for dealing in record.dealings:
-        v = dealing.sender
-        if bool(dealing.signature) == (v in run.inputs):  # audit: evidence-run-dealing-signed
-            yield f"the dealing of client {v} must be signed exactly if it has no masked input, which would cover it"
-        statement = statements.dealing(plan, run.adverts[v], dealing)
-        # audit: evidence-run-dealing-signatures
-        signed += [(v, signature, statement, "dealing") for signature in dealing.signature]
+    for early in record.early:
+        keys = run.adverts[early.sender]
+        if dealt := run.dealings.get(early.sender):
+            # audit: evidence-run-dealing-signatures
+            signed.append((early.sender, early.signature, statements.dealing(plan, keys, dealt), "dealing"))
+        else:
+            # audit: evidence-run-advert-signatures
+            signed.append((early.sender, early.signature, statements.advert(plan, keys), "advert"))
     for one in record.inputs:
         checked.views[one.sender] = seen = run.view(one.sender)
         statement = statements.masked_input(plan, seen, one)
@@ -187,6 +188,13 @@ def _signed(run: _Run, checked: CheckedRun) -> Iterator[str]:
         statement = statements.unmasking(plan, given.sender, given.content)
         # audit: evidence-run-unmasking-signatures
         signed.append((given.sender, given.signature, statement, "unmasking"))
+
+
+def _shown(run: _Run) -> Iterator[str]:
+    """Dealings that are shown for a proof are those whose hashes were signed."""
+    for one in run.record.shown:
+        if one.dealer not in run.shown:  # audit: evidence-run-shown-dealings
+            yield f"it shows a dealing of client {one.dealer} that has another hash, or not one commitment per grouping"
 
 
 def _opened(run: _Run, checked: CheckedRun, agreement: Agreement) -> Iterator[str]:
@@ -207,17 +215,20 @@ def _opened(run: _Run, checked: CheckedRun, agreement: Agreement) -> Iterator[st
             and plan.sparse_risk(len(plan.ids) - len(run.inputs)) > agreement.sparse_risk
         ):
             yield "it was opened after too many dropouts: the sparse graph may be disconnected"
-    opened, lost = {one.group for one in record.opened}, {one.group for one in record.lost}
-    if beyond := opened.difference(record.groups):  # audit: evidence-run-opened-signed
+    try:
+        opened = record.opened(plan)
+    except WireError as bad:
+        yield str(bad)
+        return
+    if beyond := opened.keys() - {*record.groups}:  # audit: evidence-run-opened-signed
         yield f"group {min(beyond)} was opened, and the survivors did not sign it"
-    if opened & lost:  # audit: evidence-run-group-one-end
-        yield f"group {min(opened & lost)} is both opened and lost"
-    if left := run.permitted.difference(opened, lost):  # audit: evidence-run-every-group-ends
-        yield f"group {min(left)} is neither opened nor lost"
-    if strange := lost.difference(run.permitted):  # audit: evidence-run-lost-groups-agreed
+    if strange := {one.group for one in record.lost} - run.permitted:  # audit: evidence-run-lost-groups-agreed
         yield f"group {min(strange)} is lost, and the agreement has no such group"
     if opened and record.failed:  # audit: evidence-run-failed-opens-nothing
         yield "it failed, and groups were opened"
+    # audit: evidence-run-inconsistent
+    if not {group for part in record.inconsistent for group in part} <= opened.keys():
+        yield "it calls a group inconsistent that was not opened"
 
 
 def _ends(run: _Run) -> Iterator[str]:
@@ -235,9 +246,6 @@ def _ends(run: _Run) -> Iterator[str]:
         yield "a lost group, an absent client or a blamed one has no reason"
     if not printable((*reasons, record.failed)):  # audit: evidence-run-texts-printable
         yield "a reason is not printable text in UTF-8"
-    opened, doubtful = {one.group for one in record.opened}, {group for part in record.inconsistent for group in part}
-    if not doubtful <= opened:  # audit: evidence-run-inconsistent
-        yield "it calls a group inconsistent that was not opened"
 
 
 def _charge(agreement: Agreement, run: _Run) -> Iterator[str]:

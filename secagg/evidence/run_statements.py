@@ -13,7 +13,7 @@ from hashlib import sha256
 from secagg import labels
 from secagg.agreement.plan import Plan
 from secagg.crypto.keys import digest
-from secagg.evidence.runs import SignedDealing, SignedInput, SignedKeys, WrongUnmasking
+from secagg.evidence.runs import DealingRecord, KeysRecord, ShownDealing, SignedInput, WrongUnmasking
 from secagg.types import ClientId, GroupId, u32
 
 
@@ -25,22 +25,23 @@ def _blob(data: bytes) -> bytes:
     return u32(len(data)) + data
 
 
-def advert(plan: Plan, keys: SignedKeys) -> bytes:
+def advert(plan: Plan, keys: KeysRecord) -> bytes:
     round = plan.round.to_bytes(8, "little")
     return labels.SIGN_KEYS + plan.training_id + round + plan.roster_hash + u32(keys.sender) + keys.channel + keys.mask
 
 
-def dealing(plan: Plan, keys: SignedKeys, dealt: SignedDealing) -> bytes:
-    head = labels.SIGN_SHARES + plan.hash + u32(keys.sender) + keys.channel + keys.mask
-    return head + u32(len(dealt.commitments)) + b"".join(dealt.commitments) + dealt.root
+def dealing_hash(shown: ShownDealing) -> bytes:
+    """The hash of a dealing: of its commitments and its root."""
+    return digest(labels.DEALING, u32(len(shown.commitments)), *shown.commitments, shown.root)
 
 
-def view(plan: Plan, members: Iterable[tuple[SignedKeys, SignedDealing]]) -> bytes:
+def dealing(plan: Plan, keys: KeysRecord, dealt: DealingRecord) -> bytes:
+    return labels.SIGN_SHARES + plan.hash + u32(keys.sender) + keys.channel + keys.mask + dealt.hash
+
+
+def view(plan: Plan, members: Iterable[tuple[KeysRecord, DealingRecord]]) -> bytes:
     """The hash of U2 as one client saw it."""
-    rows = [
-        u32(keys.sender) + keys.channel + keys.mask + b"".join(dealt.commitments) + dealt.root
-        for keys, dealt in members
-    ]
+    rows = [u32(keys.sender) + keys.channel + keys.mask + dealt.hash for keys, dealt in members]
     return digest(labels.VIEW, plan.hash, u32(len(rows)), *rows)
 
 

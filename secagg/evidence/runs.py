@@ -1,7 +1,8 @@
 """What one run with survivors leaves behind, and its bytes: every signed message of a cell in a round.
 
-Masked vectors are there by the hash that their sender signed, sums by their hashes. What clients reveal in stage 4 is
-there by its hash, except in a proof of blame. docs/evidence.md has every byte, and why each may be there.
+Masked vectors and dealings are there by the hashes that their senders signed, sums by their hashes. What clients reveal
+in stage 4 is there by its hash. Only a proof of blame has more. docs/evidence.md has every byte, and why each may be
+there.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from secagg import codec
-from secagg.agreement.plan import MOST_CLIENTS, MOST_CONTEXT, MOST_GROUPINGS, MOST_PLACES
+from secagg.agreement.plan import MOST_CLIENTS, MOST_CONTEXT, MOST_GROUPINGS, MOST_PLACES, Plan
 from secagg.codec import U32, Ascending, AscendingGroups, Blob, Buffer, Fixed, Many, Struct
-from secagg.crypto.keys import HASH_BYTES, SIGNATURE_BYTES
+from secagg.crypto.keys import HASH_BYTES
 from secagg.crypto.shamir import SHARE_BYTES
+from secagg.errors import WireError
 from secagg.evidence.record import (
     CHARGE,
     Absence,
@@ -21,7 +23,6 @@ from secagg.evidence.record import (
     Id,
     Key,
     LostGroup,
-    OpenedSum,
     RoundNumber,
     Signature,
     Text,
@@ -36,31 +37,40 @@ Data = Annotated[bytes, Blob()]
 
 
 @dataclass(frozen=True, slots=True)
-class SignedKeys:
-    """Stage 0: the two public keys of one client, and its signature.
+class KeysRecord:
+    """Stage 0: the two public keys of one client. What it signed last before stage 3 covers them.
 
-    >>> SignedKeys(3, bytes(32), bytes(32), bytes(64)).sender
+    >>> KeysRecord(3, bytes(32), bytes(32)).sender
     3
     """
 
     sender: Id
     channel: Key
     mask: Key
-    signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
-class SignedDealing:
-    """Stage 1: commitments and root. The signature is there if the sender's stage-2 signature is not: that covers it.
+class DealingRecord:
+    """Stage 1: the hash of commitments and root. What the sender signed last before stage 3 covers it.
 
-    >>> SignedDealing(3, (bytes(32),), bytes(32), ()).signature
-    ()
+    >>> DealingRecord(3, bytes(32)).hash == bytes(32)
+    True
     """
 
     sender: Id
-    commitments: Annotated[tuple[bytes, ...], Many(_HASH, MOST_GROUPINGS)]
-    root: Hash
-    signature: Annotated[tuple[bytes, ...], Many(Fixed(SIGNATURE_BYTES), 1)]
+    hash: Hash
+
+
+@dataclass(frozen=True, slots=True)
+class EarlySignature:
+    """The signature of a client without a masked input: on its dealing, or on its advert if it dealt nothing.
+
+    >>> EarlySignature(3, bytes(64)).sender
+    3
+    """
+
+    sender: Id
+    signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,19 @@ class SignedUnmasking:
     sender: Id
     content: Hash
     signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDealing:
+    """The commitments and the root of a dealing, which a proof of blame needs: its hash is in the record.
+
+    >>> ShownDealing(3, (bytes(32),), bytes(32)).dealer
+    3
+    """
+
+    dealer: Id
+    commitments: Annotated[tuple[bytes, ...], Many(_HASH, MOST_GROUPINGS)]
+    root: Hash
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +191,11 @@ def _many(of: type[object]) -> Many:
 class RunRecord:
     """What one run of one cell leaves behind.
 
-    `groups` are those that the survivors signed to open, `failed` why the run has no result. `wrong` and `dealt` are
-    the proofs of blame; the hub blames those in `unproved` too, but their proofs are not here. `reserved` and `settled`
-    are what the run costs a member at most, before and after the sums are opened, if there is noise.
+    `groups` are those that the survivors signed to open, `sums` the hashes of those that were opened: all groups of the
+    plan that are not `lost`, in order. `failed` is why the run has no result. `wrong` and `dealt` are the proofs of
+    blame, and `shown` the dealings that they need; the hub blames those in `unproved` too, but their proofs are not
+    here. `reserved` and `settled` are what the run costs a member at most, before and after the sums are opened, if
+    there is noise.
 
     >>> record = RunRecord(round=0, cell=0, context=b"model")
     >>> RunRecord.from_bytes(record.to_bytes()) == record
@@ -180,22 +205,39 @@ class RunRecord:
     round: RoundNumber
     cell: Annotated[int, U32]
     context: Annotated[bytes, Blob(MOST_CONTEXT)]
-    adverts: Annotated[tuple[SignedKeys, ...], _many(SignedKeys)] = ()
-    dealings: Annotated[tuple[SignedDealing, ...], _many(SignedDealing)] = ()
+    adverts: Annotated[tuple[KeysRecord, ...], _many(KeysRecord)] = ()
+    dealings: Annotated[tuple[DealingRecord, ...], _many(DealingRecord)] = ()
+    early: Annotated[tuple[EarlySignature, ...], _many(EarlySignature)] = ()
     inputs: Annotated[tuple[SignedInput, ...], _many(SignedInput)] = ()
     groups: Annotated[tuple[GroupId, ...], AscendingGroups()] = ()
     openings: Annotated[tuple[SignedOpening, ...], _many(SignedOpening)] = ()
     unmaskings: Annotated[tuple[SignedUnmasking, ...], _many(SignedUnmasking)] = ()
-    opened: Annotated[tuple[OpenedSum, ...], Many(Struct.of(OpenedSum), MOST_PLACES)] = ()
+    sums: Annotated[tuple[bytes, ...], Many(_HASH, MOST_PLACES)] = ()
     lost: Annotated[tuple[LostGroup, ...], Many(Struct.of(LostGroup), MOST_PLACES)] = ()
     absent: Annotated[tuple[Absence, ...], _many(Absence)] = ()
     inconsistent: Annotated[tuple[tuple[GroupId, ...], ...], Many(AscendingGroups(), MOST_PLACES)] = ()
     failed: Text = b""
+    shown: Annotated[tuple[ShownDealing, ...], _many(ShownDealing)] = ()
     wrong: Annotated[tuple[WrongUnmasking, ...], _many(WrongUnmasking)] = ()
     dealt: Annotated[tuple[WrongDealing, ...], _many(WrongDealing)] = ()
     unproved: Annotated[tuple[Absence, ...], _many(Absence)] = ()
     reserved: Annotated[tuple[Charge, ...], _CHARGES] = ()
     settled: Annotated[tuple[Charge, ...], _CHARGES] = ()
+
+    def opened(self, plan: Plan) -> dict[GroupId, bytes]:
+        """The opened groups and the hashes of their sums; WireError if their numbers differ.
+
+        >>> from secagg.simulation import make_agreement, run
+        >>> agreement, identities = make_agreement(members=6, size=3, length=2, bound=9, groups="survivors")
+        >>> result = run(agreement, {v: [v, 1] for v in range(6)}, identities)
+        >>> sorted(RunRecord.from_bytes(result.record).opened(result.plan)) == sorted(result.groups)
+        True
+        """
+        lost = {one.group for one in self.lost}
+        kept = [group for group in every_group(plan) if group not in lost]
+        if len(kept) != len(self.sums):  # audit: evidence-run-every-group-ends
+            raise WireError(f"it has {len(self.sums)} sums for the {len(kept)} groups that are not lost")
+        return dict(zip(kept, self.sums, strict=True))
 
     def to_bytes(self) -> bytes:
         """The only encoding of this record."""
@@ -209,6 +251,11 @@ class RunRecord:
 
 
 RUN: Final = Struct.of(RunRecord)
+
+
+def every_group(plan: Plan) -> list[GroupId]:
+    """All groups of a plan, in order."""
+    return [(r, g) for r, grouping in enumerate(plan.groupings) for g in range(len(grouping))]
 
 
 def most_proofs(threshold: int, colluders: int) -> int:

@@ -51,7 +51,7 @@ def answer_hash(
     fields += [u32(len(shown)), *shown, given.previous, u32(len(given.ahead))]
     fields += [u32(key.sender) + u64(key.round) + key.key + key.signature for key in given.ahead]
     fields += [bytes(64 + 8)]  # no signature, and a matrix without rows and columns
-    return digest(labels.ANSWER, fingerprint, *fields, digest(labels.ANSWER_VECTORS, *given.rows))
+    return digest(labels.ANSWER, fingerprint, *fields, given.vectors_hash)
 
 
 def slot_name(identity: bytes, fingerprint: bytes, round: int) -> str:

@@ -183,7 +183,8 @@ def _report(
         first_round=records[0].round if records else None,
         last_round=records[-1].round if records else None,
         answers=sum(answers),
-        opened=sum(len(record.opened) for record in records),
+        opened=sum(len(record.opened) for record in evidence.rounds)
+        + sum(len(record.sums) for record in evidence.runs),
         lost=sum(len(record.lost) for record in records),
         anonymity=anonymity,
         leverage=leverage,

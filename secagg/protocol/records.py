@@ -15,18 +15,21 @@ import numpy as np
 
 from secagg.crypto.keys import HASH_BYTES
 from secagg.crypto.shamir import SHARE_BYTES
-from secagg.evidence.record import Absence, LostGroup, OpenedSum, text
+from secagg.evidence.record import Absence, LostGroup, text
 from secagg.evidence.runs import (
+    DealingRecord,
     DealtHashes,
+    EarlySignature,
+    KeysRecord,
     RunRecord,
+    ShownDealing,
     ShownShare,
-    SignedDealing,
     SignedInput,
-    SignedKeys,
     SignedOpening,
     SignedUnmasking,
     WrongDealing,
     WrongUnmasking,
+    every_group,
     most_proofs,
 )
 from secagg.protocol import transcript
@@ -55,10 +58,11 @@ def messages_of(memory: ServerMemory) -> RunRecord:
         round=plan.round,
         cell=0,
         context=plan.context,
-        adverts=tuple(SignedKeys(v, one.channel, one.mask, one.signature) for v, one in sorted(m.adverts.items())),
-        dealings=tuple(
-            SignedDealing(v, one.commitments, one.root, () if v in m.survivors else (one.signature,))
-            for v, one in sorted(m.dealings.items())
+        adverts=tuple(KeysRecord(v, one.channel, one.mask) for v, one in sorted(m.adverts.items())),
+        dealings=tuple(DealingRecord(v, transcript.dealing_hash(one)) for v, one in sorted(m.dealings.items())),
+        early=tuple(
+            EarlySignature(v, m.dealings[v].signature if v in m.dealings else m.adverts[v].signature)
+            for v in sorted(m.adverts.keys() - m.survivors.keys())
         ),
         inputs=tuple(
             SignedInput(v, one.disputes, one.vectors_hash, one.signature) for v, one in sorted(m.survivors.items())
@@ -74,8 +78,7 @@ def messages_of(memory: ServerMemory) -> RunRecord:
 
 def failed_record(memory: ServerMemory, why: str) -> RunRecord:
     """The record of a run that ended without a result."""
-    groups = ((r, g) for r, grouping in enumerate(memory.plan.groupings) for g in range(len(grouping)))
-    lost = tuple(LostGroup(*group, text(why)) for group in groups)
+    lost = tuple(LostGroup(*group, text(why)) for group in every_group(memory.plan))
     return replace(messages_of(memory), lost=lost, failed=text(why))
 
 
@@ -83,15 +86,18 @@ def run_record(memory: ServerMemory, result: Result, found: Found) -> RunRecord:
     """The record of a run that is over; `memory` still has what clients gave in the last stage."""
     plan = memory.plan
     most = most_proofs(plan.t, plan.assumed_colluders)
-    wrong = sorted(found.wrong)
+    wrong, unfit = sorted(found.wrong), sorted(found.rebuilt.unfit)
+    proofs = tuple(_wrong(memory, found.shares, v) for v in wrong[:most])  # audit: record-few-shares
+    needed = {*wrong[:most], *unfit, *(dealt.dealer for proof in proofs for dealt in proof.dealt)}
     return replace(
         messages_of(memory),
-        opened=tuple(OpenedSum(*group, _hash(one.total)) for group, one in sorted(result.groups.items())),
+        sums=tuple(_hash(one.total) for _, one in sorted(result.groups.items())),
         lost=tuple(LostGroup(*group, text(why)) for group, why in sorted({**result.closed, **result.lost}.items())),
         absent=tuple(Absence(v, text(one.reason)) for v, one in sorted(result.dropouts.items())),
         inconsistent=tuple(tuple(sorted(groups)) for groups in result.inconsistent),
-        wrong=tuple(_wrong(memory, found.shares, v) for v in wrong[:most]),  # audit: record-few-shares
-        dealt=tuple(_dealt(memory, found, v) for v in sorted(found.rebuilt.unfit)),
+        shown=tuple(_shown(memory, v) for v in sorted(needed)),
+        wrong=proofs,
+        dealt=tuple(_dealt(memory, found, v) for v in unfit),
         unproved=tuple(Absence(v, text(found.wrong[v])) for v in wrong[most:]),
     )
 
@@ -108,6 +114,10 @@ def _wrong(memory: ServerMemory, shares: Shares, sender: ClientId) -> WrongUnmas
         dealer, _ = received.wanted.secrets[int(np.argmin(received.good))]
         dealt = (DealtHashes(dealer, memory.dealings[dealer].hashes),)
     return WrongUnmasking(sender, given.own, given.seed_owners, given.seeds, given.key_owners, given.keys, dealt)
+
+
+def _shown(memory: ServerMemory, dealer: ClientId) -> ShownDealing:
+    return ShownDealing(dealer, memory.dealings[dealer].commitments, memory.dealings[dealer].root)
 
 
 def _dealt(memory: ServerMemory, found: Found, dealer: ClientId) -> WrongDealing:

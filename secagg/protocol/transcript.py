@@ -53,6 +53,12 @@ def share_hashes(plan_hash: bytes, ids: npt.NDArray[np.uint32], entries: Bytes) 
     return sha256_each(labels.SHARE_LEAF + plan_hash, rows)  # audit: share-hash-binds-plan
 
 
+def dealing_hash(dealing: Dealing | Dealer) -> bytes:
+    """The hash of what a dealer makes public: its commitments and the root of its tree of share hashes."""
+    # audit: dealing-binds-commitments dealing-binds-root
+    return digest(labels.DEALING, u32(len(dealing.commitments)), *dealing.commitments, dealing.root)
+
+
 def dealing_statement(plan_hash: bytes, advert: KeyAdvert, dealing: Dealing | Dealer) -> bytes:
     """What stage 1 signs: the dealer's keys, commitments and tree of share hashes."""
     return b"".join(
@@ -62,9 +68,7 @@ def dealing_statement(plan_hash: bytes, advert: KeyAdvert, dealing: Dealing | De
             u32(advert.sender),
             advert.channel,
             advert.mask,
-            u32(len(dealing.commitments)),
-            *dealing.commitments,  # audit: stage-1-binds-commitments
-            dealing.root,  # audit: stage-1-binds-root
+            dealing_hash(dealing),  # audit: stage-1-binds-dealing
         )
     )
 
@@ -72,8 +76,8 @@ def dealing_statement(plan_hash: bytes, advert: KeyAdvert, dealing: Dealing | De
 def view(plan_hash: bytes, members: Iterable[tuple[KeyAdvert, Dealer]]) -> bytes:
     """A client's view of U2: ids, keys, commitments and roots, ascending by id."""
     rows = [
-        # audit: view-binds-keys view-binds-commitments
-        b"".join((u32(dealer.id), advert.channel, advert.mask, *dealer.commitments, dealer.root))
+        # audit: view-binds-keys view-binds-dealings
+        b"".join((u32(dealer.id), advert.channel, advert.mask, dealing_hash(dealer)))
         for advert, dealer in members
     ]
     return digest(labels.VIEW, plan_hash, u32(len(rows)), *rows)

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Final
 
 import numpy as np
 
-from secagg.crypto.keys import HASH_BYTES
 from secagg.evidence import charges
 from secagg.evidence.record import (
     Absence,
@@ -21,17 +19,16 @@ from secagg.evidence.record import (
     text,
 )
 from secagg.types import Group, GroupId
+from secagg.whole import transcript
 from secagg.whole.messages import Advert, Answer, Release
 from secagg.whole.result import WholeResult
 from secagg.whole.server_state import ServerMemory
 
-_ROW: Final = HASH_BYTES
-
 
 def answer_record(answer: Answer, rows: bytes) -> AnswerRecord:
     """An answer without its vectors, whose hashes are `rows`."""
-    hashes = tuple(rows[start : start + _ROW] for start in range(0, len(rows), _ROW))
-    return AnswerRecord(answer.sender, answer.previous, tuple(map(_key, answer.adverts)), hashes, answer.signature)
+    ahead, vectors = tuple(map(_key, answer.adverts)), transcript.vectors_hash(rows)
+    return AnswerRecord(answer.sender, answer.previous, ahead, vectors, answer.signature)
 
 
 def release_record(release: Release) -> SignedRelease:

@@ -49,15 +49,20 @@ def present_hash(fingerprint: bytes, round: int, members: Iterable[ClientId]) ->
     return digest(labels.PRESENT, fingerprint, u64(round), b"".join(map(u32, members)))
 
 
+def vectors_hash(rows: bytes) -> bytes:
+    """The hash of an answer's vectors, from the hashes of the vectors one after the other (`row_hashes`)."""
+    return digest(labels.ANSWER_VECTORS, rows)
+
+
 def answer_hash(fingerprint: bytes, answer: Answer, rows: bytes) -> bytes:
-    """The hash that names an answer: label, fingerprint, the answer's fields without signature and vectors, row hashes.
+    """The hash that names an answer: label, fingerprint, the answer's fields, and the hash of its vectors.
 
     The fields are those of the wire, with a signature of zeros and a matrix of no rows; `rows` are the hashes of the
-    vectors (`row_hashes`), under a label of their own.
+    vectors (`row_hashes`).
     """
     fields = codec.to_bytes(_HEADER, answer) + _BARE
     # audit: answer-binds-vectors
-    return digest(labels.ANSWER, fingerprint, fields, digest(labels.ANSWER_VECTORS, rows))
+    return digest(labels.ANSWER, fingerprint, fields, vectors_hash(rows))
 
 
 def answer_statement(hash: bytes) -> bytes:

@@ -333,8 +333,12 @@ def own_key(plan: Plan, seed: bytes, v: int, r: int) -> bytes:
     return hkdf(seed, label("self-mask") + plan.hash + u32(v) + u32(r), 16)
 
 
+def dealing_hash(commitments: list[bytes], root: bytes) -> bytes:
+    return H("dealing", many(commitments), root)
+
+
 def view_of(plan: Plan, keys: dict[int, bytes], dealers: dict[int, tuple[list[bytes], bytes]]) -> bytes:
-    parts = [u32(v) + keys[v] + b"".join(commitments) + root for v, (commitments, root) in dealers.items()]
+    parts = [u32(v) + keys[v] + dealing_hash(*dealt) for v, dealt in dealers.items()]
     return H("view", plan.hash, u32(len(parts)), *parts)
 
 
@@ -396,7 +400,7 @@ class Client:
         root = tree([sha256(label("tree-leaf") + row).digest() for row in hashes])[-1][0]
         commitments = [H("seed-commitment", plan.hash, u32(self.id), u32(r), b) for r, b in enumerate(self.seeds)]
         signed = label("sign-shares") + plan.hash + u32(self.id) + self.keys[self.id]
-        signature = self.sign(signed + many(commitments) + root)
+        signature = self.sign(signed + dealing_hash(commitments, root))
         public = u32(self.id) + many(commitments) + root + signature
         return b"\x02\x03" + public + blob(b"".join(hashes)) + blob(b"".join(boxes))
 

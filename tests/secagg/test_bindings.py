@@ -50,6 +50,18 @@ BOUND: dict[str, tuple[Any, dict[str, Any], dict[str, list[Any]]]] = {
             "advert": [replace(ADVERT, sender=2), replace(ADVERT, channel=C), replace(ADVERT, mask=C)],
         },
     ),
+    "hash of a dealing": (
+        transcript.dealing_hash,
+        {"dealing": DEALING},
+        {
+            "dealing": [
+                replace(DEALING, commitments=(A, C)),
+                replace(DEALING, commitments=(A,)),
+                replace(DEALING, commitments=(B, A)),
+                replace(DEALING, root=A),
+            ]
+        },
+    ),
     "stage 1 signature": (
         transcript.dealing_statement,
         {"plan_hash": A, "advert": ADVERT, "dealing": DEALING},

@@ -8,6 +8,7 @@ from secagg import Policy, Stage
 from secagg.agreement import Agreement
 from secagg.crypto.keys import Identity
 from secagg.evidence import Absence, Evidence, LostGroup, OpenedSum, RoundRecord, RunRecord, SignedRelease
+from secagg.evidence.runs import EarlySignature
 from secagg.privacy.budget import Charge
 from secagg.simulation import agree_on
 from tests.secagg import cluster
@@ -148,8 +149,7 @@ WHOLE: Changes = {
     "another context": (1, lambda record: replace(record, context=flipped(record.context))),
     "an answer's signature": (1, one("answers", 3, signature=flipped)),
     "an answer that follows another": (1, one("answers", 3, previous=flipped)),
-    "the hash of a vector": (0, one("answers", 0, rows=first_row)),
-    "a hash of a vector too many": (0, one("answers", 0, rows=lambda rows: (*rows, bytes(32)))),
+    "the hash of vectors": (0, one("answers", 0, vectors_hash=flipped)),
     "an answer of somebody else": (0, one("answers", 5, sender=14)),
     "an answer left out": (1, without("answers", 4)),
     "an answer left out and its sender called absent": (1, nobody_answered_for),
@@ -252,12 +252,14 @@ POLICY = Policy(min_survivors=2, anonymity=2, max_leverage=1.0, memory="round")
 SIGNED_BY_NOBODY: Changes = {
     "an advert's channel key": (0, one("adverts", 1, channel=flipped)),
     "an advert's mask key": (0, one("adverts", 1, mask=flipped)),
-    "an advert's signature": (0, one("adverts", 1, signature=flipped)),
-    "a commitment": (0, one("dealings", 2, commitments=first_row)),
-    "a commitment too many": (0, one("dealings", 2, commitments=lambda found: (*found, bytes(32)))),
-    "a root": (0, one("dealings", 2, root=flipped)),
-    "a dealing's signature where there is none": (0, one("dealings", 2, signature=(NOT_MINE,))),
-    "a dealing's signature": (1, one("dealings", 4, signature=first_row)),
+    "the hash of a dealing": (0, one("dealings", 2, hash=flipped)),
+    "an early signature of a client that stayed": (0, fields(early=(EarlySignature(2, NOT_MINE),))),
+    "an early signature": (1, one("early", 0, signature=flipped)),
+    "no early signature": (1, fields(early=())),
+    "a commitment in a shown dealing": (2, one("shown", 0, commitments=first_row)),
+    "a commitment too many in a shown dealing": (2, one("shown", 0, commitments=lambda found: (*found, bytes(32)))),
+    "a root in a shown dealing": (2, one("shown", 0, root=flipped)),
+    "no shown dealing": (2, fields(shown=())),
     "the hash of masked vectors": (0, one("inputs", 0, vectors_hash=flipped)),
     "a masked input's signature": (0, one("inputs", 0, signature=flipped)),
     "a dispute": (0, one("inputs", 0, disputes=(3,))),
@@ -277,10 +279,11 @@ RUNS: Changes = {
     "a message of somebody else": (0, one("adverts", 4, sender=10**6)),
     "too few openings": (1, lambda record: replace(record, openings=record.openings[:2])),
     "too few unmaskings": (1, lambda record: replace(record, unmaskings=record.unmaskings[:1])),
-    "a group that does not exist": (0, lambda r: replace(r, opened=(*r.opened, OpenedSum(0, 9, bytes(32))))),
+    "a sum too many": (0, lambda r: replace(r, sums=(*r.sums, bytes(32)))),
     "a group that nobody signed": (0, fields(groups=())),
-    "a group forgotten": (0, without("opened", 0)),
-    "a group opened and lost": (0, lambda r: replace(r, lost=(LostGroup(*r.opened[0].group, b"no reason"),))),
+    "a group forgotten": (0, without("sums", 0)),
+    "a group opened and lost": (0, lambda r: replace(r, lost=(LostGroup(*r.groups[0], b"no reason"),))),
+    "a lost group that does not exist": (0, fields(lost=(LostGroup(0, 9, b"it is lost"),))),
     "a contradiction of a group that does not exist": (0, fields(inconsistent=(((0, 0), (5, 5)),))),
     "failed, and opened": (0, fields(failed=b"it failed")),
     "silence without a reason": (1, fields(absent=())),
@@ -310,7 +313,7 @@ def evidence_survivors(case: Case) -> None:
     whole = Evidence.from_bytes(data)
     for name, runs in {"the first run left out": whole.runs[1:], "the last run left out": whole.runs[:-1]}.items():
         judge(case, name, replace(whole, runs=runs).to_bytes(), holds=True)
-    changed(case, data, {"the hash of a sum": (0, one("opened", 0, sum=flipped))}, holds=True)
+    changed(case, data, {"the hash of a sum": (0, fields(sums=first_row(whole.runs[0].sums)))}, holds=True)
 
 
 @vector("evidence_survivors_noise")

@@ -15,26 +15,41 @@ from typing import Any
 from tests.secagg.evidence import second_policy
 from tests.secagg.evidence.second import File
 from tests.secagg.evidence.second_plan import RISK, check_cells, plan_of, risk, sizes
-from tests.secagg.second import H, P, audit, blob, combine, ids, label, many, public_of, rows, tree, u32, u64
+from tests.secagg.second import (
+    H,
+    P,
+    audit,
+    blob,
+    combine,
+    dealing_hash,
+    ids,
+    label,
+    many,
+    public_of,
+    rows,
+    tree,
+    u32,
+    u64,
+)
 from tests.secagg.second import whole_atoms as summed_of
 from tests.secagg.second_whole import Agreement, Group, Refused, ascending, good_key, need, verified
 
-Named = tuple[int, bytes]  # a client, and a text or a signature
+Named = tuple[int, bytes]  # a client, and a text, a hash or a signature
 
 
 @dataclass
 class Keys:
     sender: int
     both: bytes  # channel key and mask key
-    signature: bytes
 
 
 @dataclass
 class Dealt:
-    sender: int
+    """A dealing that is shown for a proof."""
+
+    dealer: int
     commitments: list[bytes]
     root: bytes
-    signature: list[bytes]
 
 
 @dataclass
@@ -68,16 +83,18 @@ class Record:
     cell: int
     context: bytes
     adverts: list[Keys]
-    dealings: list[Dealt]
+    dealings: list[Named]
+    early: list[Named]
     inputs: list[Masked]
     groups: list[Group]
     openings: list[Named]
     unmaskings: list[tuple[int, bytes, bytes]]
-    opened: list[tuple[Group, bytes]]
+    sums: list[bytes]
     lost: list[tuple[Group, bytes]]
     absent: list[Named]
     inconsistent: list[list[Group]]
     failed: bytes
+    shown: list[Dealt]
     wrong: list[Wrong]
     dealt: list[tuple[int, int, bytes, list[tuple[int, bytes, bytes]]]]
     unproved: list[Named]
@@ -109,11 +126,6 @@ class RunFile(File):
         need(len(found) <= 1, "at most one charge")
         return found
 
-    def dealing(self) -> Dealt:
-        found = Dealt(self.number("I"), self.hashes(), self.take(32), self.many(lambda: self.take(64)))
-        need(len(found.signature) <= 1, "at most one signature")
-        return found
-
     def wrong(self) -> Wrong:
         head = self.number("I"), self.blob(), self.sorted_ids(), self.blob(), self.sorted_ids(), self.blob()
         found = Wrong(*head, self.many(lambda: (self.number("I"), self.blob())))
@@ -128,17 +140,19 @@ class RunFile(File):
             self.number("Q"),
             self.number("I"),
             self.blob(),
-            self.many(lambda: Keys(self.number("I"), self.take(64), self.take(64))),
-            self.many(self.dealing),
+            self.many(lambda: Keys(self.number("I"), self.take(64))),
+            self.many(lambda: (self.number("I"), self.take(32))),
+            self.many(lambda: (self.number("I"), self.take(64))),
             self.many(lambda: Masked(self.number("I"), self.sorted_ids(), self.take(32), self.take(64))),
             self.groups(),
             self.many(lambda: (self.number("I"), self.take(64))),
             self.many(lambda: (self.number("I"), self.take(32), self.take(64))),
-            self.many(lambda: (self.group(), self.take(32))),
+            self.hashes(),
             self.many(lambda: (self.group(), self.text())),
             self.many(self.named),
             self.many(self.groups),
             self.text(),
+            self.many(lambda: Dealt(self.number("I"), self.hashes(), self.take(32))),
             self.many(self.wrong),
             self.many(lambda: (self.number("I"), self.number("I"), self.blob(), self.many(self.share))),
             self.many(self.named),
@@ -170,7 +184,8 @@ class Run:
         need(len(record.context) <= 4096, "a context is short")
         self.p = plan_of(agreement, record.round, record.cell, record.context)
         self.adverts = {one.sender: one for one in record.adverts}
-        self.dealings = {one.sender: one for one in record.dealings}
+        self.dealings = dict(record.dealings)
+        self.shown = {one.dealer: one for one in record.shown}
         self._named()
         self._stages()
         self.inputs = [one.sender for one in record.inputs]
@@ -187,16 +202,18 @@ class Run:
         counts = len(r.adverts), len(r.dealings)
         need(counts == (len(self.adverts), len(self.dealings)), "one message per client")
         others = [[v for v, _ in r.absent], [v for v, _ in r.unproved], [one.sender for one in r.wrong]]
-        others += [[dealer for dealer, *_ in r.dealt]]
-        lists: list[Sequence[Any]] = [*self.stages, *others, [g for g, _ in r.opened], [g for g, _ in r.lost]]
+        others += [[dealer for dealer, *_ in r.dealt], [v for v, _ in r.early], [one.dealer for one in r.shown]]
+        lists: list[Sequence[Any]] = [*self.stages, *others, [g for g, _ in r.lost]]
         need(all(map(ascending, lists)), "lists ascend")
         need({v for part in (*self.stages, *others) for v in part} <= set(self.p.ids), "members are named")
 
     def _stages(self) -> None:
         for before, now in zip(self.stages, self.stages[1:], strict=False):
             need(set(now) <= set(before) and (not now or len(before) >= self.p.t), "at least t of the stage before")
-        need(not self.r.opened or len(self.stages[-1]) >= self.p.t, "at least t unmaskings")
-        need(all(len(one.commitments) == self.p.R for one in self.r.dealings), "R commitments")
+        need(not self.r.sums or len(self.stages[-1]) >= self.p.t, "at least t unmaskings")
+        for shown in self.r.shown:
+            need(dealing_hash(shown.commitments, shown.root) == self.dealings.get(shown.dealer), "a shown dealing")
+            need(len(shown.commitments) == self.p.R, "R commitments")
         for one in self.r.inputs:
             need(set(one.disputes) <= self.dealings.keys() - {one.sender}, "dealers are disputed")
 
@@ -205,8 +222,8 @@ class Run:
         need(verified(identity, signature, label(f"sign-{what}") + b"".join(parts)), f"{what} of {who} is signed")
 
     def _view(self, client: int) -> bytes:
-        seen = [self.dealings[v] for v in self.p.peers[client] if v in self.dealings]
-        parts = [u32(d.sender) + self.adverts[d.sender].both + b"".join(d.commitments) + d.root for d in seen]
+        seen = [v for v in self.p.peers[client] if v in self.dealings]
+        parts = [u32(v) + self.adverts[v].both + self.dealings[v] for v in seen]
         return H("view", self.p.hash, u32(len(parts)), *parts)
 
     def _signatures(self) -> None:
@@ -214,14 +231,14 @@ class Run:
         for one in r.adverts:
             channel, mask = one.both[:32], one.both[32:]
             need(good_key(channel) and good_key(mask) and channel != mask, "keys are good and differ")
-            bound = p.training_id, u64(p.round), p.roster_hash, u32(one.sender), one.both
-            self._is_signed(one.sender, one.signature, "keys", *bound)
-        for dealt in r.dealings:
-            v = dealt.sender
-            need(bool(dealt.signature) != (v in self.inputs), "a dealing is signed if nothing else covers it")
-            for signature in dealt.signature:
-                shown = u32(v), self.adverts[v].both, many(dealt.commitments), dealt.root
-                self._is_signed(v, signature, "shares", p.hash, *shown)
+        early = [v for v in self.adverts if v not in self.inputs]
+        need(early == [v for v, _ in r.early], "clients without masked inputs have early signatures")
+        for v, signature in r.early:
+            keys = u32(v), self.adverts[v].both
+            if v in self.dealings:
+                self._is_signed(v, signature, "shares", p.hash, *keys, self.dealings[v])
+            else:
+                self._is_signed(v, signature, "keys", p.training_id, u64(p.round), p.roster_hash, *keys)
         for masked in r.inputs:
             v = masked.sender
             disputed = H("disputes", ids(masked.disputes))
@@ -243,8 +260,9 @@ class Run:
             gone = len(p.ids) - len(self.inputs)
             need(risk(len(p.ids), p.degree, p.t, p.colluders, gone) <= RISK, "the graph bears the dropouts")
         every = {(x, g) for x, grouping in enumerate(p.groupings) for g in range(len(grouping))}
-        opened, lost = {g for g, _ in r.opened}, {g for g, _ in r.lost}
-        need(opened | lost == every and not opened & lost, "each group is opened or lost")
+        lost = {g for g, _ in r.lost}
+        opened = every - lost
+        need(lost <= every and len(opened) == len(r.sums), "each group is opened or lost")
         need(opened <= set(r.groups), "opened groups were signed")
         need(not (opened and r.failed), "a failed run opens nothing")
         gave, absent = set(self.stages[-1]), {v for v, _ in r.absent}
@@ -288,11 +306,11 @@ class Run:
     def _are_of(self, dealer: int, hashes: bytes) -> bool:
         """Whether these are all hashes under the root of a dealer."""
         width = 32 * (self.p.R + 1)
-        if dealer not in self.dealings or not hashes or len(hashes) % width:
+        if dealer not in self.shown or not hashes or len(hashes) % width:
             return False
         leaves = [hashes[i : i + width] for i in range(0, len(hashes), width)]
         levels = tree([sha256(label("tree-leaf") + leaf).digest() for leaf in leaves])
-        return levels[-1] == [self.dealings[dealer].root]
+        return levels[-1] == [self.shown[dealer].root]
 
     def _fits(self, dealer: int, holder: int, k: int, entry: bytes, hashes: bytes) -> bool:
         """Whether a share is in the field, and its hash is that of secret k in some leaf."""
@@ -315,7 +333,8 @@ class Run:
             return True
         for place, x in enumerate(mine):
             seed = one.own[32 * place : 32 * place + 32]
-            if H("seed-commitment", self.p.hash, u32(v), u32(x), seed) != self.dealings[v].commitments[x]:
+            committed = H("seed-commitment", self.p.hash, u32(v), u32(x), seed)
+            if v in self.shown and committed != self.shown[v].commitments[x]:
                 return True
         wanted += [(w, 0) for w in one.key_owners]
         if any(v not in self.p.peers[w] for w, _ in wanted):
@@ -351,7 +370,7 @@ class Run:
         if k == 0:
             return public_of(secret) != self.adverts[dealer].both[32:]
         found = H("seed-commitment", self.p.hash, u32(dealer), u32(k - 1), secret)
-        return found != self.dealings[dealer].commitments[k - 1]
+        return found != self.shown[dealer].commitments[k - 1]
 
 
 def check(data: bytes) -> str:

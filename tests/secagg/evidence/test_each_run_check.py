@@ -15,7 +15,7 @@ import pytest
 from secagg import FileJournal, MemoryJournal, Plan, Stage, UsageError, codec, labels
 from secagg.evidence import Absence, Evidence, LostGroup, RunRecord, run_journals, run_statements, verify
 from secagg.evidence.blame import ENTRY, Court, convicted
-from secagg.evidence.runs import ShownShare, WrongDealing, WrongUnmasking
+from secagg.evidence.runs import ShownDealing, ShownShare, WrongDealing, WrongUnmasking
 from tests.secagg.cheats import CHEATS
 from tests.secagg.cluster import Cluster, identity, make_inputs, make_plan, plan_from
 from tests.secagg.evidence import second_runs as second
@@ -56,11 +56,11 @@ def spoiled(change: Change) -> bytes:
 
 
 def all_lost(record: RunRecord) -> RunRecord:
-    return replace(record, opened=(), lost=tuple(LostGroup(*one.group, b"it is lost") for one in record.opened))
+    return replace(record, sums=(), lost=tuple(LostGroup(*group, b"it is lost") for group in record.groups))
 
 
 def test_the_changed_evidence_holds_if_nothing_is_wrong_with_the_change() -> None:
-    assert len(record_of(evidence()).opened) == 2
+    assert len(record_of(evidence()).sums) == 2
     for change in (lambda record: record, all_lost, lambda record: replace(all_lost(record), failed=b"it failed")):
         assert objections(spoiled(change)) == []
 
@@ -89,11 +89,13 @@ def test_every_list_is_in_order() -> None:
     flat, groups = agreed("flat"), agreed("groups")
     stops = {1: Stage.UNMASKING, 3: Stage.UNMASKING}
     bad_dealers = played(groups, cheats=dict.fromkeys(stops, "commits to another seed"), stops=stops)
+    left_early = played(groups, stops={1: Stage.SHARES, 3: Stage.INPUTS})
     lists = {
-        "opened": (evidence(), "opened groups"),
+        "early": (evidence_of(groups, [left_early]), "early signatures"),
         "lost": (spoiled(all_lost), "lost groups"),
         "absent": (evidence_of(groups, [played(groups, stops=stops)]), "absent clients"),
         "wrong": (evidence_of(flat, [played(flat, cheats={1: "a wrong nonce", 3: "a share too few"})]), "unmaskings"),
+        "shown": (evidence_of(groups, [bad_dealers]), "shown dealings"),
         "dealt": (evidence_of(groups, [bad_dealers]), "wrong dealings"),
         "unproved": (
             spoiled(lambda one: replace(one, unproved=tuple(Absence(v, b"it cheats") for v in (1, 3)))),
@@ -111,9 +113,10 @@ def test_groups_to_open_are_signed() -> None:
 
 
 def test_every_group_has_one_end_and_is_one_of_the_plan() -> None:
-    first = record_of(evidence()).opened[0]
-    both = spoiled(lambda one: replace(one, lost=(LostGroup(*first.group, b"it is lost"),)))
-    only(both, "group (0, 0) is both opened and lost")
+    both = spoiled(lambda one: replace(one, lost=(LostGroup(*one.groups[0], b"it is lost"),)))
+    only(both, "it has 2 sums for the 1 groups that are not lost")
+    neither = spoiled(lambda one: replace(one, sums=one.sums[1:]))
+    only(neither, "it has 1 sums for the 2 groups that are not lost")
     strange = spoiled(lambda one: replace(one, lost=(LostGroup(5, 0, b"it is lost"),)))
     only(strange, "group (5, 0) is lost, and the agreement has no such group")
 
@@ -154,7 +157,10 @@ def test_reasons_are_printable(name: str) -> None:
 
 @cache
 def unmasked() -> tuple[bytes, Mapping[int, WrongUnmasking], Mapping[int, bytes]]:
-    """A run in which client 2 deals and sends no vector; what each client gave; and all hashes of each dealer."""
+    """A run in which client 2 deals and sends no vector; what each client gave; and all hashes of each dealer.
+
+    The record shows everybody's dealing, so that no proof fails for want of one.
+    """
     agreement = agreed("groups")
     plan = plan_from(agreement, b"model")
     cluster = Cluster(plan, make_inputs(plan), cheats={GONE: CHEATS["silence at input"]}).start()
@@ -164,8 +170,12 @@ def unmasked() -> tuple[bytes, Mapping[int, WrongUnmasking], Mapping[int, bytes]
         v: WrongUnmasking(v, one.own, one.seed_owners, one.seeds, one.key_owners, one.keys, ())
         for v, one in sent.items()
     }
-    hashes = {v: bytes(dealing.hashes) for v, dealing in cluster.server._memory.dealings.items()}
-    return evidence_of(agreement, [result]), given, hashes
+    dealings = cluster.server._memory.dealings
+    hashes = {v: bytes(dealing.hashes) for v, dealing in dealings.items()}
+    shown = tuple(ShownDealing(v, dealings[v].commitments, dealings[v].root) for v in sorted(dealings))
+    data = changed(evidence_of(agreement, [result]), 0, lambda record: replace(record, shown=shown))
+    assert verify(data, threads=1).holds
+    return data, given, hashes
 
 
 def accused(change: Callable[[WrongUnmasking], WrongUnmasking]) -> bytes:
@@ -271,8 +281,12 @@ class Dealer:
 
     def court(self, hashes: bytes | None = None) -> Court:
         root = run_statements.root(self.hashes if hashes is None else hashes, SECRETS * 32)
-        dealings = tuple(replace(one, root=root) if one.sender == 3 else one for one in self.record.dealings)
-        return Court(self.plan, replace(self.record, dealings=dealings))
+        shown = tuple(replace(one, root=root) if one.dealer == 3 else one for one in self.record.shown)
+        dealings = tuple(
+            replace(one, hash=run_statements.dealing_hash(dealing))
+            for one, dealing in zip(self.record.dealings, shown, strict=True)
+        )
+        return Court(self.plan, replace(self.record, dealings=dealings, shown=shown))
 
     def judged(self, secret: int = 0) -> tuple[dict[int, str], list[str]]:
         proof = WrongDealing(3, secret, self.hashes, tuple(self.shares.values()))
@@ -325,6 +339,42 @@ def test_the_same_share_twice_convicts_no_dealer() -> None:
     """t shares, of which two are the same: they give another value than the secret."""
     for holders in ((0, 0, 1, 3), (0, 1, 4, 3)):
         only(framed(true_shares("seed", 3, holders)), "it blames client 3 without a proof")
+
+
+@pytest.mark.parametrize("what", ["dealt", "wrong"])
+def test_a_proof_needs_the_dealing_that_was_signed(what: str) -> None:
+    """Without the dealing, or with another one, the same proof convicts nobody."""
+    agreement = agreed("groups")
+    cheat = "commits to another seed" if what == "dealt" else "masks with a seed it did not commit to"
+    stops = {1: Stage.UNMASKING} if what == "dealt" else {}
+    data = evidence_of(agreement, [played(agreement, cheats={1: cheat}, stops=stops)])
+    assert set(verify(data, threads=1).blamed) == {1} == second.blamed(data)
+    record = record_of(data)
+    (mine,) = record.shown
+    only(changed(data, 0, lambda one: replace(one, shown=())), "it blames client 1 without a proof")
+    hash = "it shows a dealing of client 1 that has another hash, or not one commitment per grouping"
+    for other in (replace(mine, root=flipped(mine.root)), replace(mine, commitments=(flipped(mine.commitments[0]),))):
+        spoiled = changed(data, 0, lambda one, other=other: replace(one, shown=(other,)))  # type: ignore[misc]
+        assert objections(spoiled) == [
+            f"round 5, cell 0: {hash}",
+            "round 5, cell 0: it blames client 1 without a proof",
+        ]
+    stranger = replace(mine, dealer=GONE)
+    more = changed(data, 0, lambda one: replace(one, shown=(mine, stranger)))
+    only(more, "it shows a dealing of client 2 that has another hash")
+
+
+def test_a_shown_dealing_has_one_commitment_per_grouping() -> None:
+    """A client that signs a dealing without commitments, and a hub that shows it: nobody could check a seed with it."""
+    data, _, _ = unmasked()
+    plan = agreed("groups").plan(record_of(data).round, 0, record_of(data).context)
+    for commitments in ((), (bytes(32), bytes(32))):
+        bare = ShownDealing(GONE, commitments, bytes(32))
+        hash = run_statements.dealing_hash(bare)
+        record = record_of(data)
+        dealings = tuple(replace(one, hash=hash) if one.sender == GONE else one for one in record.dealings)
+        assert GONE not in Court(plan, replace(record, dealings=dealings, shown=(bare,))).shown
+    assert GONE in Court(plan, record_of(data)).shown
 
 
 def test_hashes_under_no_root_convict_no_dealer() -> None:

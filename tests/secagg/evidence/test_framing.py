@@ -8,7 +8,7 @@ from secagg.agreement.agreement import Agreement
 from secagg.agreement.plan import Plan
 from secagg.evidence import Evidence, LostGroup, RunRecord, run_statements, verify
 from secagg.evidence.run_check import _Run
-from secagg.evidence.runs import ShownShare, WrongDealing, WrongUnmasking
+from secagg.evidence.runs import ShownDealing, ShownShare, WrongDealing, WrongUnmasking
 from secagg.protocol.messages import Unmasking
 from tests.secagg.cluster import Cluster, identity, make_inputs
 from tests.secagg.evidence import second_runs
@@ -31,8 +31,8 @@ def hidden(plan: Plan, record: RunRecord) -> RunRecord:
         record,
         groups=kept,
         openings=tuple(replace(one, signature=signature) for one in record.openings),
-        opened=tuple(one for one in record.opened if one.group in kept),
-        lost=tuple(LostGroup(*one.group, b"it is lost") for one in record.opened if one.group not in kept),
+        sums=record.sums[:1],
+        lost=tuple(LostGroup(*group, b"it is lost") for group in record.groups[1:]),
     )
 
 
@@ -69,20 +69,22 @@ def test_a_dealing_that_nobody_signed_convicts_nobody() -> None:
     )
 
     def invented(record: RunRecord) -> RunRecord:
-        root = run_statements.root(leaves, secrets * 32)
+        shown = ShownDealing(dealer, (bytes(32),) * (secrets - 1), run_statements.root(leaves, secrets * 32))
+        hash = run_statements.dealing_hash(shown)
         return RunRecord(
             round=record.round,
             cell=record.cell,
             context=record.context,
             adverts=record.adverts,
-            dealings=tuple(replace(one, root=root) if one.sender == dealer else one for one in record.dealings),
-            lost=tuple(LostGroup(*one.group, b"it is lost") for one in record.opened),
+            dealings=tuple(replace(one, hash=hash) if one.sender == dealer else one for one in record.dealings),
+            lost=tuple(LostGroup(*group, b"it is lost") for group in record.groups),
             failed=b"too few",
+            shown=(shown,),
             dealt=(WrongDealing(dealer, 0, leaves, shares),),
         )
 
     lie = changed(data, 0, invented)
     report = verify(lie, threads=1)
-    assert "the dealing of client 1 must be signed" in "\n".join(report.problems)
+    assert "client 1 must have an early signature" in "\n".join(report.problems)
     assert report.blamed == {}
     assert second_runs.check(lie)

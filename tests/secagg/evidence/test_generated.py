@@ -172,9 +172,7 @@ SPOILS: dict[str, Spoil] = {
     "advert's signature": list_change("adverts", lambda one, draw: replace(one, signature=bit(one.signature, draw))),
     "answer's signature": list_change("answers", lambda one, draw: replace(one, signature=bit(one.signature, draw))),
     "answer's predecessor": list_change("answers", lambda one, draw: replace(one, previous=bit(one.previous, draw))),
-    "vector's hash": list_change(
-        "answers", lambda one, draw: replace(one, rows=one_of(one.rows, draw, lambda row: bit(row, draw)))
-    ),
+    "vector's hash": list_change("answers", lambda one, draw: replace(one, vectors_hash=bit(one.vectors_hash, draw))),
     "context": of_round(other_context),
     "round left out": without_a_round,
     "group opened that was lost": of_round(opened_too_much),

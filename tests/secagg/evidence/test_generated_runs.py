@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from secagg.evidence import Evidence, LostGroup, OpenedSum, RunRecord, assemble, verify
+from secagg.evidence import Evidence, LostGroup, RunRecord, assemble, verify
+from secagg.evidence.runs import ShownDealing
 from secagg.privacy.budget import Charge
 from secagg.simulation import agree_on
 from tests.secagg.evidence import second_runs as second
@@ -100,24 +101,39 @@ def opened_too_much(record: RunRecord, draw: random.Random) -> RunRecord | None:
     if not closed:
         return None
     chosen = draw.choice(closed)
-    opened = sorted((*record.opened, OpenedSum(*chosen.group, bytes(32))), key=lambda one: one.group)
     groups = tuple(sorted((*record.groups, chosen.group))) if draw.random() < 0.5 else record.groups
-    return replace(record, opened=tuple(opened), groups=groups, lost=tuple(one for one in record.lost if one != chosen))
+    sums = (*record.sums, bytes(32))
+    return replace(record, sums=sums, groups=groups, lost=tuple(one for one in record.lost if one != chosen))
 
 
-def opened_elsewhere(record: RunRecord, draw: random.Random) -> RunRecord:
-    return replace(record, opened=(*record.opened, OpenedSum(9, draw.randrange(9), bytes(32))))
+def sum_too_many(record: RunRecord, draw: random.Random) -> RunRecord:
+    return replace(record, sums=(*record.sums, bytes(32)))
 
 
 def group_forgotten(record: RunRecord, draw: random.Random) -> RunRecord | None:
-    return replace(record, opened=record.opened[:-1]) if record.opened else None
+    return replace(record, sums=record.sums[:-1]) if record.sums else None
 
 
 def group_both(record: RunRecord, draw: random.Random) -> RunRecord | None:
-    if not record.opened:
+    still_open = sorted(set(record.groups).difference(one.group for one in record.lost))
+    if not record.sums:
         return None
-    lost = sorted((*record.lost, LostGroup(*record.opened[0].group, b"no reason")), key=lambda one: one.group)
+    lost = sorted((*record.lost, LostGroup(*still_open[0], b"no reason")), key=lambda one: one.group)
     return replace(record, lost=tuple(lost))
+
+
+def lost_elsewhere(record: RunRecord, draw: random.Random) -> RunRecord:
+    return replace(record, lost=(*record.lost, LostGroup(9, draw.randrange(9), b"it is lost")))
+
+
+def dealing_shown(record: RunRecord, draw: random.Random) -> RunRecord | None:
+    """A dealing that nobody signed."""
+    if not record.dealings:
+        return None
+    shown = {one.dealer: one for one in record.shown}
+    dealer = draw.choice(record.dealings).sender
+    false = replace(shown.get(dealer, ShownDealing(dealer, (bytes(32),), bytes(32))), root=draw.randbytes(32))
+    return replace(record, shown=tuple(one for _, one in sorted((shown | {dealer: false}).items())))
 
 
 def fewer_groups(record: RunRecord, draw: random.Random) -> RunRecord | None:
@@ -128,13 +144,13 @@ def fewer_groups(record: RunRecord, draw: random.Random) -> RunRecord | None:
     return replace(
         record,
         groups=tuple(group for group in record.groups if group != gone),
-        opened=tuple(one for one in record.opened if one.group != gone),
+        sums=record.sums[: -1 if gone not in {one.group for one in record.lost} else None],
         lost=tuple(lost[group] for group in sorted(lost)),
     )
 
 
 def below_threshold(record: RunRecord, draw: random.Random) -> RunRecord | None:
-    return replace(record, unmaskings=record.unmaskings[:1]) if record.opened else None
+    return replace(record, unmaskings=record.unmaskings[:1]) if record.sums else None
 
 
 def absent_forgotten(record: RunRecord, draw: random.Random) -> RunRecord | None:
@@ -223,10 +239,12 @@ def member_forged(evidence: Evidence, draw: random.Random) -> Evidence:
 SPOILS: dict[str, Spoil] = {
     "advert's channel key": message("adverts", "channel"),
     "advert's mask key": message("adverts", "mask"),
-    "advert's signature": message("adverts", "signature"),
-    "commitment": message("dealings", "commitments"),
-    "root": message("dealings", "root"),
-    "dealing's signature": message("dealings", "signature"),
+    "early signature": message("early", "signature"),
+    "early signature missing": of_run(lambda record, draw: replace(record, early=()) if record.early else None),
+    "dealing's hash": message("dealings", "hash"),
+    "dealing that nobody signed": of_run(dealing_shown),
+    "root in a shown dealing": message("shown", "root"),
+    "commitment in a shown dealing": message("shown", "commitments"),
     "masked input's signature": message("inputs", "signature"),
     "hash of masked vectors": message("inputs", "vectors_hash"),
     "hashes of masked vectors swapped": of_run(swapped),
@@ -246,7 +264,8 @@ SPOILS: dict[str, Spoil] = {
     "opening twice": twice("openings"),
     "too few unmaskings": of_run(below_threshold),
     "group opened that was closed": of_run(opened_too_much),
-    "group opened that does not exist": of_run(opened_elsewhere),
+    "sum too many": of_run(sum_too_many),
+    "group lost that does not exist": of_run(lost_elsewhere),
     "group forgotten": of_run(group_forgotten),
     "group opened and lost": of_run(group_both),
     "other groups than were signed": of_run(fewer_groups),
@@ -258,7 +277,7 @@ SPOILS: dict[str, Spoil] = {
     "charge where there is no cost": of_run(charge_added),
     "policy broken": policy_broken,
     "too many dropouts for a sparse graph": graph_torn,
-    "failed and opened": of_run(lambda record, draw: replace(record, failed=b"it failed") if record.opened else None),
+    "failed and opened": of_run(lambda record, draw: replace(record, failed=b"it failed") if record.sums else None),
     "rounds reordered": lambda evidence, draw: replace(evidence, runs=(*evidence.runs[1:], evidence.runs[0])),
     "round repeated": lambda evidence, draw: replace(evidence, runs=(*evidence.runs, evidence.runs[-1])),
     "another schedule": other_schedule,

@@ -12,9 +12,17 @@ from secagg import FileJournal, Stage, UsageError
 from secagg.agreement import Noise
 from secagg.crypto import SegmentNoise
 from secagg.crypto.keys import LOW_ORDER_POINTS
-from secagg.evidence import Absence, Evidence, LostGroup, OpenedSum, RunRecord, assemble, run_statements, verify
+from secagg.evidence import Absence, Evidence, LostGroup, RunRecord, assemble, run_statements, verify
 from secagg.evidence.run_check import check_run
-from secagg.evidence.runs import DealtHashes, ShownShare, WrongDealing, WrongUnmasking, most_proofs
+from secagg.evidence.runs import (
+    DealtHashes,
+    EarlySignature,
+    ShownDealing,
+    ShownShare,
+    WrongDealing,
+    WrongUnmasking,
+    most_proofs,
+)
 from secagg.exposure.audit import Policy
 from secagg.privacy.budget import Charge
 from secagg.protocol import Server
@@ -77,7 +85,7 @@ def test_opened_sums_are_there_by_their_hashes() -> None:
     from tests.secagg.evidence.second import digest_of_sum
 
     result = played(agreed("groups"))
-    found = {one.group: one.sum for one in record_of(evidence_of(agreed("groups"), [result])).opened}
+    found = record_of(evidence_of(agreed("groups"), [result])).opened(result.plan)
     assert found == {group: digest_of_sum(one.total.tolist()) for group, one in result.groups.items()}
 
 
@@ -187,12 +195,14 @@ def test_an_honest_unmasking_convicts_nobody_whatever_the_hub_shows() -> None:
     agreement = agreed("groups")
     cluster, given = with_unmaskings(agreement, absent=0)
     data = evidence_of(agreement, [cluster.server.result()])
+    dealings = cluster.server._memory.dealings
+    shown = tuple(ShownDealing(v, dealings[v].commitments, dealings[v].root) for v in sorted(dealings))
     for dealer in (2, 3):
         own = given[1]
-        dealt = (DealtHashes(dealer, cluster.server._memory.dealings[dealer].hashes),)
+        dealt = (DealtHashes(dealer, dealings[dealer].hashes),)
         framed = WrongUnmasking(1, own.own, own.seed_owners, own.seeds, own.key_owners, own.keys, dealt)
-        for adverts in (record_of(data).adverts, record_of(data).adverts[1:]):
-            change = {"wrong": (framed,), "adverts": adverts}
+        for left_out in ({}, {"adverts": record_of(data).adverts[1:], "early": ()}):
+            change = {"wrong": (framed,), "shown": shown, **left_out}
             spoiled = changed(data, 0, lambda record, change=change: replace(record, **change))  # type: ignore[misc]
             assert "it blames client 1 without a proof" in problems(spoiled)
             assert second.check(spoiled)
@@ -232,8 +242,10 @@ def test_shares_that_fit_convict_nobody() -> None:
     shares = [given[holder].seeds[place : place + 65] for holder in range(plan.t)]
     shown = tuple(ShownShare(holder, entry[:33], entry[33:]) for holder, entry in enumerate(shares))
     data = evidence_of(agreement, [cluster.server.result()])
-    framed = WrongDealing(dealer, 1, cluster.server._memory.dealings[dealer].hashes, shown)
-    spoiled = changed(data, 0, lambda record: replace(record, dealt=(framed,)))
+    dealing = cluster.server._memory.dealings[dealer]
+    framed = WrongDealing(dealer, 1, dealing.hashes, shown)
+    true = ShownDealing(dealer, dealing.commitments, dealing.root)
+    spoiled = changed(data, 0, lambda record: replace(record, shown=(true,), dealt=(framed,)))
     assert "it blames client 3 without a proof" in problems(spoiled)
     assert second.check(spoiled)
 
@@ -302,29 +314,53 @@ def part(name: str, place: int, **changes: Any) -> Any:
     return change
 
 
-@pytest.mark.parametrize("name", ["adverts", "inputs", "openings", "unmaskings"])
+@pytest.mark.parametrize("name", ["inputs", "openings", "unmaskings"])
 def test_every_signature_counts(name: str) -> None:
     one = getattr(record_of(evidence()), name)[1]
     assert "the signature of client" in spoiled(part(name, 1, signature=flipped(one.signature)))
 
 
-def test_a_dealing_is_signed_or_covered() -> None:
-    record = record_of(evidence(), 1)  # client 2 left after its dealing
-    place = [one.sender for one in record.dealings].index(GONE)
-    forged = part("dealings", place, signature=(flipped(record.dealings[place].signature[0]),))
-    assert "the signature of client 2 on its dealing is wrong" in spoiled(forged, place=1)
-    assert "must be signed exactly if" in spoiled(part("dealings", place, signature=()), place=1)
-    assert "must be signed exactly if" in spoiled(part("dealings", 0, signature=(bytes(64),)))
+@pytest.mark.parametrize(("stage", "what"), [(Stage.SHARES, "advert"), (Stage.INPUTS, "dealing")])
+def test_what_a_client_sent_is_signed_early_or_covered(stage: Stage, what: str) -> None:
+    """A client that leaves early has signed its last message. Who stays has signed the view, which covers both."""
+    data = evidence_of(agreed("groups"), [played(agreed("groups"), stops={GONE: stage})])
+    (early,) = record_of(data).early
+    assert early.sender == GONE
+    assert (GONE in {one.sender for one in record_of(data).dealings}) == (what == "dealing")
+    forged = (replace(early, signature=flipped(early.signature)),)
+    unsigned = "must have an early signature exactly if it has no masked input"
+    more = (EarlySignature(0, bytes(64)), early)
+    lies = {f"the signature of client 2 on its {what} is wrong": forged, f"client 2 {unsigned}": ()}
+    for says, found in (lies | {f"client 0 {unsigned}": more}).items():
+        lie = changed(data, 0, lambda one, found=found: replace(one, early=found))  # type: ignore[misc]
+        assert says in problems(lie)
+        assert second.check(lie)
+    for name, change in {"channel": flipped, "mask": flipped}.items():
+        place = [one.sender for one in record_of(data).adverts].index(GONE)
+        key = change(getattr(record_of(data).adverts[place], name))
+        lie = changed(data, 0, part("adverts", place, **{name: key}))
+        assert f"the signature of client 2 on its {what} is wrong" in problems(lie)
+        assert second.check(lie)
+
+
+@pytest.mark.parametrize("kind", ["groups", "sparse"])
+def test_the_keys_of_a_client_that_stays_are_covered_by_its_own_signature(kind: str) -> None:
+    """Of everybody who holds the same view, its own signature is among those that fail."""
+    data = evidence_of(agreed(kind), [played(agreed(kind))])
+    for place, one in enumerate(record_of(data).adverts):
+        assert not record_of(data).early
+        lie = changed(data, 0, part("adverts", place, mask=flipped(one.mask)))
+        assert f"the signature of client {one.sender} on its masked input is wrong" in problems(lie)
+        assert second.check(lie)
 
 
 def test_what_was_signed_counts() -> None:
     record = record_of(evidence())
     dealing, unmasking = record.dealings[0], record.unmaskings[0]
-    assert "on its masked input" in spoiled(part("dealings", 0, root=flipped(dealing.root)))
-    assert "on its masked input" in spoiled(part("dealings", 0, commitments=(flipped(dealing.commitments[0]),)))
+    assert "on its masked input" in spoiled(part("dealings", 0, hash=flipped(dealing.hash)))
     assert "on its masked input" in spoiled(part("inputs", 0, disputes=(3,)))
     assert "on its unmasking" in spoiled(part("unmaskings", 0, content=flipped(unmasking.content)))
-    assert "on its opening" in spoiled(lambda one: replace(one, groups=one.groups[:1], opened=(), lost=lost(one)))
+    assert "on its opening" in spoiled(lambda one: replace(one, groups=one.groups[:1], sums=(), lost=lost(one)))
     assert "on its masked input" in spoiled(lambda one: replace(one, context=b"another model"))
 
 
@@ -404,8 +440,6 @@ def test_thresholds_and_stages() -> None:
     dropped = spoiled(lambda one: replace(one, openings=one.openings[1:]))
     assert "client 0 is among its unmaskings and not among its signed openings" in dropped
     assert "disputes a client that dealt nothing" in spoiled(part("inputs", 0, disputes=(0,)))
-    more = (*record_of(evidence()).dealings[0].commitments, bytes(32))
-    assert "has 2 commitments, not 1" in spoiled(part("dealings", 0, commitments=more))
 
 
 def test_only_what_the_audit_opens_may_be_signed() -> None:
@@ -429,15 +463,15 @@ def test_only_what_the_audit_opens_may_be_signed() -> None:
 
 
 def test_every_group_ends_once_and_only_signed_groups_are_opened() -> None:
-    first = record_of(evidence()).opened[0]
-    assert "neither opened nor lost" in spoiled(lambda one: replace(one, opened=one.opened[1:]))
-    both = spoiled(lambda one: replace(one, lost=(LostGroup(*first.group, b"x"),)))
-    assert "both opened and lost" in both
-    strange = spoiled(lambda one: replace(one, opened=(*one.opened, OpenedSum(5, 0, bytes(32)))))
-    assert "(5, 0) was opened, and the survivors did not sign it" in strange
+    first = record_of(evidence()).groups[0]
+    assert "it has 1 sums for the 2 groups" in spoiled(lambda one: replace(one, sums=one.sums[1:]))
+    assert "it has 2 sums for the 1 groups" in spoiled(lambda one: replace(one, lost=(LostGroup(*first, b"x"),)))
+    assert "it has 3 sums for the 2 groups" in spoiled(lambda one: replace(one, sums=(*one.sums, bytes(32))))
+    unsigned = spoiled(lambda one: replace(one, groups=one.groups[1:]))
+    assert "(0, 0) was opened, and the survivors did not sign it" in unsigned
     assert "no such group" in spoiled(lambda one: replace(one, lost=(*one.lost, LostGroup(5, 0, b"x"))))
     assert "failed, and groups were opened" in spoiled(lambda one: replace(one, failed=b"too few"))
-    unsigned = spoiled(lambda one: replace(one, openings=(), unmaskings=(), opened=(), lost=lost(one)))
+    unsigned = spoiled(lambda one: replace(one, openings=(), unmaskings=(), sums=(), lost=lost(one)))
     assert "nobody signed them" in unsigned
 
 

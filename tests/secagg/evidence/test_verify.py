@@ -306,7 +306,7 @@ def test_a_forged_signature_convicts_nobody() -> None:
     """A hub adds a second answer that client 0 never signed."""
 
     def forged(one: RoundRecord) -> RoundRecord:
-        answer = replace(one.answers[0], rows=tuple(bytes(32) for _ in one.answers[0].rows), signature=bytes(64))
+        answer = replace(one.answers[0], vectors_hash=bytes(32), signature=bytes(64))
         return replace(one, second=(answer,))
 
     report = verify(in_round(honest("fixed"), 0, forged))
