@@ -8,7 +8,7 @@ from secagg.agreement.agreement import Agreement
 from secagg.agreement.plan import Plan
 from secagg.evidence import Evidence, LostGroup, RunRecord, run_statements, verify
 from secagg.evidence.run_check import _Run
-from secagg.evidence.runs import ShownDealing, ShownShare, WrongDealing, WrongUnmasking
+from secagg.evidence.runs import EarlySignature, ShownDealing, ShownShare, WrongDealing, WrongUnmasking
 from secagg.protocol.messages import Unmasking
 from tests.secagg.cluster import Cluster, identity, make_inputs
 from tests.secagg.evidence import second_runs
@@ -71,12 +71,18 @@ def test_a_dealing_that_nobody_signed_convicts_nobody() -> None:
     def invented(record: RunRecord) -> RunRecord:
         shown = ShownDealing(dealer, (bytes(32),) * (secrets - 1), run_statements.root(leaves, secrets * 32))
         hash = run_statements.dealing_hash(shown)
+        early = tuple(
+            EarlySignature(keys.sender, identity(keys.sender).sign(run_statements.dealing(plan, keys, dealt)))
+            for keys, dealt in zip(record.adverts, record.dealings, strict=True)
+            if keys.sender != dealer
+        )
         return RunRecord(
             round=record.round,
             cell=record.cell,
             context=record.context,
             adverts=record.adverts,
             dealings=tuple(replace(one, hash=hash) if one.sender == dealer else one for one in record.dealings),
+            early=early,
             lost=tuple(LostGroup(*group, b"it is lost") for group in record.groups),
             failed=b"too few",
             shown=(shown,),
