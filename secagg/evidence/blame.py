@@ -26,7 +26,7 @@ from secagg.evidence.runs import (
     WrongUnmasking,
     most_proofs,
 )
-from secagg.types import ClientId
+from secagg.types import ClientId, GroupId
 
 ENTRY: Final = SHARE_BYTES + HASH_BYTES
 Secret = tuple[ClientId, int]  # owner, and 0 for its mask key or r + 1 for its seed of grouping r
@@ -63,9 +63,17 @@ class Court:
         """U3: those whose vectors are summed."""
         return frozenset(self.plan.summed([one.sender for one in self.record.inputs]))
 
+    @cached_property
+    def groups(self) -> tuple[GroupId, ...]:
+        """The groups that the survivors signed to open."""
+        return self.record.groups(self.plan)
+
+    @cached_property
+    def _chosen(self) -> frozenset[GroupId]:
+        return frozenset(self.groups)
+
     def opened_groupings(self, client: ClientId) -> tuple[int, ...]:
-        chosen = frozenset(self.record.groups)
-        return tuple(r for r, g in self.plan.groups_of[client] if (r, g) in chosen)
+        return tuple(r for r, g in self.plan.groups_of[client] if (r, g) in self._chosen)
 
     def dealt(self, dealer: ClientId, hashes: bytes) -> frozenset[tuple[int, bytes]] | None:
         """The hashes that a dealer signed, each with its secret; None if its shown root is not that of these hashes."""

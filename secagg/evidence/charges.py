@@ -51,7 +51,7 @@ def charged(agreement: Agreement, record: RunRecord) -> RunRecord:
         return record
     plan = agreement.plan(record.round, record.cell, record.context)
     sent, paid = [one.sender for one in record.inputs], [one.sender for one in record.unmaskings]
-    groups = summed_in(plan, sent, record.groups)
+    groups = summed_in(plan, sent, record.groups(plan))
     reserved, settled = highest_reserved(agreement, sent), highest_settled(agreement, paid, groups)
     return replace(record, reserved=reserved, settled=settled)
 

@@ -18,7 +18,7 @@ from secagg.evidence.record import printable
 from secagg.evidence.rounds import Claim
 from secagg.evidence.runs import RunRecord, every_group
 from secagg.exposure.audit import Verdict
-from secagg.types import ClientId, GroupId
+from secagg.types import ClientId
 
 
 @dataclass(slots=True)
@@ -53,11 +53,6 @@ class _Run(blame.Court):
     @cached_property
     def inputs(self) -> tuple[ClientId, ...]:
         return tuple(one.sender for one in self.record.inputs)
-
-    @cached_property
-    def permitted(self) -> frozenset[GroupId]:
-        """Every group of the plan."""
-        return frozenset(every_group(self.plan))
 
     def view(self, client: ClientId) -> bytes:
         """U2 as this client must have seen it: everybody's dealings, or those of its neighbourhood."""
@@ -181,7 +176,7 @@ def _signed(run: _Run, checked: CheckedRun) -> Iterator[str]:
         statement = statements.masked_input(plan, seen, one)
         signed.append((one.sender, one.signature, statement, "masked input"))  # audit: evidence-run-input-signatures
     for endorsed in record.openings:
-        statement = statements.opening(plan, run.view(endorsed.sender), record.inputs, record.groups)
+        statement = statements.opening(plan, run.view(endorsed.sender), record.inputs, run.groups)
         # audit: evidence-run-opening-signatures
         signed.append((endorsed.sender, endorsed.signature, statement, "opening"))
     for given in record.unmaskings:
@@ -200,13 +195,16 @@ def _shown(run: _Run) -> Iterator[str]:
 def _opened(run: _Run, checked: CheckedRun, agreement: Agreement) -> Iterator[str]:
     """The survivors signed only groups that the audit of these survivors allows, and only those are opened."""
     plan, record = run.plan, run.record
-    if record.groups and not record.openings:  # audit: evidence-run-groups-signed
-        yield "it names groups to open, and nobody signed them"
+    # audit: evidence-run-lost-groups-agreed
+    if strange := {*record.closed, *(one.group for one in record.lost)}.difference(every_group(plan)):
+        yield f"group {min(strange)} is closed or lost, and the agreement has no such group"
+    if record.closed and not record.openings:  # audit: evidence-run-closed-signed
+        yield "it names groups that the survivors closed, and nobody signed an opening"
     if len(run.inputs) >= plan.t:
         checked.verdict = plan.audit(run.summed)
-        refused = sorted(set(record.groups) - checked.verdict.opened)
+        refused = sorted(set(run.groups) - checked.verdict.opened)
         if refused:  # audit: evidence-run-audited
-            why = checked.verdict.closed.get(refused[0], "the agreement permits no such group")
+            why = checked.verdict.closed[refused[0]]
             yield f"group {refused[0]} was to be opened, and the audit closes it: {why}"
         # audit: evidence-run-sparse
         if (
@@ -220,10 +218,8 @@ def _opened(run: _Run, checked: CheckedRun, agreement: Agreement) -> Iterator[st
     except WireError as bad:
         yield str(bad)
         return
-    if beyond := opened.keys() - {*record.groups}:  # audit: evidence-run-opened-signed
+    if beyond := opened.keys() - {*run.groups}:  # audit: evidence-run-opened-signed
         yield f"group {min(beyond)} was opened, and the survivors did not sign it"
-    if strange := {one.group for one in record.lost} - run.permitted:  # audit: evidence-run-lost-groups-agreed
-        yield f"group {min(strange)} is lost, and the agreement has no such group"
     if opened and record.failed:  # audit: evidence-run-failed-opens-nothing
         yield "it failed, and groups were opened"
     # audit: evidence-run-inconsistent
@@ -251,8 +247,7 @@ def _ends(run: _Run) -> Iterator[str]:
 def _charge(agreement: Agreement, run: _Run) -> Iterator[str]:
     """The record charges what the agreement's noise makes of those who sent their vectors."""
     record = run.record
-    permitted = [group for group in record.groups if group in run.permitted]
-    groups = charges.summed_in(run.plan, run.inputs, permitted)
+    groups = charges.summed_in(run.plan, run.inputs, run.groups)
     paid = [one.sender for one in record.unmaskings]
     expected = {
         "reserved": charges.highest_reserved(agreement, run.inputs),

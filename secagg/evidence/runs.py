@@ -191,8 +191,8 @@ def _many(of: type[object]) -> Many:
 class RunRecord:
     """What one run of one cell leaves behind.
 
-    `groups` are those that the survivors signed to open, `sums` the hashes of those that were opened: all groups of the
-    plan that are not `lost`, in order. `failed` is why the run has no result. `wrong` and `dealt` are the proofs of
+    `closed` are the groups of the plan that the survivors did not sign to open; they signed all others, if there are
+    openings. `sums` are the hashes of opened sums: of all groups that are not `lost`, in order. `failed` is why the run has no result. `wrong` and `dealt` are the proofs of
     blame, and `shown` the dealings that they need; the hub blames those in `unproved` too, but their proofs are not
     here. `reserved` and `settled` are what the run costs a member at most, before and after the sums are opened, if
     there is noise.
@@ -209,7 +209,7 @@ class RunRecord:
     dealings: Annotated[tuple[DealingRecord, ...], _many(DealingRecord)] = ()
     early: Annotated[tuple[EarlySignature, ...], _many(EarlySignature)] = ()
     inputs: Annotated[tuple[SignedInput, ...], _many(SignedInput)] = ()
-    groups: Annotated[tuple[GroupId, ...], AscendingGroups()] = ()
+    closed: Annotated[tuple[GroupId, ...], AscendingGroups()] = ()
     openings: Annotated[tuple[SignedOpening, ...], _many(SignedOpening)] = ()
     unmaskings: Annotated[tuple[SignedUnmasking, ...], _many(SignedUnmasking)] = ()
     sums: Annotated[tuple[bytes, ...], Many(_HASH, MOST_PLACES)] = ()
@@ -223,6 +223,18 @@ class RunRecord:
     unproved: Annotated[tuple[Absence, ...], _many(Absence)] = ()
     reserved: Annotated[tuple[Charge, ...], _CHARGES] = ()
     settled: Annotated[tuple[Charge, ...], _CHARGES] = ()
+
+    def groups(self, plan: Plan) -> tuple[GroupId, ...]:
+        """The groups that the survivors signed to open; none if nobody signed.
+
+        >>> from secagg.simulation import make_agreement, run
+        >>> agreement, identities = make_agreement(members=6, size=3, length=2, bound=9, groups="survivors")
+        >>> result = run(agreement, {v: [v, 1] for v in range(6)}, identities)
+        >>> RunRecord.from_bytes(result.record).groups(result.plan)
+        ((0, 0), (0, 1))
+        """
+        closed = frozenset(self.closed)
+        return tuple(group for group in every_group(plan) if group not in closed) if self.openings else ()
 
     def opened(self, plan: Plan) -> dict[GroupId, bytes]:
         """The opened groups and the hashes of their sums; WireError if their numbers differ.

@@ -67,7 +67,7 @@ def messages_of(memory: ServerMemory) -> RunRecord:
         inputs=tuple(
             SignedInput(v, one.disputes, one.vectors_hash, one.signature) for v, one in sorted(m.survivors.items())
         ),
-        groups=m.groups if m.endorsements else (),
+        closed=tuple(sorted(set(every_group(plan)).difference(m.groups))) if m.endorsements else (),
         openings=tuple(SignedOpening(v, one.signature) for v, one in sorted(m.endorsements.items())),
         unmaskings=tuple(
             SignedUnmasking(v, _content(plan.hash, one), one.signature) for v, one in sorted(m.unmaskings.items())

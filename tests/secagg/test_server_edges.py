@@ -285,7 +285,7 @@ def test_a_server_that_is_done_has_the_result_and_no_shares() -> None:
     assert result.groups[0, 0].total.tolist() == expected_rows(PLAN, cluster.inputs, range(5))[0, 0]
     assert (result.lost, result.dropouts, result.blamed, result.disputes, result.inconsistent) == ({}, {}, {}, (), ())
     record = RunRecord.from_bytes(result.record)
-    assert (record.round, record.cell, record.groups) == (PLAN.round, 0, ((0, 0),))
+    assert (record.round, record.cell, record.groups(PLAN)) == (PLAN.round, 0, ((0, 0),))
     assert server.receive(0, sent(cluster, 0, Unmasking)) is None
     assert server.give_up(0, "too late") is None
     for use, says in ((server.advance, "this run is DONE"), (server.save, "nothing to save: this run is DONE")):

@@ -86,7 +86,7 @@ class Record:
     dealings: list[Named]
     early: list[Named]
     inputs: list[Masked]
-    groups: list[Group]
+    closed: list[Group]
     openings: list[Named]
     unmaskings: list[tuple[int, bytes, bytes]]
     sums: list[bytes]
@@ -190,6 +190,10 @@ class Run:
         self._stages()
         self.inputs = [one.sender for one in record.inputs]
         self.summed = summed_of(self.p, self.inputs)
+        self.every = [(x, g) for x, grouping in enumerate(self.p.groupings) for g in range(len(grouping))]
+        need(set(record.closed) <= set(self.every), "closed groups are of the plan")
+        need(not record.closed or bool(record.openings), "closed groups are signed")
+        self.groups = [g for g in self.every if g not in record.closed] if record.openings else []
         self._signatures()
         self._ends()
         self._charges()
@@ -246,24 +250,22 @@ class Run:
         vectors = H("inputs", many(u32(masked.sender) + masked.vectors for masked in r.inputs))
         for v, signature in r.openings:
             view = bytes(32) if p.degree else self._view(v)
-            opening = H("opening", p.hash, view, ids(self.inputs), vectors, rows(r.groups))
+            opening = H("opening", p.hash, view, ids(self.inputs), vectors, rows(self.groups))
             self._is_signed(v, signature, "opening", opening)
         for v, content, signature in r.unmaskings:
             self._is_signed(v, signature, "unmasking", p.hash, u32(v), content)
 
     def _ends(self) -> None:
         r, p = self.r, self.p
-        need(not r.groups or bool(r.openings), "groups are signed")
-        if r.groups:
-            need(set(r.groups) <= set(audit(p, self.summed)), "the audit opens the groups")
+        if self.groups:
+            need(set(self.groups) <= set(audit(p, self.summed)), "the audit opens the groups")
         if p.degree and r.openings:
             gone = len(p.ids) - len(self.inputs)
             need(risk(len(p.ids), p.degree, p.t, p.colluders, gone) <= RISK, "the graph bears the dropouts")
-        every = {(x, g) for x, grouping in enumerate(p.groupings) for g in range(len(grouping))}
         lost = {g for g, _ in r.lost}
-        opened = every - lost
-        need(lost <= every and len(opened) == len(r.sums), "each group is opened or lost")
-        need(opened <= set(r.groups), "opened groups were signed")
+        opened = set(self.every) - lost
+        need(lost <= set(self.every) and len(opened) == len(r.sums), "each group is opened or lost")
+        need(opened <= set(self.groups), "opened groups were signed")
         need(not (opened and r.failed), "a failed run opens nothing")
         gave, absent = set(self.stages[-1]), {v for v, _ in r.absent}
         need(bool(r.failed) or gave | absent == set(p.ids), "silence is explained")
@@ -278,7 +280,7 @@ class Run:
         need(opened.issuperset(g for part in r.inconsistent for g in part), "inconsistent groups were opened")
 
     def _charges(self) -> None:
-        groups = [[v for v in self.p.groupings[x][g] if v in self.summed] for x, g in self.r.groups]
+        groups = [[v for v in self.p.groupings[x][g] if v in self.summed] for x, g in self.groups]
         second_policy.check_charge(self.r.reserved, second_policy.reserved(self.a, self.inputs))
         second_policy.check_charge(self.r.settled, second_policy.settled(self.a, self.stages[-1], groups))
 
@@ -301,7 +303,7 @@ class Run:
         return {v for v, count in disputed.items() if count > max(self.p.colluders, holders - self.p.t)}
 
     def _groupings(self, client: int) -> list[int]:
-        return [x for x, g in self.p.places[client] if (x, g) in self.r.groups]
+        return [x for x, g in self.p.places[client] if (x, g) in self.groups]
 
     def _are_of(self, dealer: int, hashes: bytes) -> bool:
         """Whether these are all hashes under the root of a dealer."""

@@ -24,6 +24,7 @@ from tests.secagg.evidence.run_common import agreed, changed, evidence_of, playe
 
 Change = Callable[[RunRecord], RunRecord]
 GONE = 2
+GROUPS = ((0, 0), (0, 1))  # of the agreement "groups"
 SECRETS = 2  # the mask key and one seed: these plans have one grouping
 
 
@@ -56,7 +57,7 @@ def spoiled(change: Change) -> bytes:
 
 
 def all_lost(record: RunRecord) -> RunRecord:
-    return replace(record, sums=(), lost=tuple(LostGroup(*group, b"it is lost") for group in record.groups))
+    return replace(record, sums=(), lost=tuple(LostGroup(*group, b"it is lost") for group in GROUPS))
 
 
 def test_the_changed_evidence_holds_if_nothing_is_wrong_with_the_change() -> None:
@@ -107,18 +108,34 @@ def test_every_list_is_in_order() -> None:
         only(changed(data, 0, backwards(name)), f"{says} are not in order")
 
 
-def test_groups_to_open_are_signed() -> None:
-    unsigned = spoiled(lambda one: replace(all_lost(one), openings=(), unmaskings=(), failed=b"nobody signed"))
-    only(unsigned, "it names groups to open, and nobody signed them")
+def test_closed_groups_are_signed() -> None:
+    def unsigned(record: RunRecord) -> RunRecord:
+        return replace(all_lost(record), openings=(), unmaskings=(), failed=b"nobody signed")
+
+    assert objections(spoiled(unsigned)) == []
+    closed = spoiled(lambda record: replace(unsigned(record), closed=GROUPS[:1]))
+    only(closed, "it names groups that the survivors closed, and nobody signed an opening")
+
+
+def test_what_was_closed_is_part_of_what_was_signed() -> None:
+    """The hub says that the survivors signed one group less, and calls it lost."""
+    fewer = replace(record_of(evidence()), closed=GROUPS[1:], sums=record_of(evidence()).sums[:1])
+    lie = spoiled(lambda one: replace(fewer, lost=(LostGroup(*GROUPS[1], b"the audit closes it"),)))
+    wrong = [f"round 5: the signature of client {v} on its opening is wrong" for v in (0, 1, 3, 4, 5)]
+    assert objections(lie) == wrong
+    opened = spoiled(lambda one: replace(one, closed=GROUPS[1:]))
+    assert objections(opened)[0] == "round 5, cell 0: group (0, 1) was opened, and the survivors did not sign it"
 
 
 def test_every_group_has_one_end_and_is_one_of_the_plan() -> None:
-    both = spoiled(lambda one: replace(one, lost=(LostGroup(*one.groups[0], b"it is lost"),)))
+    both = spoiled(lambda one: replace(one, lost=(LostGroup(*GROUPS[0], b"it is lost"),)))
     only(both, "it has 2 sums for the 1 groups that are not lost")
     neither = spoiled(lambda one: replace(one, sums=one.sums[1:]))
     only(neither, "it has 1 sums for the 2 groups that are not lost")
     strange = spoiled(lambda one: replace(one, lost=(LostGroup(5, 0, b"it is lost"),)))
-    only(strange, "group (5, 0) is lost, and the agreement has no such group")
+    only(strange, "group (5, 0) is closed or lost, and the agreement has no such group")
+    closed = spoiled(lambda one: replace(one, closed=((5, 0),)))
+    only(closed, "group (5, 0) is closed or lost, and the agreement has no such group")
 
 
 def test_a_run_that_failed_opens_nothing() -> None:

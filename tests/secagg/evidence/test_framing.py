@@ -24,15 +24,15 @@ def played() -> tuple[Agreement, Plan, Cluster, bytes]:
 
 def hidden(plan: Plan, record: RunRecord) -> RunRecord:
     """The record with one group only: the client with the highest id signs that for everybody."""
-    colluder, kept = max(one.sender for one in record.openings), record.groups[:1]
+    colluder, kept = max(one.sender for one in record.openings), record.groups(plan)[:1]
     view = _Run(plan, record).view(colluder)
     signature = identity(colluder).sign(run_statements.opening(plan, view, record.inputs, kept))
     return replace(
         record,
-        groups=kept,
+        closed=record.groups(plan)[1:],
         openings=tuple(replace(one, signature=signature) for one in record.openings),
         sums=record.sums[:1],
-        lost=tuple(LostGroup(*group, b"it is lost") for group in record.groups[1:]),
+        lost=tuple(LostGroup(*group, b"it is lost") for group in record.groups(plan)[1:]),
     )
 
 
@@ -47,7 +47,7 @@ def test_one_colluder_cannot_sign_an_opening_for_the_others() -> None:
 def test_an_honest_client_is_not_convicted_with_an_opening_that_it_did_not_sign() -> None:
     """With fewer groups, an honest client has given more seeds than were asked for."""
     _, plan, cluster, data = played()
-    kept = Evidence.from_bytes(data).runs[0].groups[:1]
+    kept = Evidence.from_bytes(data).runs[0].groups(plan)[:1]
     victim = next(v for v in plan.ids if v != max(plan.ids) and not any(g in kept for g in plan.groups_of[v]))
     gave = next(one for one in cluster.sent[victim] if isinstance(one, Unmasking))
     proof = WrongUnmasking(victim, gave.own, gave.seed_owners, gave.seeds, gave.key_owners, gave.keys, ())
@@ -83,7 +83,7 @@ def test_a_dealing_that_nobody_signed_convicts_nobody() -> None:
             adverts=record.adverts,
             dealings=tuple(replace(one, hash=hash) if one.sender == dealer else one for one in record.dealings),
             early=early,
-            lost=tuple(LostGroup(*group, b"it is lost") for group in record.groups),
+            lost=tuple(LostGroup(*group, b"it is lost") for group in record.groups(plan)),
             failed=b"too few",
             shown=(shown,),
             dealt=(WrongDealing(dealer, 0, leaves, shares),),

@@ -97,13 +97,13 @@ def swapped(record: RunRecord, draw: random.Random) -> RunRecord | None:
 
 
 def opened_too_much(record: RunRecord, draw: random.Random) -> RunRecord | None:
-    closed = [one for one in record.lost if one.group not in record.groups]
+    closed = [one for one in record.lost if one.group in record.closed]
     if not closed:
         return None
     chosen = draw.choice(closed)
-    groups = tuple(sorted((*record.groups, chosen.group))) if draw.random() < 0.5 else record.groups
+    left = tuple(group for group in record.closed if group != chosen.group or draw.random() < 0.5)
     sums = (*record.sums, bytes(32))
-    return replace(record, sums=sums, groups=groups, lost=tuple(one for one in record.lost if one != chosen))
+    return replace(record, sums=sums, closed=left, lost=tuple(one for one in record.lost if one != chosen))
 
 
 def sum_too_many(record: RunRecord, draw: random.Random) -> RunRecord:
@@ -115,11 +115,12 @@ def group_forgotten(record: RunRecord, draw: random.Random) -> RunRecord | None:
 
 
 def group_both(record: RunRecord, draw: random.Random) -> RunRecord | None:
-    still_open = sorted(set(record.groups).difference(one.group for one in record.lost))
     if not record.sums:
         return None
-    lost = sorted((*record.lost, LostGroup(*still_open[0], b"no reason")), key=lambda one: one.group)
-    return replace(record, lost=tuple(lost))
+    lost = {one.group: one for one in record.lost}
+    first = next((0, g) for g in range(9) if (0, g) not in lost)
+    lost[first] = LostGroup(*first, b"no reason")
+    return replace(record, lost=tuple(lost[group] for group in sorted(lost)))
 
 
 def lost_elsewhere(record: RunRecord, draw: random.Random) -> RunRecord:
@@ -137,14 +138,15 @@ def dealing_shown(record: RunRecord, draw: random.Random) -> RunRecord | None:
 
 
 def fewer_groups(record: RunRecord, draw: random.Random) -> RunRecord | None:
-    if not record.groups:
+    lost = {one.group: one for one in record.lost}
+    if not record.sums or (0, 0) in lost:
         return None
-    gone = draw.choice(record.groups)
-    lost = {one.group: one for one in record.lost} | {gone: LostGroup(*gone, b"it failed")}
+    gone = (0, 0)
+    lost[gone] = LostGroup(*gone, b"it failed")
     return replace(
         record,
-        groups=tuple(group for group in record.groups if group != gone),
-        sums=record.sums[: -1 if gone not in {one.group for one in record.lost} else None],
+        closed=tuple(sorted((gone, *record.closed))),
+        sums=record.sums[1:],
         lost=tuple(lost[group] for group in sorted(lost)),
     )
 

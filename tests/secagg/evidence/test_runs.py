@@ -360,7 +360,7 @@ def test_what_was_signed_counts() -> None:
     assert "on its masked input" in spoiled(part("dealings", 0, hash=flipped(dealing.hash)))
     assert "on its masked input" in spoiled(part("inputs", 0, disputes=(3,)))
     assert "on its unmasking" in spoiled(part("unmaskings", 0, content=flipped(unmasking.content)))
-    assert "on its opening" in spoiled(lambda one: replace(one, groups=one.groups[:1], sums=(), lost=lost(one)))
+    assert "on its opening" in spoiled(lambda one: replace(one, closed=((0, 1),), sums=(), lost=lost(one)))
     assert "on its masked input" in spoiled(lambda one: replace(one, context=b"another model"))
 
 
@@ -372,7 +372,7 @@ def with_hash(record: RunRecord, v: int, hashed: bytes, signers: Collection[int]
     one = replace(record.inputs[place], vectors_hash=hashed)
     one = replace(one, signature=identity(v).sign(run_statements.masked_input(plan, view, one)))
     inputs = (*record.inputs[:place], one, *record.inputs[place + 1 :])
-    statement = run_statements.opening(plan, view, inputs, record.groups)
+    statement = run_statements.opening(plan, view, inputs, record.groups(plan))
     openings = tuple(
         replace(opening, signature=identity(opening.sender).sign(statement)) if opening.sender in signers else opening
         for opening in record.openings
@@ -443,36 +443,32 @@ def test_thresholds_and_stages() -> None:
 
 
 def test_only_what_the_audit_opens_may_be_signed() -> None:
-    """All clients conspire and sign a group of which one member is left."""
-    agreement = agreed("groups")
-    data = evidence()
-    record = record_of(data, 1)
+    """All clients conspire and sign a group of which one member is gone, where the agreement wants all three."""
+    agreement = agreed("strict")
+    data = evidence_of(agreement, [played(agreement, stops={GONE: Stage.INPUTS})])
+    record = record_of(data)
     plan = agreement.plan(record.round, 0, record.context)
-    checked = check_run(agreement, record)
-    group = next(g for g in range(2) if GONE in plan.group((0, g)))
-    rest = [v for v in plan.group((0, group)) if v != GONE]
-    # the survivors of this record are those who stay, and now all but one of the group are gone too
-    assert checked.verdict is not None
-    wanted = ((0, 0), (0, 1), (1, 0))
-    statement = run_statements.opening(plan, checked.views[0], record.inputs, wanted)
+    (closed,) = record.closed
+    assert GONE in plan.group(closed)
+    assert [one.group for one in record.lost] == [closed]
+    statement = run_statements.opening(plan, check_run(agreement, record).views[0], record.inputs, ((0, 0), (0, 1)))
     signed = tuple(replace(one, signature=identity(one.sender).sign(statement)) for one in record.openings)
-    conspiracy = changed(data, 1, lambda one: replace(one, groups=wanted, openings=signed))
-    assert "(1, 0) was to be opened, and the audit closes it" in problems(conspiracy)
-    assert second.check(conspiracy)
-    assert rest
+    sums = (*record.sums, bytes(32))
+    conspiracy = changed(data, 0, lambda one: replace(one, closed=(), lost=(), sums=sums, openings=signed))
+    assert problems(conspiracy).startswith(f"round 5, cell 0: group {closed} was to be opened, and the audit closes it")
+    assert len(verify(conspiracy, threads=1).problems) == 1
+    assert second.check(conspiracy) == "the audit opens the groups"
 
 
 def test_every_group_ends_once_and_only_signed_groups_are_opened() -> None:
-    first = record_of(evidence()).groups[0]
+    first = (0, 0)
     assert "it has 1 sums for the 2 groups" in spoiled(lambda one: replace(one, sums=one.sums[1:]))
     assert "it has 2 sums for the 1 groups" in spoiled(lambda one: replace(one, lost=(LostGroup(*first, b"x"),)))
     assert "it has 3 sums for the 2 groups" in spoiled(lambda one: replace(one, sums=(*one.sums, bytes(32))))
-    unsigned = spoiled(lambda one: replace(one, groups=one.groups[1:]))
+    unsigned = spoiled(lambda one: replace(one, closed=(first,)))
     assert "(0, 0) was opened, and the survivors did not sign it" in unsigned
     assert "no such group" in spoiled(lambda one: replace(one, lost=(*one.lost, LostGroup(5, 0, b"x"))))
     assert "failed, and groups were opened" in spoiled(lambda one: replace(one, failed=b"too few"))
-    unsigned = spoiled(lambda one: replace(one, openings=(), unmaskings=(), sums=(), lost=lost(one)))
-    assert "nobody signed them" in unsigned
 
 
 def test_silence_and_losses_have_reasons() -> None:
