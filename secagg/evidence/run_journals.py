@@ -95,9 +95,8 @@ def _compare(
     same = recorded == (one.plan.hash, one.views.get(client), survivors, statements.inputs(one.record.inputs))
     groups = slot.opening["groups"]
     assert isinstance(groups, tuple)
-    if not same or not set(one.record.groups(one.plan)) <= set(
-        groups
-    ):  # audit: journal-opening-matches journal-groups-match
+    # audit: journal-opening-matches journal-groups-match
+    if not same or not set(one.record.groups(one.plan)) <= set(groups):
         yield f"round {round}: client {client} signed another opening than the evidence has"
     elif client not in signed:  # the record says why, or is refused for that
         notes.append(f"round {round}: client {client} signed an opening that did not arrive in time, as the hub says")

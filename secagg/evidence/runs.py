@@ -192,10 +192,10 @@ class RunRecord:
     """What one run of one cell leaves behind.
 
     `closed` are the groups of the plan that the survivors did not sign to open; they signed all others, if there are
-    openings. `sums` are the hashes of opened sums: of all groups that are not `lost`, in order. `failed` is why the run has no result. `wrong` and `dealt` are the proofs of
-    blame, and `shown` the dealings that they need; the hub blames those in `unproved` too, but their proofs are not
-    here. `reserved` and `settled` are what the run costs a member at most, before and after the sums are opened, if
-    there is noise.
+    openings. `sums` are the hashes of opened sums: of all groups that are not `lost`, in order. `failed` is why the run
+    has no result. `wrong` and `dealt` are the proofs of blame, and `shown` the dealings that they need; the hub blames
+    those in `unproved` too, but their proofs are not here. `reserved` and `settled` are what the run costs a member at
+    most, before and after the sums are opened, if there is noise.
 
     >>> record = RunRecord(round=0, cell=0, context=b"model")
     >>> RunRecord.from_bytes(record.to_bytes()) == record
