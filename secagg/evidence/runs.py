@@ -38,7 +38,7 @@ Data = Annotated[bytes, Blob()]
 
 @dataclass(frozen=True, slots=True)
 class KeysRecord:
-    """Stage 0: the two public keys of one client. What it signed last before stage 3 covers them.
+    """Stage 0: the two public keys of one client. Its signature in `inputs` or `early` covers them.
 
     >>> KeysRecord(3, bytes(32), bytes(32)).sender
     3
@@ -51,7 +51,7 @@ class KeysRecord:
 
 @dataclass(frozen=True, slots=True)
 class DealingRecord:
-    """Stage 1: the hash of commitments and root. What the sender signed last before stage 3 covers it.
+    """Stage 1: the hash of commitments and root. The sender's signature in `inputs` or `early` covers it.
 
     >>> DealingRecord(3, bytes(32)).hash == bytes(32)
     True
