@@ -18,6 +18,7 @@ from secagg.privacy.budget import Charge
 from secagg.types import ClientId, GroupId
 
 MOST_TEXT: Final = 2**16
+AHEAD: Final = 3  # how many rounds ahead a client of a whole group advertises keys
 
 Id = Annotated[ClientId, U32]
 RoundNumber = Annotated[int, U64]
@@ -90,7 +91,7 @@ class AnswerRecord:
 
     sender: Id
     previous: Hash
-    ahead: Annotated[tuple[SignedKey, ...], Many(_KEY, 64)]
+    ahead: Annotated[tuple[SignedKey, ...], Many(_KEY, AHEAD)]
     vectors_hash: Hash
     signature: Signature
 

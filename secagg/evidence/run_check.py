@@ -110,6 +110,7 @@ def _strangers(run: _Run) -> Iterator[str]:
     named |= {one.client for one in (*record.absent, *record.unproved)}
     named |= {*(one.sender for one in record.early), *(one.sender for one in record.wrong)}
     named |= {*(one.dealer for one in record.shown), *(one.dealer for one in record.dealt)}
+    named |= {dealt.dealer for one in record.wrong for dealt in one.dealt}
     strangers = sorted(named.difference(run.plan.ids))
     if strangers:  # audit: evidence-run-members
         yield f"it names client {strangers[0]}, who is not in this run"
@@ -175,8 +176,9 @@ def _signed(run: _Run, checked: CheckedRun) -> Iterator[str]:
         checked.views[one.sender] = seen = run.view(one.sender)
         statement = statements.masked_input(plan, seen, one)
         signed.append((one.sender, one.signature, statement, "masked input"))  # audit: evidence-run-input-signatures
+    if record.openings:  # everybody signs the same: the common view, or none in sparse mode
+        statement = statements.opening(plan, run.view(record.openings[0].sender), record.inputs, run.groups)
     for endorsed in record.openings:
-        statement = statements.opening(plan, run.view(endorsed.sender), record.inputs, run.groups)
         # audit: evidence-run-opening-signatures
         signed.append((endorsed.sender, endorsed.signature, statement, "opening"))
     for given in record.unmaskings:
@@ -186,8 +188,13 @@ def _signed(run: _Run, checked: CheckedRun) -> Iterator[str]:
 
 
 def _shown(run: _Run) -> Iterator[str]:
-    """Dealings that are shown for a proof are those whose hashes were signed."""
-    for one in run.record.shown:
+    """The dealings that are shown are those that the proofs are about, and have the hashes that were signed."""
+    record = run.record
+    proofs = {one.sender for one in record.wrong} | {one.dealer for one in record.dealt}
+    proofs |= {dealt.dealer for one in record.wrong for dealt in one.dealt}
+    if more := sorted({one.dealer for one in record.shown} - proofs):  # audit: evidence-run-shown-needed
+        yield f"it shows a dealing of client {more[0]}, and no proof is about it"
+    for one in record.shown:
         if one.dealer not in run.shown:  # audit: evidence-run-shown-dealings
             yield f"it shows a dealing of client {one.dealer} that has another hash, or not one commitment per grouping"
 

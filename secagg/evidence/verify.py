@@ -288,20 +288,27 @@ def _wrong_signatures(
 ) -> list[tuple[int, str]]:
     """The rounds with a wrong signature, and whose. An advert that an answer brought is in two rounds, checked once."""
     identities = evidence.agreement.terms.identities
-    claims = [(one.round, *claim) for one in checked for claim in one.signed]
-    # One signature may be claimed for several senders: each must have made it.
-    todo = list({claim[1:4]: claim for claim in claims}.values())  # audit: evidence-every-signer
+    todo: list[tuple[ClientId, bytes, bytes, str]] = []
+    rounds: dict[tuple[ClientId, bytes, bytes], list[int]] = {}
+    for one in checked:
+        for claim in one.signed:
+            # One signature may be claimed for several senders: each must have made it.
+            where = rounds.setdefault(claim[:3], [])  # audit: evidence-every-signer
+            if not where:
+                todo.append(claim)
+            where.append(one.round)  # audit: evidence-every-round-of-a-signature
     wrong: list[tuple[int, int, str]] = []
 
     def work(start: int, stop: int) -> None:
         for place in range(start, stop):
-            round, sender, signature, statement, what = todo[place]
+            sender, signature, statement, what = todo[place]
             try:
                 # audit: evidence-signatures
                 verify_signature(identities[sender], signature, statement, signer=sender)
             except PeerError:
-                text = f"round {round}: the signature of client {sender} on its {what} is wrong"
-                wrong.append((place, round, text))
+                for round in rounds[sender, signature, statement]:
+                    text = f"round {round}: the signature of client {sender} on its {what} is wrong"
+                    wrong.append((place, round, text))
 
     if todo:
         spread(work, 0, len(todo), step=512, threads=threads)

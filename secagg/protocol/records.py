@@ -15,6 +15,8 @@ import numpy as np
 
 from secagg.crypto.keys import HASH_BYTES
 from secagg.crypto.shamir import SHARE_BYTES
+from secagg.evidence import blame
+from secagg.evidence.blame import Court
 from secagg.evidence.record import Absence, LostGroup, text
 from secagg.evidence.runs import (
     DealingRecord,
@@ -87,18 +89,25 @@ def run_record(memory: ServerMemory, result: Result, found: Found) -> RunRecord:
     plan = memory.plan
     most = most_proofs(plan.t, plan.assumed_colluders)
     wrong, unfit = sorted(found.wrong), sorted(found.rebuilt.unfit)
-    proofs = tuple(_wrong(memory, found.shares, v) for v in wrong[:most])  # audit: record-few-shares
-    needed = {*wrong[:most], *unfit, *(dealt.dealer for proof in proofs for dealt in proof.dealt)}
+    messages = messages_of(memory)
+    proofs = tuple(_wrong(memory, found.shares, v) for v in wrong)
+    shown = {v: _shown(memory, v) for v in {*wrong, *unfit, *(one.dealer for proof in proofs for one in proof.dealt)}}
+    # A cheater can make a share wrong in a way that proves nothing (its own tree has the hash elsewhere).
+    court = Court(plan, replace(messages, shown=tuple(shown.values()), wrong=proofs))
+    convicted, _ = blame.convicted(court)  # audit: record-proofs-convict
+    proofs = tuple(proof for proof in proofs if proof.sender in convicted)[:most]  # audit: record-few-shares
+    proved = {proof.sender for proof in proofs}
+    needed = {*proved, *unfit, *(one.dealer for proof in proofs for one in proof.dealt)}
     return replace(
-        messages_of(memory),
+        messages,
         sums=tuple(_hash(one.total) for _, one in sorted(result.groups.items())),
         lost=tuple(LostGroup(*group, text(why)) for group, why in sorted({**result.closed, **result.lost}.items())),
         absent=tuple(Absence(v, text(one.reason)) for v, one in sorted(result.dropouts.items())),
         inconsistent=tuple(tuple(sorted(groups)) for groups in result.inconsistent),
-        shown=tuple(_shown(memory, v) for v in sorted(needed)),
+        shown=tuple(shown[v] for v in sorted(needed)),
         wrong=proofs,
         dealt=tuple(_dealt(memory, found, v) for v in unfit),
-        unproved=tuple(Absence(v, text(found.wrong[v])) for v in wrong[most:]),
+        unproved=tuple(Absence(v, text(found.wrong[v])) for v in wrong if v not in proved),
     )
 
 

@@ -119,6 +119,8 @@ class Server:
     def _receive(self, sender: ClientId, message: messages.ToServer | Buffer, hashed: bytes) -> Dropout | None:
         if sender in self._memory.dropouts or self.stage >= Stage.DONE:  # audit: dropout-stays-out
             return self._memory.dropouts.get(sender)
+        if sender in self._memory.unmaskings:  # audit: last-answer-stays
+            return None  # it has answered to the end, and nothing that it sends changes that
         try:
             if isinstance(message, BUFFERS):
                 message = decode(message)  # type: ignore[assignment]

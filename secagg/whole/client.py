@@ -20,6 +20,7 @@ from secagg.codec import BUFFERS, Buffer
 from secagg.crypto.keys import KEY_BYTES, AgreementKey, Identity
 from secagg.crypto.segments import Losses
 from secagg.errors import AlreadyUsed, PeerError, UsageError
+from secagg.evidence.record import AHEAD
 from secagg.privacy.budget import Budget, Charge
 from secagg.protocol.noise import NoiseSource
 from secagg.types import ClientId, Entropy, GroupId, Ring32
@@ -51,7 +52,7 @@ from secagg.whole.client_state import (
 )
 from secagg.whole.layout import layout
 from secagg.whole.masking import mask_keys, masked
-from secagg.whole.messages import AHEAD, Advert, Answer, Hello, Release, Round, ToClient, decode
+from secagg.whole.messages import Advert, Answer, Hello, Release, Round, ToClient, decode
 
 
 class Client:

@@ -10,11 +10,12 @@ from secagg import codec
 from secagg.codec import U8, U64, Buffer, Fixed, Many, Struct
 from secagg.crypto.keys import KEY_BYTES
 from secagg.errors import SecAggError, UsageError
+from secagg.evidence.record import AHEAD
 from secagg.privacy.budget import MOST_UNITS, Budget, Charge
 from secagg.protocol.messages import Hash, Id
 from secagg.types import ClientId, Group, Ring32
 from secagg.whole import messages
-from secagg.whole.messages import AHEAD, Round
+from secagg.whole.messages import Round
 
 MOST_KEYS: Final = AHEAD + 1  # of the round in progress and of those ahead
 ANSWER_RECORD: Final = b"answer "  # what begins the record of a slot; a hash follows

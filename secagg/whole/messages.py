@@ -16,10 +16,10 @@ import numpy as np
 from secagg.agreement.plan import MOST_CLIENTS, MOST_GROUPINGS
 from secagg.codec import U64, AscendingGroups, Blob, Buffer, Fixed, Many, Matrix, Struct, Wire
 from secagg.crypto.keys import HASH_BYTES
+from secagg.evidence.record import AHEAD
 from secagg.protocol.messages import Hash, Id, Key, Signature
 from secagg.types import GroupId, Ring32
 
-AHEAD: Final = 3  # how many rounds ahead a client advertises keys
 MOST_DATA: Final = 2**30
 
 RoundNumber = Annotated[int, U64]

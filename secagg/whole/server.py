@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -21,11 +22,12 @@ from secagg.codec import BUFFERS, Buffer
 from secagg.crypto.keys import check_public_key, verify
 from secagg.errors import PeerError, UsageError
 from secagg.evidence.file import assemble
+from secagg.evidence.record import AHEAD
 from secagg.kernels.threads import thread_count
 from secagg.types import ClientId, Group, GroupId
 from secagg.whole import flat, records, relations, server_state, transcript
 from secagg.whole.layout import RoundLayout, layout
-from secagg.whole.messages import AHEAD, MOST_DATA, TYPES, Advert, Answer, Hello, Release, Round, ToServer, decode
+from secagg.whole.messages import MOST_DATA, TYPES, Advert, Answer, Hello, Release, Round, ToServer, decode
 from secagg.whole.result import NO_ADVERT, NO_ANSWER, NOT_ASKED, NOT_CALLED, RELEASED, GroupSum, WholeResult
 from secagg.whole.server_state import MOST_REASON, ServerMemory, Stage
 
@@ -201,6 +203,9 @@ class Server:
                 memory.blamed[sender] = f"it signed two different answers for round {answer.round}"
                 memory.second.setdefault(sender, records.answer_record(answer, rows))
             return
+        follows = answer.previous == memory.last.get(sender, transcript.FIRST)
+        if not follows and sender not in memory.unsure:  # audit: answer-follows-the-last
+            raise PeerError("its answer follows another one than its last answer here")
         try:
             for group, vector in zip(groups, answer.vectors, strict=True):
                 if group in memory.sums:
@@ -254,6 +259,8 @@ class Server:
         for advert in answer.adverts:
             if advert.sender != answer.sender:
                 raise PeerError(f"its answer brings an advert of client {advert.sender}")
+            if advert.round <= answer.round:  # audit: answer-brings-later-adverts
+                raise PeerError(f"its answer of round {answer.round} brings an advert of round {advert.round}")
             self._take_advert(advert)
 
     # --- rounds --------------------------------------------------------------------------------------
@@ -287,6 +294,8 @@ class Server:
             if len(data) > MOST_DATA:
                 raise UsageError(f"data has {len(data)} bytes, at most {MOST_DATA} are allowed")
             places, memory = self._next(round), self._memory
+            if self.round is None and round > self._agreement.terms.first_round:  # earlier rounds had another server
+                memory.unsure = set(self._agreement.terms.ids)
             have = memory.adverts.get(round, {})
             called = self._called(present, have)
             for kept in (memory.adverts, memory.releases):
@@ -378,8 +387,16 @@ class Server:
             asked = {group: self._members(group) for group in memory.complete}
             record = records.round_record(memory, result, asked).to_bytes()
             self._records.append(record)
+            self._remember(asked)
             memory.stage, memory.sums, memory.data, memory.complete, memory.present = Stage.IDLE, {}, b"", (), ()
             return replace(result, record=record)
+
+    def _remember(self, asked: Mapping[GroupId, Group]) -> None:
+        """Note the last answer of each client, and who may have answered this round without being heard."""
+        memory = self._memory
+        memory.last |= {client: hash for client, (hash, _) in memory.answers.items()}
+        missed = {*memory.dropouts, *chain.from_iterable(asked.values())}.intersection(self._layout.seats)
+        memory.unsure = (memory.unsure | missed).difference(memory.answers)
 
     def evidence(self, signatures: Mapping[ClientId, bytes], *, earlier: Sequence[bytes] = ()) -> bytes:
         """What an auditor can check without believing anybody (docs/evidence.md), of all rounds that are closed.

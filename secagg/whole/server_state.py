@@ -11,7 +11,8 @@ import numpy as np
 
 from secagg import codec
 from secagg.agreement.agreement import Agreement
-from secagg.codec import U8, U32, U64, AscendingGroups, Blob, Fixed, Many, Matrix, Struct
+from secagg.agreement.plan import MOST_CLIENTS
+from secagg.codec import U8, U32, U64, Ascending, AscendingGroups, Blob, Fixed, Many, Matrix, Struct
 from secagg.crypto.keys import HASH_BYTES, SIGNATURE_BYTES
 from secagg.errors import SecAggError, UsageError
 from secagg.evidence.record import AnswerRecord, SignedRelease
@@ -40,7 +41,9 @@ class ServerMemory:
     client, of this round and later ones. `present` are the members that a roll call found. `complete` are the groups of
     this round that were sent. `answers` are hash and signature of each accepted answer; `sums` the masked sums so far;
     `spoiled` why groups are lost beside missing answers. For the evidence, `kept` has each accepted answer without its
-    vectors, `second` and `after` the answers and releases that convict their sender.
+    vectors, `second` and `after` the answers and releases that convict their sender. `last` has the hash of each
+    client's last accepted answer. `unsure` are the clients that may have answered since: the answer was not accepted,
+    or this server was not there.
     """
 
     fingerprint: bytes
@@ -61,6 +64,8 @@ class ServerMemory:
     kept: dict[ClientId, AnswerRecord] = field(default_factory=dict)
     second: dict[ClientId, AnswerRecord] = field(default_factory=dict)
     after: dict[ClientId, SignedRelease] = field(default_factory=dict)
+    last: dict[ClientId, bytes] = field(default_factory=dict)
+    unsure: set[ClientId] = field(default_factory=set)
 
 
 _SAVED: Final = b"secagg whole server 1\n"
@@ -92,6 +97,8 @@ _MEMORY: Final = Struct(
         ("kept", Many(Struct.of(AnswerRecord))),
         ("second", Many(Struct.of(AnswerRecord))),
         ("after", Many(Struct.of(SignedRelease))),
+        ("last", Many(Struct(dict, (("id", U32), ("hash", Fixed(HASH_BYTES)))))),
+        ("unsure", Ascending(MOST_CLIENTS)),
     ),
 )
 _SAVED_FIELDS: Final = {name for name, _ in _MEMORY.fields} - {"sum_ids", "spoiled_ids"}
@@ -109,6 +116,8 @@ def save(memory: ServerMemory) -> bytes:
     for name in ("dropouts", "blamed"):
         values[name] = [{"id": v, "reason": reason.encode()} for v, reason in values[name].items()]
     values |= {
+        "last": [{"id": v, "hash": hash} for v, hash in memory.last.items()],
+        "unsure": sorted(memory.unsure),
         "answers": [{"id": v, "hash": hash, "signature": sign} for v, (hash, sign) in memory.answers.items()],
         "sum_ids": sum_ids,
         "sums": np.stack([memory.sums[i] for i in sum_ids]) if sum_ids else np.empty((0, 0), np.uint32),
@@ -136,6 +145,8 @@ def restore(data: bytes, agreement: Agreement) -> ServerMemory:
             values[name] = {entry["id"]: entry["reason"].decode() for entry in values[name]}
         values |= {
             "stage": Stage(values["stage"]),
+            "last": {entry["id"]: entry["hash"] for entry in values["last"]},
+            "unsure": set(values["unsure"]),
             "answers": {entry["id"]: (entry["hash"], entry["signature"]) for entry in values["answers"]},
             "sums": {i: vector.copy() for i, vector in zip(sum_ids, values["sums"], strict=True)},
             "spoiled": {i: reason.decode() for i, reason in zip(spoiled_ids, values["spoiled"], strict=True)},
@@ -159,6 +170,8 @@ def _contradiction(memory: ServerMemory, agreement: Agreement) -> str:
         memory.answers,
         memory.dropouts,
         memory.blamed,
+        memory.last,
+        dict.fromkeys(memory.unsure),
     ]
     known += [*memory.adverts.values(), *memory.releases.values()]
     if any(not terms.identities.keys() >= clients.keys() for clients in known):

@@ -21,6 +21,7 @@ import tempfile
 import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any
 
 from secagg.agreement import Agreement
 from secagg.crypto.keys import Identity
@@ -45,11 +46,12 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def agreed(options: Namespace) -> tuple[Agreement, dict[ClientId, Identity]]:
     """With several groupings every sum is opened, as in the paper, whatever it exposes: the largest evidence."""
-    several = {
-        "schedule": "random",
-        "groupings": options.groupings,
-        "policy": Policy(memory="round", mode="report-even-if-exposed"),
-    }
+    more: dict[str, Any] = {}
+    if options.groupings > 1:
+        more |= {"schedule": "random", "groupings": options.groupings}
+        more |= {"policy": Policy(memory="round", mode="report-even-if-exposed")}
+    elif options.groups == "survivors":
+        more |= {"policy": Policy(memory="round")}
     return make_agreement(
         members=options.clients,
         size=options.size,
@@ -57,7 +59,7 @@ def agreed(options: Namespace) -> tuple[Agreement, dict[ClientId, Identity]]:
         bound=1,
         rounds=options.rounds,
         groups=options.groups,
-        **(several if options.groupings > 1 else {"policy": Policy(memory="round")}),
+        **more,
     )
 
 

@@ -183,7 +183,13 @@ def settled(agreement: Agreement, senders: Iterable[int], summed: Iterable[Seque
         return []
     groupings = [[tuple(group)] for group in summed if group]
     there = {v for (group,) in groupings for v in group}
-    return [crossed(agreement, who, groupings) if who in there else (0, 0) for who in senders]
+    found = []
+    for who in senders:
+        try:
+            found.append(crossed(agreement, who, groupings) if who in there else (0, 0))
+        except Refused:  # too little noise for the grid
+            found += reserved(agreement, [who])
+    return found
 
 
 # --- what an agreement permits ------------------------------------------------------------------------------

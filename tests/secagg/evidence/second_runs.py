@@ -207,6 +207,8 @@ class Run:
         need(counts == (len(self.adverts), len(self.dealings)), "one message per client")
         others = [[v for v, _ in r.absent], [v for v, _ in r.unproved], [one.sender for one in r.wrong]]
         others += [[dealer for dealer, *_ in r.dealt], [v for v, _ in r.early], [one.dealer for one in r.shown]]
+        about = {v for part in others[2:4] for v in part} | {dealer for one in r.wrong for dealer, _ in one.dealt}
+        need(about <= set(self.p.ids) and set(others[5]) <= about, "proofs are about members, and shown dealings too")
         lists: list[Sequence[Any]] = [*self.stages, *others, [g for g, _ in r.lost]]
         need(all(map(ascending, lists)), "lists ascend")
         need({v for part in (*self.stages, *others) for v in part} <= set(self.p.ids), "members are named")

@@ -15,7 +15,7 @@ import pytest
 from secagg import FileJournal, MemoryJournal, Plan, Stage, UsageError, codec, labels
 from secagg.evidence import Absence, Evidence, LostGroup, RunRecord, run_journals, run_statements, verify
 from secagg.evidence.blame import ENTRY, Court, convicted
-from secagg.evidence.runs import ShownDealing, ShownShare, WrongDealing, WrongUnmasking
+from secagg.evidence.runs import DealtHashes, ShownDealing, ShownShare, WrongDealing, WrongUnmasking
 from tests.secagg.cheats import CHEATS
 from tests.secagg.cluster import Cluster, identity, make_inputs, make_plan, plan_from
 from tests.secagg.evidence import second_runs as second
@@ -24,6 +24,7 @@ from tests.secagg.evidence.run_common import agreed, changed, evidence_of, playe
 
 Change = Callable[[RunRecord], RunRecord]
 GONE = 2
+DEALT: dict[int, ShownDealing] = {}  # of the run of `unmasked`
 GROUPS = ((0, 0), (0, 1))  # of the agreement "groups"
 SECRETS = 2  # the mask key and one seed: these plans have one grouping
 
@@ -174,10 +175,7 @@ def test_reasons_are_printable(name: str) -> None:
 
 @cache
 def unmasked() -> tuple[bytes, Mapping[int, WrongUnmasking], Mapping[int, bytes]]:
-    """A run in which client 2 deals and sends no vector; what each client gave; and all hashes of each dealer.
-
-    The record shows everybody's dealing, so that no proof fails for want of one.
-    """
+    """A run in which client 2 deals and sends no vector; what each client gave; and all hashes of each dealer."""
     agreement = agreed("groups")
     plan = plan_from(agreement, b"model")
     cluster = Cluster(plan, make_inputs(plan), cheats={GONE: CHEATS["silence at input"]}).start()
@@ -189,10 +187,8 @@ def unmasked() -> tuple[bytes, Mapping[int, WrongUnmasking], Mapping[int, bytes]
     }
     dealings = cluster.server._memory.dealings
     hashes = {v: bytes(dealing.hashes) for v, dealing in dealings.items()}
-    shown = tuple(ShownDealing(v, dealings[v].commitments, dealings[v].root) for v in sorted(dealings))
-    data = changed(evidence_of(agreement, [result]), 0, lambda record: replace(record, shown=shown))
-    assert verify(data, threads=1).holds
-    return data, given, hashes
+    DEALT.update({v: ShownDealing(v, dealings[v].commitments, dealings[v].root) for v in sorted(dealings)})
+    return evidence_of(agreement, [result]), given, hashes
 
 
 def accused(change: Callable[[WrongUnmasking], WrongUnmasking]) -> bytes:
@@ -207,7 +203,7 @@ def accused(change: Callable[[WrongUnmasking], WrongUnmasking]) -> bytes:
             replace(told, content=content, signature=signature) if told.sender == 1 else told
             for told in record.unmaskings
         )
-        return replace(record, unmaskings=unmaskings, wrong=(one,))
+        return replace(record, unmaskings=unmaskings, shown=(DEALT[1],), wrong=(one,))
 
     return changed(data, 0, shown)
 
@@ -277,7 +273,8 @@ def test_hashes_of_a_client_that_dealt_nothing_prove_nothing() -> None:
     (proof,) = record_of(data).wrong
     assert GONE not in {one.sender for one in record_of(data).dealings}
     false = replace(proof, dealt=(replace(proof.dealt[0], dealer=GONE),))
-    only(changed(data, 0, lambda one: replace(one, wrong=(false,))), "it blames client 1 without a proof")
+    shown = tuple(one for one in record_of(data).shown if one.dealer == 1)
+    only(changed(data, 0, lambda one: replace(one, wrong=(false,), shown=shown)), "it blames client 1 without a proof")
 
 
 # --- a wrong dealing --------------------------------------------------------------------------------------------------
@@ -298,12 +295,10 @@ class Dealer:
 
     def court(self, hashes: bytes | None = None) -> Court:
         root = run_statements.root(self.hashes if hashes is None else hashes, SECRETS * 32)
-        shown = tuple(replace(one, root=root) if one.dealer == 3 else one for one in self.record.shown)
-        dealings = tuple(
-            replace(one, hash=run_statements.dealing_hash(dealing))
-            for one, dealing in zip(self.record.dealings, shown, strict=True)
-        )
-        return Court(self.plan, replace(self.record, dealings=dealings, shown=shown))
+        shown = replace(DEALT[3], root=root)
+        hash = run_statements.dealing_hash(shown)
+        dealings = tuple(replace(one, hash=hash) if one.sender == 3 else one for one in self.record.dealings)
+        return Court(self.plan, replace(self.record, dealings=dealings, shown=(shown,)))
 
     def judged(self, secret: int = 0) -> tuple[dict[int, str], list[str]]:
         proof = WrongDealing(3, secret, self.hashes, tuple(self.shares.values()))
@@ -344,7 +339,7 @@ def true_shares(kind: str, dealer: int, holders: tuple[int, ...]) -> WrongDealin
 
 
 def framed(proof: WrongDealing) -> bytes:
-    return changed(unmasked()[0], 0, lambda one: replace(one, dealt=(proof,)))
+    return changed(unmasked()[0], 0, lambda one: replace(one, shown=(DEALT[proof.dealer],), dealt=(proof,)))
 
 
 @pytest.mark.parametrize(("kind", "dealer"), [("seed", 3), ("mask key", GONE)], ids=["seed", "mask key"])
@@ -376,9 +371,6 @@ def test_a_proof_needs_the_dealing_that_was_signed(what: str) -> None:
             f"round 5, cell 0: {hash}",
             "round 5, cell 0: it blames client 1 without a proof",
         ]
-    stranger = replace(mine, dealer=GONE)
-    more = changed(data, 0, lambda one: replace(one, shown=(mine, stranger)))
-    only(more, "it shows a dealing of client 2 that has another hash")
 
 
 def test_a_shown_dealing_has_one_commitment_per_grouping() -> None:
@@ -391,7 +383,22 @@ def test_a_shown_dealing_has_one_commitment_per_grouping() -> None:
         record = record_of(data)
         dealings = tuple(replace(one, hash=hash) if one.sender == GONE else one for one in record.dealings)
         assert GONE not in Court(plan, replace(record, dealings=dealings, shown=(bare,))).shown
-    assert GONE in Court(plan, record_of(data)).shown
+    assert GONE in Court(plan, replace(record_of(data), shown=(DEALT[GONE],))).shown
+
+
+def test_only_dealings_that_a_proof_is_about_are_shown() -> None:
+    data, _, _ = unmasked()
+    shown = changed(data, 0, lambda record: replace(record, shown=(DEALT[GONE],)))
+    only(shown, "it shows a dealing of client 2, and no proof is about it")
+
+
+def test_a_proof_is_about_clients_of_the_run() -> None:
+    agreement = agreed("groups")
+    data = evidence_of(agreement, [played(agreement, cheats={1: "a share too few"})])
+    (proof,) = record_of(data).wrong
+    assert proof.dealt == ()
+    strange = replace(proof, dealt=(DealtHashes(77, b"any text"),))
+    only(changed(data, 0, lambda one: replace(one, wrong=(strange,))), "it names client 77, who is not in this run")
 
 
 def test_hashes_under_no_root_convict_no_dealer() -> None:

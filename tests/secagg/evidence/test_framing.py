@@ -22,9 +22,9 @@ def played() -> tuple[Agreement, Plan, Cluster, bytes]:
     return agreement, plan, cluster, evidence_of(agreement, [cluster.finish()])
 
 
-def hidden(plan: Plan, record: RunRecord) -> RunRecord:
-    """The record with one group only: the client with the highest id signs that for everybody."""
-    colluder, kept = max(one.sender for one in record.openings), record.groups(plan)[:1]
+def hidden(plan: Plan, record: RunRecord, colluder: int) -> RunRecord:
+    """The record with one group only: one client signs that for everybody."""
+    kept = record.groups(plan)[:1]
     view = _Run(plan, record).view(colluder)
     signature = identity(colluder).sign(run_statements.opening(plan, view, record.inputs, kept))
     return replace(
@@ -37,11 +37,14 @@ def hidden(plan: Plan, record: RunRecord) -> RunRecord:
 
 
 def test_one_colluder_cannot_sign_an_opening_for_the_others() -> None:
+    """Whether its own opening is the first or the last with this signature."""
     _, plan, _, data = played()
     assert verify(data, threads=1).holds
-    lie = changed(data, 0, lambda record: hidden(plan, record))
-    assert "the signature of client 0 on its opening is wrong" in "\n".join(verify(lie, threads=1).problems)
-    assert second_runs.check(lie)
+    for colluder in (min(plan.ids), max(plan.ids)):
+        lie = changed(data, 0, lambda record, colluder=colluder: hidden(plan, record, colluder))  # type: ignore[misc]
+        wrong = [f"round 5: the signature of client {v} on its opening is wrong" for v in plan.ids if v != colluder]
+        assert list(verify(lie, threads=1).problems) == wrong
+        assert second_runs.check(lie)
 
 
 def test_an_honest_client_is_not_convicted_with_an_opening_that_it_did_not_sign() -> None:
@@ -51,7 +54,7 @@ def test_an_honest_client_is_not_convicted_with_an_opening_that_it_did_not_sign(
     victim = next(v for v in plan.ids if v != max(plan.ids) and not any(g in kept for g in plan.groups_of[v]))
     gave = next(one for one in cluster.sent[victim] if isinstance(one, Unmasking))
     proof = WrongUnmasking(victim, gave.own, gave.seed_owners, gave.seeds, gave.key_owners, gave.keys, ())
-    lie = changed(data, 0, lambda record: replace(hidden(plan, record), wrong=(proof,)))
+    lie = changed(data, 0, lambda record: replace(hidden(plan, record, max(plan.ids)), wrong=(proof,)))
     report = verify(lie, threads=1)
     assert not report.holds
     assert report.blamed == {}
