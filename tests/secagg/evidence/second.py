@@ -61,7 +61,9 @@ class Record:
 class File(Strict):
     def answer(self) -> Answer:
         sender, previous = self.number("I"), self.take(32)
-        return Answer(sender, previous, self.many(lambda: read_advert(self)), self.take(32), self.take(64))
+        ahead = self.many(lambda: read_advert(self))
+        need(len(ahead) <= 3, "at most three adverts")
+        return Answer(sender, previous, ahead, self.take(32), self.take(64))
 
     def text(self) -> bytes:
         found = self.blob()

@@ -284,6 +284,15 @@ def test_an_answer_brings_adverts_of_its_sender_for_later_rounds(member: int, ro
     only(data, "the answer of client 0 brings an advert that is not its own, or not of a later round")
 
 
+def test_an_answer_brings_at_most_three_adverts() -> None:
+    """As on the wire."""
+    for count in (3, 4):
+        ahead = tuple(advert(0, t) for t in range(5, 5 + count))
+        problems = verify(spoiled(first_answer(lambda answer, ahead=ahead: replace(answer, ahead=ahead))), threads=1)  # type: ignore[misc]
+        assert ("count 4 exceeds the limit 3" in problems.problems) == (count == 4)
+    assert "at most three adverts" in second.check(spoiled(first_answer(lambda one: replace(one, ahead=ahead))))
+
+
 def test_an_advert_that_an_answer_brings_is_signed() -> None:
     forged = replace(advert(0, 5), signature=bytes(64))
     data = spoiled(first_answer(lambda answer: replace(answer, ahead=(forged,))))
