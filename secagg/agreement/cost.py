@@ -307,8 +307,8 @@ def survivors_reserve(terms: Terms, client: ClientId, colluders: int | None = No
 def survivors_settled(terms: Terms, client: ClientId, groups: Sequence[Collection[ClientId]]) -> Charge:
     """What a run costs that opened the sums of these members; groups of several groupings may overlap.
 
-    If sigma is too small for the grid of so many members, the run costs what was reserved. That counts the noise of
-    fewer members, and the noise of the others can only hide more.
+    If sigma is too small for the grid with these members, the run costs what was reserved. The reserve counts the noise
+    of fewer members; the noise of the others can only hide more.
     """
     rows = _Rows(tuple((tuple(sorted(group)),) for group in groups if group))
     if not rows.groupings or all(client not in group for (group,) in rows.groupings):
@@ -320,7 +320,7 @@ def survivors_settled(terms: Terms, client: ClientId, groups: Sequence[Collectio
 
 
 def _above_grid(terms: Terms, lattice: Kernel) -> bool:
-    """Whether the noise of every segment is large enough for what the sums do not see."""
+    """Whether eta is finite for every segment."""
     pairs = zip(terms.encoding.segments, _noise(terms).segments, strict=True)
     return all(excess(lattice, one.sigma, segment.length) < float("inf") for segment, one in pairs)
 

@@ -149,8 +149,7 @@ def _stages(run: _Run) -> Iterator[str]:
             yield f"client {one.sender} disputes a client that dealt nothing"
     wrong = {*run.adverts}.difference(run.inputs) ^ {one.sender for one in run.record.early}
     if wrong:  # audit: evidence-run-early-signed
-        rule = "must have an early signature exactly if it has no masked input, which covers its keys and dealing"
-        yield f"client {min(wrong)} {rule}"
+        yield f"client {min(wrong)} must have either a masked input or an early signature, and not both"
 
 
 def _signed(run: _Run, checked: CheckedRun) -> Iterator[str]:
@@ -196,7 +195,8 @@ def _shown(run: _Run) -> Iterator[str]:
         yield f"it shows a dealing of client {more[0]}, and no proof is about it"
     for one in record.shown:
         if one.dealer not in run.shown:  # audit: evidence-run-shown-dealings
-            yield f"it shows a dealing of client {one.dealer} that has another hash, or not one commitment per grouping"
+            signed = "does not have the signed hash, or not as many commitments as groupings"
+            yield f"the dealing that it shows of client {one.dealer} {signed}"
 
 
 def _opened(run: _Run, checked: CheckedRun, agreement: Agreement) -> Iterator[str]:
@@ -204,9 +204,9 @@ def _opened(run: _Run, checked: CheckedRun, agreement: Agreement) -> Iterator[st
     plan, record = run.plan, run.record
     # audit: evidence-run-lost-groups-agreed
     if strange := {*record.closed, *(one.group for one in record.lost)}.difference(every_group(plan)):
-        yield f"group {min(strange)} is closed or lost, and the agreement has no such group"
+        yield f"it lists group {min(strange)} as closed or lost, but the plan has no such group"
     if record.closed and not record.openings:  # audit: evidence-run-closed-signed
-        yield "it names groups that the survivors closed, and nobody signed an opening"
+        yield "it lists closed groups, but nobody signed an opening"
     if len(run.inputs) >= plan.t:
         checked.verdict = plan.audit(run.summed)
         refused = sorted(set(run.groups) - checked.verdict.opened)

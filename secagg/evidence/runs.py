@@ -1,8 +1,7 @@
-"""What one run with survivors leaves behind, and its bytes: every signed message of a cell in a round.
+"""What one run with survivors leaves behind, and its bytes: what clients signed in a cell of a round.
 
-Masked vectors and dealings are there by the hashes that their senders signed, sums by their hashes. What clients reveal
-in stage 4 is there by its hash. Only a proof of blame has more. docs/evidence.md has every byte, and why each may be
-there.
+The record has masked vectors, dealings, sums and what clients reveal in stage 4 only as hashes. A proof of blame has
+the content too. docs/evidence.md has every byte, and why each may be there.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ class SignedUnmasking:
 
 @dataclass(frozen=True, slots=True)
 class ShownDealing:
-    """The commitments and the root of a dealing, which a proof of blame needs: its hash is in the record.
+    """The commitments and the root of a dealing that a proof of blame needs. Its hash is in `dealings`.
 
     >>> ShownDealing(3, (bytes(32),), bytes(32)).dealer
     3
@@ -191,11 +190,11 @@ def _many(of: type[object]) -> Many:
 class RunRecord:
     """What one run of one cell leaves behind.
 
-    `closed` are the groups of the plan that the survivors did not sign to open; they signed all others, if there are
-    openings. `sums` are the hashes of opened sums: of all groups that are not `lost`, in order. `failed` is why the run
-    has no result. `wrong` and `dealt` are the proofs of blame, and `shown` the dealings that they need; the hub blames
-    those in `unproved` too, but their proofs are not here. `reserved` and `settled` are what the run costs a member at
-    most, before and after the sums are opened, if there is noise.
+    If there are openings, `closed` are the groups of the plan that the survivors did not sign to open, and they signed
+    all others. `sums` are the hashes of opened sums: of all groups that are not `lost`, in order. `failed` is why the
+    run has no result. `wrong` and `dealt` are the proofs of blame, and `shown` the dealings that they need. `unproved`
+    are the clients that the hub blames without a proof: there is none, or the record may not have more. `reserved` and
+    `settled` are what the run costs a member at most, before and after the sums are opened, if there is noise.
 
     >>> record = RunRecord(round=0, cell=0, context=b"model")
     >>> RunRecord.from_bytes(record.to_bytes()) == record

@@ -92,7 +92,7 @@ def run_record(memory: ServerMemory, result: Result, found: Found) -> RunRecord:
     messages = messages_of(memory)
     proofs = tuple(_wrong(memory, found.shares, v) for v in wrong)
     shown = {v: _shown(memory, v) for v in {*wrong, *unfit, *(one.dealer for proof in proofs for one in proof.dealt)}}
-    # A cheater can make a share wrong in a way that proves nothing (its own tree has the hash elsewhere).
+    # A wrong share proves nothing if its dealer's tree has its hash at another leaf.
     court = Court(plan, replace(messages, shown=tuple(shown.values()), wrong=proofs))
     convicted, _ = blame.convicted(court)  # audit: record-proofs-convict
     proofs = tuple(proof for proof in proofs if proof.sender in convicted)[:most]  # audit: record-few-shares

@@ -205,7 +205,7 @@ class Server:
             return
         follows = answer.previous == memory.last.get(sender, transcript.FIRST)
         if not follows and sender not in memory.unsure:  # audit: answer-follows-the-last
-            raise PeerError("its answer follows another one than its last answer here")
+            raise PeerError("its answer does not name its last accepted answer as the one before")
         try:
             for group, vector in zip(groups, answer.vectors, strict=True):
                 if group in memory.sums:

@@ -42,8 +42,8 @@ class ServerMemory:
     this round that were sent. `answers` are hash and signature of each accepted answer; `sums` the masked sums so far;
     `spoiled` why groups are lost beside missing answers. For the evidence, `kept` has each accepted answer without its
     vectors, `second` and `after` the answers and releases that convict their sender. `last` has the hash of each
-    client's last accepted answer. `unsure` are the clients that may have answered since: the answer was not accepted,
-    or this server was not there.
+    client's last accepted answer. `unsure` are the clients that may have answered after that: the
+    answer was not accepted, or another server ran the round.
     """
 
     fingerprint: bytes

@@ -115,7 +115,7 @@ def test_closed_groups_are_signed() -> None:
 
     assert objections(spoiled(unsigned)) == []
     closed = spoiled(lambda record: replace(unsigned(record), closed=GROUPS[:1]))
-    only(closed, "it names groups that the survivors closed, and nobody signed an opening")
+    only(closed, "it lists closed groups, but nobody signed an opening")
 
 
 def test_what_was_closed_is_part_of_what_was_signed() -> None:
@@ -134,9 +134,9 @@ def test_every_group_has_one_end_and_is_one_of_the_plan() -> None:
     neither = spoiled(lambda one: replace(one, sums=one.sums[1:]))
     only(neither, "it has 1 sums for the 2 groups that are not lost")
     strange = spoiled(lambda one: replace(one, lost=(LostGroup(5, 0, b"it is lost"),)))
-    only(strange, "group (5, 0) is closed or lost, and the agreement has no such group")
+    only(strange, "it lists group (5, 0) as closed or lost, but the plan has no such group")
     closed = spoiled(lambda one: replace(one, closed=((5, 0),)))
-    only(closed, "group (5, 0) is closed or lost, and the agreement has no such group")
+    only(closed, "it lists group (5, 0) as closed or lost, but the plan has no such group")
 
 
 def test_a_run_that_failed_opens_nothing() -> None:
@@ -364,13 +364,12 @@ def test_a_proof_needs_the_dealing_that_was_signed(what: str) -> None:
     record = record_of(data)
     (mine,) = record.shown
     only(changed(data, 0, lambda one: replace(one, shown=())), "it blames client 1 without a proof")
-    hash = "it shows a dealing of client 1 that has another hash, or not one commitment per grouping"
+    hash = "the dealing that it shows of client 1 does not have the signed hash, or"
     for other in (replace(mine, root=flipped(mine.root)), replace(mine, commitments=(flipped(mine.commitments[0]),))):
         spoiled = changed(data, 0, lambda one, other=other: replace(one, shown=(other,)))  # type: ignore[misc]
-        assert objections(spoiled) == [
-            f"round 5, cell 0: {hash}",
-            "round 5, cell 0: it blames client 1 without a proof",
-        ]
+        shown, blames = objections(spoiled)
+        assert shown.startswith(f"round 5, cell 0: {hash}")
+        assert blames == "round 5, cell 0: it blames client 1 without a proof"
 
 
 def test_a_shown_dealing_has_one_commitment_per_grouping() -> None:

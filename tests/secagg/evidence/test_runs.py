@@ -329,7 +329,7 @@ def test_what_a_client_sent_is_signed_early_or_covered(stage: Stage, what: str) 
     assert early.sender == GONE
     assert (GONE in {one.sender for one in record_of(data).dealings}) == (what == "dealing")
     forged = (replace(early, signature=flipped(early.signature)),)
-    unsigned = "must have an early signature exactly if it has no masked input"
+    unsigned = "must have either a masked input or an early signature"
     more = (EarlySignature(0, bytes(64)), early)
     lies = {f"the signature of client 2 on its {what} is wrong": forged, f"client 2 {unsigned}": ()}
     for says, found in (lies | {f"client 0 {unsigned}": more}).items():

@@ -124,7 +124,7 @@ def test_an_answer_with_an_old_advert_does_not_count(old: int) -> None:
 @pytest.mark.parametrize("at", [0, 1])
 def test_an_answer_that_names_a_false_predecessor_does_not_count(at: int) -> None:
     said, _ = whole_training(lambda answer: replace(answer, previous=b"x" * 32), at=at)
-    assert said[at] == "its answer follows another one than its last answer here"
+    assert said[at] == "its answer does not name its last accepted answer as the one before"
     assert said[:at] + said[at + 1 :] == [None, None]  # afterwards its true chain is accepted: an answer was lost
 
 
