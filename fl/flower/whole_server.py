@@ -99,7 +99,10 @@ class WholeRounds:
         return [self._outcome(result, cell, cost, problems)]
 
     def settled(self, index: int) -> None:
-        """The round is recorded."""
+        """The round is recorded. Keep what the server knows of its answers for the next start."""
+        server = self._keys.server
+        if server.stage is ServerStage.IDLE and server.round == index:
+            write(self._place / STATE, server.save())  # audit: flower-answers-remembered
 
     def _assemble(self, cell: Cell) -> None:
         """Find the nodes, and collect adverts that are missing. The first round of this process waits for all."""

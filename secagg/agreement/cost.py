@@ -245,6 +245,7 @@ def _worst(training: Training, round: int, members: Collection[ClientId]) -> Fig
     if terms.varying:  # by a roll call or releases
         heaviest = max(members, key=lambda client: terms.weights[client])
         everybody, assumed = (flat_charge(terms, heaviest, terms.least_summed, k) for k in (0, _noise(terms).colluders))
+        flat_charge(terms, heaviest, len(terms.ids), 0)  # audit: all-above-grid
         return Figures(everybody, assumed, _locally(terms, members).local)
     if len(drawn) == 1:
         (grouping,) = drawn

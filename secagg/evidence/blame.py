@@ -159,7 +159,7 @@ def _wrong_unmasking(court: Court, given: WrongUnmasking) -> str:
 def _wrong_share(court: Court, given: WrongUnmasking, secrets: list[Secret]) -> str:
     """Whether a share is none that its dealer signed. A dealer's hash binds the holder, so any of its leaves counts."""
     sender, entries = given.sender, given.seeds + given.keys
-    strangers = [owner for owner, _ in secrets if sender not in court.plan.peers(owner)]
+    strangers = [owner for owner in dict(secrets) if sender not in court.plan.peers(owner)]
     if strangers:  # audit: evidence-blame-no-peer
         return f"it signed a share of client {strangers[0]}, who dealt it none"
     for shown in given.dealt:

@@ -108,9 +108,7 @@ def _strangers(run: _Run) -> Iterator[str]:
     record = run.record
     named = {sender for senders in _messages(record).values() for sender in senders}
     named |= {one.client for one in (*record.absent, *record.unproved)}
-    named |= {*(one.sender for one in record.early), *(one.sender for one in record.wrong)}
-    named |= {*(one.dealer for one in record.shown), *(one.dealer for one in record.dealt)}
-    named |= {dealt.dealer for one in record.wrong for dealt in one.dealt}
+    named |= {*(one.sender for one in record.early), *(one.dealer for one in record.shown), *record.about()}
     strangers = sorted(named.difference(run.plan.ids))
     if strangers:  # audit: evidence-run-members
         yield f"it names client {strangers[0]}, who is not in this run"
@@ -189,9 +187,7 @@ def _signed(run: _Run, checked: CheckedRun) -> Iterator[str]:
 def _shown(run: _Run) -> Iterator[str]:
     """The dealings that are shown are those that the proofs are about, and have the hashes that were signed."""
     record = run.record
-    proofs = {one.sender for one in record.wrong} | {one.dealer for one in record.dealt}
-    proofs |= {dealt.dealer for one in record.wrong for dealt in one.dealt}
-    if more := sorted({one.dealer for one in record.shown} - proofs):  # audit: evidence-run-shown-needed
+    if more := sorted({one.dealer for one in record.shown} - record.about()):  # audit: evidence-run-shown-needed
         yield f"it shows a dealing of client {more[0]}, and no proof is about it"
     for one in record.shown:
         if one.dealer not in run.shown:  # audit: evidence-run-shown-dealings

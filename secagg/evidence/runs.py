@@ -250,6 +250,15 @@ class RunRecord:
             raise WireError(f"it has {len(self.sums)} sums for the {len(kept)} groups that are not lost")
         return dict(zip(kept, self.sums, strict=True))
 
+    def about(self) -> frozenset[ClientId]:
+        """The clients whose dealings the proofs of blame need.
+
+        >>> RunRecord(round=0, cell=0, context=b"model").about()
+        frozenset()
+        """
+        senders = {one.sender for one in self.wrong} | {one.dealer for one in self.dealt}
+        return frozenset(senders | {dealt.dealer for one in self.wrong for dealt in one.dealt})
+
     def to_bytes(self) -> bytes:
         """The only encoding of this record."""
         return codec.to_bytes(RUN, self)

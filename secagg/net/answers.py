@@ -25,7 +25,7 @@ from secagg.protocol import encode as encode_step
 from secagg.protocol import wire as survivor_wire
 from secagg.protocol.messages import Bundle
 from secagg.types import ClientId
-from secagg.whole import Advert, FileStore, Resend, Task, respond
+from secagg.whole import Advert, FileStore, Resend, Task, recall, respond
 from secagg.whole import Client as WholeClient
 from secagg.whole import encode as encode_whole
 
@@ -66,10 +66,9 @@ class WholeAnswers:
         self._path = member.folder / "client.state"
         who = (member.agreement, member.signatures, member.me, member.identity)
         saved = read_file(self._path)
-        if saved is None:
-            self._client = WholeClient(*who, earlier=member.earlier, budget=member.budget)
-        else:
-            self._client = WholeClient.restore(saved, *who, earlier=member.earlier, budget=member.budget)
+        if saved is None:  # the first start, or a lost file: the store still knows the last answer
+            saved = recall(member.agreement, member.me, member.identity, self._store)
+        self._client = WholeClient.restore(saved, *who, earlier=member.earlier, budget=member.budget)
 
     def open(self, message: bytes) -> Reply | Wanted:
         if type_of(message) not in WHOLE_TYPES:

@@ -7,8 +7,9 @@ that readers and colluders together hold fewer than t shares of anybody else's s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -87,28 +88,26 @@ def failed_record(memory: ServerMemory, why: str) -> RunRecord:
 def run_record(memory: ServerMemory, result: Result, found: Found) -> RunRecord:
     """The record of a run that is over; `memory` still has what clients gave in the last stage."""
     plan = memory.plan
-    most = most_proofs(plan.t, plan.assumed_colluders)
-    wrong, unfit = sorted(found.wrong), sorted(found.rebuilt.unfit)
-    messages = messages_of(memory)
-    proofs = tuple(_wrong(memory, found.shares, v) for v in wrong)
-    shown = {v: _shown(memory, v) for v in {*wrong, *unfit, *(one.dealer for proof in proofs for one in proof.dealt)}}
-    # A wrong share proves nothing if its dealer's tree has its hash at another leaf.
-    court = Court(plan, replace(messages, shown=tuple(shown.values()), wrong=proofs))
-    convicted, _ = blame.convicted(court)  # audit: record-proofs-convict
-    proofs = tuple(proof for proof in proofs if proof.sender in convicted)[:most]  # audit: record-few-shares
+    messages, proofs = messages_of(memory), list[WrongUnmasking]()
+    for cheater in sorted(found.wrong):
+        if len(proofs) == most_proofs(plan.t, plan.assumed_colluders):  # audit: record-few-shares
+            break
+        proof = _wrong(memory, found.shares, cheater)
+        alone = _with_dealings(memory, replace(messages, wrong=(proof,)))
+        if blame.convicted(Court(plan, alone))[0]:  # audit: record-proofs-convict
+            proofs.append(proof)
     proved = {proof.sender for proof in proofs}
-    needed = {*proved, *unfit, *(one.dealer for proof in proofs for one in proof.dealt)}
-    return replace(
+    record = replace(
         messages,
         sums=tuple(_hash(one.total) for _, one in sorted(result.groups.items())),
         lost=tuple(LostGroup(*group, text(why)) for group, why in sorted({**result.closed, **result.lost}.items())),
         absent=tuple(Absence(v, text(one.reason)) for v, one in sorted(result.dropouts.items())),
         inconsistent=tuple(tuple(sorted(groups)) for groups in result.inconsistent),
-        shown=tuple(shown[v] for v in sorted(needed)),
-        wrong=proofs,
-        dealt=tuple(_dealt(memory, found, v) for v in unfit),
-        unproved=tuple(Absence(v, text(found.wrong[v])) for v in wrong if v not in proved),
+        wrong=tuple(proofs),
+        dealt=tuple(_dealt(memory, found, v) for v in sorted(found.rebuilt.unfit)),
+        unproved=tuple(Absence(v, text(why)) for v, why in sorted(found.wrong.items()) if v not in proved),
     )
+    return _with_dealings(memory, record)
 
 
 def _content(plan_hash: bytes, message: Unmasking) -> bytes:
@@ -120,13 +119,29 @@ def _wrong(memory: ServerMemory, shares: Shares, sender: ClientId) -> WrongUnmas
     given, received = memory.unmaskings[sender], shares.by_holder.get(sender)
     dealt: tuple[DealtHashes, ...] = ()
     if received is not None and not received.good.all():
-        dealer, _ = received.wanted.secrets[int(np.argmin(received.good))]
+        bad = np.flatnonzero(~received.good).tolist()
+        hidden = partial(_hidden, memory, sender, given.seeds + given.keys, received.wanted.secrets)
+        dealer, _ = received.wanted.secrets[next((place for place in bad if not hidden(place)), bad[0])]
         dealt = (DealtHashes(dealer, memory.dealings[dealer].hashes),)
     return WrongUnmasking(sender, given.own, given.seed_owners, given.seeds, given.key_owners, given.keys, dealt)
 
 
-def _shown(memory: ServerMemory, dealer: ClientId) -> ShownDealing:
-    return ShownDealing(dealer, memory.dealings[dealer].commitments, memory.dealings[dealer].root)
+def _hidden(
+    memory: ServerMemory, sender: ClientId, entries: bytes, secrets: Sequence[tuple[ClientId, int]], place: int
+) -> bool:
+    """Whether a wrong share proves nothing, because its dealer's tree has its hash at another leaf."""
+    dealer, secret = secrets[place]
+    entry = np.frombuffer(entries[place * ENTRY : (place + 1) * ENTRY], np.uint8).reshape(1, -1)
+    found = transcript.share_hashes(memory.plan.hash, np.array([[dealer, sender, secret]], np.uint32), entry)
+    leaves = np.frombuffer(memory.dealings[dealer].hashes, np.uint8)
+    width = len(memory.plan.groupings) + 1
+    return bool((leaves.reshape(-1, width, HASH_BYTES)[:, secret] == found).all(axis=1).any())
+
+
+def _with_dealings(memory: ServerMemory, record: RunRecord) -> RunRecord:
+    """The record with the dealings that its proofs are about."""
+    dealings = [memory.dealings[v] for v in sorted(record.about())]
+    return replace(record, shown=tuple(ShownDealing(one.sender, one.commitments, one.root) for one in dealings))
 
 
 def _dealt(memory: ServerMemory, found: Found, dealer: ClientId) -> WrongDealing:

@@ -3,8 +3,8 @@
 Bonawitz et al. 2017, Fig. 4, Round 4, server side. A survivor gives its own seeds; shares serve for the seeds of those
 who vanished, and for the mask keys of those who are not summed. Every share is checked against its dealer's hash before
 it counts, every seed against its commitment and every rebuilt key against the advertised one. So the sum of a group is
-exact or not returned. Evidence convicts every client that is blamed, with two exceptions: the dealer's tree has the
-hash of the wrong share at another leaf, or the record already has as many proofs as it may have.
+exact or not returned. Evidence convicts a blamed client, unless it is blamed for disputes, the trees of its dealers
+have the hashes of all its wrong shares at other leaves, or the record already has as many proofs as it may have.
 """
 
 from __future__ import annotations

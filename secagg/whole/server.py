@@ -294,10 +294,10 @@ class Server:
             if len(data) > MOST_DATA:
                 raise UsageError(f"data has {len(data)} bytes, at most {MOST_DATA} are allowed")
             places, memory = self._next(round), self._memory
-            if self.round is None and round > self._agreement.terms.first_round:  # earlier rounds had another server
-                memory.unsure = set(self._agreement.terms.ids)
             have = memory.adverts.get(round, {})
             called = self._called(present, have)
+            if self.round is None and round > self._agreement.terms.first_round:  # earlier rounds had another server
+                memory.unsure = set(self._agreement.terms.ids)
             for kept in (memory.adverts, memory.releases):
                 for old in [t for t in kept if t < round]:
                     del kept[old]

@@ -68,7 +68,7 @@ class ServerMemory:
     unsure: set[ClientId] = field(default_factory=set)
 
 
-_SAVED: Final = b"secagg whole server 1\n"
+_SAVED: Final = b"secagg whole server 2\n"
 MOST_REASON: Final = 1000  # characters of a reason that a client's own message can make long
 _TEXT: Final = Blob(4 * MOST_REASON)
 _REASONS: Final = Many(Struct(dict, (("id", U32), ("reason", _TEXT))))

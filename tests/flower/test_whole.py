@@ -14,7 +14,8 @@ from fl.flower.node import Node
 from fl.flower.server import serve
 from fl.flower.whole_client import FOLDER, STATE, opened
 from secagg.cli.main import main as secagg_command
-from secagg.whole import Answer, decode
+from secagg.evidence import Evidence
+from secagg.whole import Answer, Server, decode
 from tests.flower.grid import InProcessGrid, broken
 from tests.flower.runs import FAST, NODES, actions, agreed, assert_same_model, network_of, trained, whole
 from tests.flower.test_engine import rounds_in, train_over_flower
@@ -44,6 +45,16 @@ def test_a_round_is_one_exchange_and_gives_the_model_of_a_simulation(tmp_path: P
     assert all(not record["dropouts"] and not record["exposure"]["exposed"] for record in records)
     assert not any("share" in context.state for context in grid.contexts.values())  # nothing is kept by Flower
     assert secagg_command(["verify", str(out / "evidence-1")]) == 0
+
+
+def test_the_last_answers_of_a_recorded_round_are_kept(tmp_path: Path) -> None:
+    """So that after a restart no client can name a false predecessor and void the evidence."""
+    _, out = train_over_flower(whole(rounds=2), tmp_path)
+    agreement = Evidence.from_bytes((out / "evidence-1").read_bytes()).agreement
+    memory = Server.restore((out / "secure" / "server.state").read_bytes(), agreement)._memory
+    assert memory.rounds == (1,)
+    assert set(memory.last) == set(range(NODES))
+    assert memory.unsure == set()
 
 
 def test_with_dropouts_weights_samples_and_a_label_flip_it_is_the_same_model(tmp_path: Path) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from secagg import Schedule, labels
+from secagg import AgreementRefused, Policy, Schedule, labels
+from secagg.agreement import cost
 from secagg.crypto.keys import digest
 from secagg.evidence import Evidence, verify
 from secagg.evidence.runs import DealingRecord, KeysRecord, RunRecord, SignedInput, SignedOpening, SignedUnmasking
+from secagg.privacy.smoothing import excess
 from secagg.protocol.messages import Dealing, Unmasking
-from secagg.protocol.wire import encode
+from secagg.protocol.wire import decode, encode
 from secagg.simulation import WholeRun
 from secagg.simulation import make_agreement as simulated
 from secagg.types import u32
@@ -83,6 +85,23 @@ def test_a_share_that_is_wrong_in_a_hidden_way_is_blamed_without_a_proof(kind: s
     assert report.blamed == {}
     assert "the hub blames client 1, without a proof here" in "".join(report.notes)
     assert Evidence.from_bytes(data).runs[0].shown == ()
+
+
+def hiding_one(cluster: Cluster, me: int, message: Any) -> list[bytes]:
+    """The same dealer gives a wrong share of an honest dealer too."""
+    (made,) = hiding(cluster, me, message)
+    if isinstance(message, Unmasking):
+        found = decode(made)
+        at = ENTRY * next(place for place, owner in enumerate(found.seed_owners) if owner != me)
+        seeds = found.seeds[:at] + bytes(ENTRY) + found.seeds[at + ENTRY :]
+        return [encode(resign(cluster, replace(found, seeds=seeds)))]
+    return [made]
+
+
+@pytest.mark.parametrize("kind", ["flat", "groups"])
+def test_a_hidden_wrong_share_does_not_cover_another_one(kind: str) -> None:
+    _, data = cheated(kind, hiding_one)
+    assert "it signed a wrong share of client" in verify(data, threads=1).blamed[CHEATER]
 
 
 # --- whole groups -----------------------------------------------------------------------------------------------------
@@ -195,3 +214,24 @@ def test_noise_too_coarse_for_the_grid_costs_the_reserve() -> None:
     lie = Evidence(agreement=agreement, signatures=signatures_of(agreement), runs=(invented,)).to_bytes()
     assert verify(lie, threads=1).problems
     assert second_runs.check(lie)
+
+
+def test_noise_is_large_enough_for_everybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a roll call, the cost is that of the fewest members. The grid needs more noise if there are more."""
+
+    def coarse(lattice: Any, sigma: int, length: int) -> float:
+        return float("inf") if lattice.rank > 3 else excess(lattice, sigma, length)
+
+    agreement, _ = simulated(
+        members=6,
+        size=6,
+        length=4,
+        clip=8.0,
+        noise=noise(),
+        roll_call=True,
+        policy=Policy(memory="round", anonymity=3),
+    )
+    assert agreement.terms.least_summed == 3
+    monkeypatch.setattr(cost, "excess", coarse)
+    with pytest.raises(AgreementRefused, match="is too small for the grid"):
+        cost.check_noise(agreement)

@@ -137,7 +137,7 @@ def test_every_sum_and_every_reason_has_its_group(field: str) -> None:
     cast, memory = half_way(**CROSSED)
     memory.spoiled[memory.complete[-1]] = "half added"
     data = server_state.save(memory)
-    header = len(b"secagg whole server 1\n")
+    header = len(b"secagg whole server 2\n")
     values = from_bytes(server_state._MEMORY, data[header:])
     for wrong in (values[field][:-1], (*values[field], (9, 9))):
         changed = data[:header] + to_bytes(server_state._MEMORY, values | {field: wrong})
@@ -147,7 +147,7 @@ def test_every_sum_and_every_reason_has_its_group(field: str) -> None:
 
 def test_a_new_server_is_its_fingerprint_and_zeros() -> None:
     cast = Cast()
-    rest = cast.server.save().removeprefix(b"secagg whole server 1\n" + cast.agreement.fingerprint)
+    rest = cast.server.save().removeprefix(b"secagg whole server 2\n" + cast.agreement.fingerprint)
     assert rest == bytes(len(rest))
 
 
@@ -181,15 +181,15 @@ def test_a_saved_roll_call_keeps_the_policy() -> None:
 def test_bytes_of_something_else_are_no_saved_server() -> None:
     cast, memory = half_way(**CROSSED)
     data = server_state.save(memory)
-    assert data.startswith(b"secagg whole server 1\n")
+    assert data.startswith(b"secagg whole server 2\n")
     with refused("these bytes are not a saved server of whole groups of this version"):
-        Server.restore(data.replace(b"server 1", b"server 2"), cast.agreement)
+        Server.restore(data.replace(b"server 2", b"server 1"), cast.agreement)
     with refused("this saved server belongs to another agreement"):
         Server.restore(data, Cast().agreement)
     for wrong in (data[:-1], data + b"\0", data[:60]):
         with pytest.raises(UsageError, match=r"^this saved server is damaged: "):
             Server.restore(wrong, cast.agreement)
-    stage = len(b"secagg whole server 1\n") + 32
+    stage = len(b"secagg whole server 2\n") + 32
     assert data[stage] == 1
     with refused("this saved server is damaged: 2 is not a valid Stage"):
         Server.restore(data[:stage] + b"\2" + data[stage + 1 :], cast.agreement)
