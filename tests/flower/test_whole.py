@@ -15,7 +15,7 @@ from fl.flower.server import serve
 from fl.flower.whole_client import FOLDER, STATE, opened
 from secagg.cli.main import main as secagg_command
 from secagg.evidence import Evidence
-from secagg.whole import Answer, Server, decode
+from secagg.whole import Answer, Server, Stage, decode
 from tests.flower.grid import InProcessGrid, broken
 from tests.flower.runs import FAST, NODES, actions, agreed, assert_same_model, network_of, trained, whole
 from tests.flower.test_engine import rounds_in, train_over_flower
@@ -52,7 +52,7 @@ def test_the_last_answers_of_a_recorded_round_are_kept(tmp_path: Path) -> None:
     _, out = train_over_flower(whole(rounds=2), tmp_path)
     agreement = Evidence.from_bytes((out / "evidence-1").read_bytes()).agreement
     memory = Server.restore((out / "secure" / "server.state").read_bytes(), agreement)._memory
-    assert memory.rounds == (1,)
+    assert (memory.rounds, memory.stage) == ((1,), Stage.IDLE)
     assert set(memory.last) == set(range(NODES))
     assert memory.unsure == set()
 

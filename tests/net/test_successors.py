@@ -13,6 +13,7 @@ import pytest
 from secagg import Policy
 from secagg.agreement import MemberFolder
 from secagg.errors import AgreementRefused
+from secagg.evidence import verify
 from secagg.net.answers import Membership, SurvivorAnswers, WholeAnswers
 from secagg.simulation.agree import agree_on
 from tests.net.common import FAST, expected, make_world, running
@@ -60,3 +61,23 @@ def test_a_roll_call_sums_the_sites_that_are_there(tmp_path: Path) -> None:
             assert outcome.members == {(0, 0): (0, 1, 2, 3)}
 
     asyncio.run(play())
+
+
+def test_a_site_that_lost_its_saved_state_goes_on_with_its_chain(tmp_path: Path) -> None:
+    """Its keys are gone, with the rounds that they were for. Its store has the last answer, which the next one names."""
+    proposal = make_world(tmp_path, 4)
+
+    async def play() -> list[bool]:
+        async with running(tmp_path, proposal) as (hub, _):
+            assert (await hub.round()).opened
+        states = sorted(tmp_path.rglob("client.state"))
+        assert len(states) == 4
+        states[0].unlink()
+        async with running(tmp_path, proposal) as (hub, _):
+            return [(await hub.round()).opened for _ in range(5)]
+
+    assert asyncio.run(play())[-1]
+    (evidence,) = (path for path in tmp_path.rglob("evidence") if path.is_file())
+    report = verify(evidence.read_bytes())
+    assert report.holds, report.problems
+    assert not any("did not arrive in time" in note for note in report.notes)
