@@ -64,7 +64,7 @@ def test_a_roll_call_sums_the_sites_that_are_there(tmp_path: Path) -> None:
 
 
 def test_a_site_that_lost_its_saved_state_goes_on_with_its_chain(tmp_path: Path) -> None:
-    """Its keys are gone, with the rounds that they were for. Its store has the last answer, which the next one names."""
+    """Its keys are gone, with the rounds that they were for. Its store has the last answer, which the next names."""
     proposal = make_world(tmp_path, 4)
 
     async def play() -> list[bool]:
