@@ -19,6 +19,7 @@ from torch.func import functional_call, grad, vmap
 
 from fl.data.examples import Examples, Index
 from fl.errors import TrainingError
+from fl.training.convolution import accelerate
 from fl.training.models import Matrix, Vector, flatten, join, parameters, split, unflatten
 from fl.training.objective import ACCURACY, advice, decided
 from fl.training.task import LocalTraining, Task, client_stream, minibatches, seed_torch
@@ -97,6 +98,8 @@ class Learner(TrainerBase):
         held = {"test": data.test, "validation": data.validation, "backdoor": data.backdoor}
         self._parts = {name: examples.to(self.device) for name, examples in held.items() if examples is not None}
         self.together = together or (1 if self.device.type == "cpu" else 16)
+        if self.device.type == "cpu" and self.together == 1:
+            accelerate(self._module)
         self.not_together = "" if self.together == 1 else self._stacking_problem()
         if self.not_together:
             self.together = 1
