@@ -94,6 +94,7 @@ THIRD_PARTY = {  # a module may import the packages of every line that its name 
     "robust.kernels": {"numba", "llvmlite"},
     "fl": {"numpy", "torch"},
     "fl.config": {"msgspec", "tomli_w"},
+    "fl.training.convolution": {"numba", "llvmlite"},
     "fl.reporting": {"jinja2", "markupsafe", "matplotlib", "rich", "safetensors"},
     "fl.reproduction": {"jinja2", "markupsafe", "matplotlib"},
     "fl.exports": {"mlflow"},
