@@ -10,6 +10,7 @@ python -m tests.benchmarks noise                     the discrete Gaussian besid
 python -m tests.benchmarks privacy [digits|mnist]    what a promise costs: accuracy, counts, means
 python -m tests.benchmarks evidence [--keep ...]     size of the evidence of a training, and time to verify it
 python -m tests.benchmarks training                  local training beside a plain torch loop
+python -m tests.benchmarks convolution               5x5 convolutions beside torch's
 """
 
 import importlib
@@ -30,6 +31,7 @@ PARTS = {
     "privacy": "tests.benchmarks.privacy",
     "evidence": "tests.benchmarks.evidence",
     "training": "tests.benchmarks.training",
+    "convolution": "tests.benchmarks.convolution",
 }
 
 
