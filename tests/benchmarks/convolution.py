@@ -11,6 +11,7 @@ once per core at the same time to see what the cores cost each other.
 import statistics
 import time
 from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
 from functools import partial
 
 BAR = 1.0
@@ -35,7 +36,7 @@ def main(options: Namespace) -> int:
     images = torch.randn(options.images, options.channels, options.size, options.size).contiguous(memory_format=last)
     weight = torch.randn(options.outputs, options.channels, 5, 5).contiguous(memory_format=last)
     bias = torch.randn(options.outputs)
-    ways = {"torch": partial(torch.conv2d, padding=2), "ours": convolve}
+    ways: dict[str, Callable[..., torch.Tensor]] = {"torch": partial(torch.conv2d, padding=2), "ours": convolve}
     spent: dict[tuple[str, str], list[float]] = {}
     for repeat in range(options.repeats + 3):
         for name, way in ways.items():
