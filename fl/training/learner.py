@@ -98,7 +98,7 @@ class Learner(TrainerBase):
         held = {"test": data.test, "validation": data.validation, "backdoor": data.backdoor}
         self._parts = {name: examples.to(self.device) for name, examples in held.items() if examples is not None}
         self.together = together or (1 if self.device.type == "cpu" else 16)
-        if self.device.type == "cpu" and self.together == 1:
+        if self.device.type == "cpu":
             accelerate(self._module)
         self.not_together = "" if self.together == 1 else self._stacking_problem()
         if self.not_together:
