@@ -71,7 +71,7 @@ def two(updates: NDArray[np.float32]) -> Measured:
         (spent.seconds["servers"] + spent.seconds["dealer"]) * scale,
         spent.bytes["clients"] / clients / 1e6 * scale,
         (spent.bytes["between servers"] + spent.bytes["dealer"]) / 1e6 * scale,
-        "one mean; the second server learns all distances",
+        "one mean, and who was selected; the second server also all distances",
     )
 
 
@@ -101,7 +101,7 @@ def encrypted(updates: NDArray[np.float32], sample: int) -> Measured:
         adding * scale,
         size,
         0.0,
-        "one mean of all clients; no robust rule can look inside",
+        "nothing, unless a client sends it the mean of all; no robust rule can be applied",
     )
 
 
