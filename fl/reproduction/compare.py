@@ -58,7 +58,7 @@ def compare(panel: str, curve: Curve, run: Measured) -> Row:
         differences[worst],
         worst,
         sum(differences.values()) / len(both),
-        _other(changed, comparable) if changed else explanation(curve, differences[worst]),
+        _other(changed, comparable) if changed else explanation(curve, differences),
     )
 
 
@@ -67,13 +67,20 @@ def _other(changed: Sequence[str], comparable: bool) -> str:
     return f"other settings than the paper's ({', '.join(changed)}){end}"
 
 
-def explanation(curve: Curve, largest: float) -> str:
-    """Why a curve differs: what is known of it, that it is close, or that nobody knows."""
+def explanation(curve: Curve, differences: Mapping[int, float]) -> str:
+    """Why a curve differs: that it is close, what is known of it, and the rounds of which nobody knows."""
     if curve.note:
         return curve.note
-    if curve.name in EXPLAINED:
-        return EXPLAINED[curve.name]
-    return "within 2 points in every round" if abs(largest) <= CLOSE else UNEXPLAINED
+    far = [number for number in sorted(differences) if abs(differences[number]) > CLOSE]
+    if not far:
+        return "within 2 points in every round"
+    known = EXPLAINED.get(curve.name)
+    unknown = [number for number in far if known is None or number not in known.rounds]
+    parts = [known.why] if known is not None and len(unknown) < len(far) else []
+    if unknown:
+        rounds = "round" if len(unknown) == 1 else "rounds"
+        parts.append(f"{UNEXPLAINED} in {rounds} {', '.join(map(str, unknown))}")
+    return "; ".join(parts)
 
 
 def table(panels: Sequence[Panel], runs: Mapping[str, Measured]) -> list[Row]:

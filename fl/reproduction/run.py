@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fl.config.schema import Experiment
+from fl.errors import ConfigError
 from fl.reporting.progress import Progress
-from fl.reporting.records import Folder, recorded
+from fl.reporting.records import Folder, changed_keys, recorded
 from fl.reproduction.panels import Curve
 from fl.training.loop import run
 
@@ -57,6 +59,7 @@ def _train(curve: Curve, place: Path, rounds: int, settings: Sequence[str], budg
     experiment = curve.experiment(settings)
     wanted = min(rounds, experiment.rounds)
     if rounds_done(place) >= wanted:
+        _check_same(place, recorded(place).experiment, experiment)
         return True
     if not budget.left(0.0):
         return False
@@ -70,3 +73,9 @@ def _train(curve: Curve, place: Path, rounds: int, settings: Sequence[str], budg
     with Folder.resume(place, e=experiment) if begun else Folder.create(place, experiment) as folder:
         trained = run(experiment, folder=folder, show=show, callbacks=[stop])
     return len(trained.history) >= wanted
+
+
+def _check_same(place: Path, begun: Experiment, asked: Experiment) -> None:
+    if begun.fingerprint != asked.fingerprint:
+        changed = ", ".join(changed_keys(begun, asked))
+        raise ConfigError(f"{place} was trained with other settings: {changed} changed. Choose another --out")

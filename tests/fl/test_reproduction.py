@@ -11,6 +11,7 @@ from fl.config.read import read_tables
 from fl.errors import ConfigError
 from fl.reporting.records import recorded
 from fl.reproduction.compare import UNEXPLAINED, compare, explanation
+from fl.reproduction.explained import EXPLAINED
 from fl.reproduction.measured import measured
 from fl.reproduction.panels import PANELS, Curve, chosen, every_curve
 from fl.reproduction.published import published
@@ -72,6 +73,8 @@ def test_slices_end_in_the_bits_of_one_run(tmp_path: Path) -> None:
     assert train_curves(curves, tmp_path / "once", rounds=2, settings=SMALL)
     for rounds in (1, 2, 2):
         assert train_curves(curves, tmp_path / "sliced", rounds=rounds, settings=SMALL)
+    with pytest.raises(ConfigError, match=r"sliced.* was trained with other settings: local.lr changed"):
+        train_curves(curves, tmp_path / "sliced", rounds=2, settings=[*SMALL, "local.lr=5.0"])
     for curve in curves:
         once, sliced = (tmp_path / name / curve.name for name in ("once", "sliced"))
         assert (once / "model.safetensors").read_bytes() == (sliced / "model.safetensors").read_bytes()
@@ -140,5 +143,20 @@ def test_a_row_compares_the_last_common_round_and_names_the_largest_difference(t
     other = curve.experiment(["secure=false", "privacy.clip=8.0"])
     row = compare("p", curve, measured(curve, type(run)(run.folder, other, run.info, rounds, {})))
     assert (row.compared, row.explanation) == (3, "other settings than the paper's (privacy)")
-    assert explanation(Curve("unknown", "digits"), -0.03) == UNEXPLAINED
-    assert explanation(Curve("unknown", "digits"), 0.02) == "within 2 points in every round"
+
+
+def test_an_explanation_stands_only_for_the_rounds_that_it_is_about() -> None:
+    close = "within 2 points in every round"
+    unknown = Curve("unknown", "digits")
+    assert explanation(unknown, {1: 0.02, 2: -0.02}) == close
+    assert explanation(unknown, {1: 0.01, 2: -0.03}) == f"{UNEXPLAINED} in round 2"
+    assert explanation(unknown._replace(note="another file"), {1: 0.5}) == "another file"
+    for name, known in EXPLAINED.items():
+        curve, last = every_curve()[name], known.rounds[-1]
+        assert explanation(curve, {1: 0.0, last: 0.01}) == close
+        assert explanation(curve, {last: -0.03, last + 1: 0.01}) == known.why
+        assert explanation(curve, {last + 1: 0.03, last + 2: 0.3}) == (
+            f"{UNEXPLAINED} in rounds {last + 1}, {last + 2}"
+        )
+        both = explanation(curve, {last: 0.03, last + 1: 0.03})
+        assert both == f"{known.why}; {UNEXPLAINED} in round {last + 1}"

@@ -27,6 +27,7 @@ TRIES = {
     "as-here": "nothing is changed",
     "their-krum": "Krum with sums of norms per tensor, and with rows that are sorted too early (their_krum.py)",
     "their-data": "their partition: shards in the order of the file; the random generator is a guess (their_data.py)",
+    "same-size": "60 clients with 833 images each, as theirs; of ours, 20 have 834",
     "seed-1": "our own partition, clusters, attackers and first model from another seed",
     "seed-2": "the same from a third seed",
 }
@@ -43,6 +44,10 @@ def settings(name: str, e: Experiment) -> list[str]:
         if deal is None or e.data.name != "cifar10":
             raise ConfigError(f"their-data: the clients of {e.data.name} are its roles, as theirs")
         return [f'data.name="tests.paper.their_data:{deal}"', 'data.partition="role"']
+    if name == "same-size":
+        if e.data.name != "cifar10" or e.clients != 60 or e.data.partition != "iid":
+            raise ConfigError("same-size: this curve has no 60 clients with images of CIFAR-10 at random")
+        return ['data.name="tests.paper.their_data:same_size"']
     return [f"seed={name.removeprefix('seed-')}"] if name.startswith("seed-") else []
 
 

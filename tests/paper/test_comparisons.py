@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import robust
-from tests.paper import homomorphic, two_servers
+from tests.paper import compare, homomorphic, two_servers
 from tests.paper.compare import measure
 
 
@@ -53,9 +53,19 @@ def test_packed_values_are_added_without_touching_each_other(clients: int, lengt
     assert np.abs(homomorphic.unpack(packed, per, length, clients) - row).max() < 1e-6
 
 
+def test_ours_and_the_two_servers_are_measured_without_paillier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every scheme checks its own result. Two servers receive 8 bytes per parameter from a client, one server 4."""
+    monkeypatch.setattr(compare, "find_spec", lambda name: None)
+    ours, two = measure(clients=6, parameters=4096, sample=1)
+    assert two.client_megabytes == pytest.approx(8, rel=0.1)
+    assert ours.client_megabytes < two.client_megabytes
+    assert two.server_megabytes > ours.server_megabytes == 0
+
+
 @pytest.mark.long
 def test_the_comparison_runs_with_paillier() -> None:
-    """Needs `phe`. Every scheme checks its own result."""
+    pytest.importorskip("phe")
     ours, two, encrypted = measure(clients=6, parameters=4096, sample=2)
+    assert two.name != encrypted.name
     assert encrypted.client_megabytes > 2 * ours.client_megabytes
     assert two.server_megabytes > 0 == ours.server_megabytes

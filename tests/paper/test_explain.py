@@ -37,7 +37,12 @@ def test_their_shards_are_consecutive_rows_of_one_label_and_deal_every_row_once(
     of_label_0 = np.flatnonzero(labels == 0)
     holders = [set(rows.tolist()) for rows in dealt]
     assert any(set(of_label_0[:10].tolist()) <= rows for rows in holders), "the first shard is the start of the file"
-    assert sorted(np.concatenate(at_random(labels.tolist(), 60)).tolist()) == list(range(500))
+
+
+def test_their_clients_have_equally_many_examples_at_random() -> None:
+    dealt = at_random(np.zeros(500).tolist(), 60)
+    assert [len(rows) for rows in dealt] == [8] * 60
+    assert len(set(np.concatenate(dealt).tolist())) == 480
 
 
 def test_every_try_is_a_configuration_that_fits_its_curve() -> None:
@@ -51,6 +56,8 @@ def test_every_try_is_a_configuration_that_fits_its_curve() -> None:
         explain.settings("their-krum", shards_5)
     with pytest.raises(ConfigError, match="its roles"):
         explain.settings("their-data", every_curve()["shakespeare-zeno-m3"].experiment())
+    with pytest.raises(ConfigError, match="same-size: this curve has no 60 clients"):
+        explain.settings("same-size", shards_5)
 
 
 def test_tries_are_run_and_stand_in_one_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
