@@ -407,12 +407,15 @@ def _check_dnc(n: int, *, f: int, rng: np.random.Generator, rounds: int = 5, sam
 def dnc(rows: Rows, *, f: int, rng: np.random.Generator, rounds: int = 5, sampled: int = 10_000) -> Outcome:
     """Divide and conquer: the mean of the rows that never stand out along the direction of largest variance.
 
-    argmax_i <x_i - mean, v>^2 is marked and set aside f times, v the top right singular vector of what is left, on
+    The f rows of largest <x_i - mean, v>^2 are marked, v the top right singular vector of the centred rows, on
     `sampled` coordinates that rng draws; after `rounds` such draws, the mean of the rows without a mark.
-    Shejwalkar and Houmansadr 2021 (NDSS), Algorithm 2, with niters = `rounds` and b = `sampled`. They set all f rows
-    aside at once; then a bad row hides behind a larger one in another direction, so v is found again after each row.
-    Withstands f bad rows, a minority, that differ from the honest rows in a sampled coordinate. If every row has a
-    mark, those with the fewest count. Of rows with the same score, the first is marked.
+    Shejwalkar and Houmansadr 2021 (NDSS), Algorithm 2, with niters = `rounds`, b = `sampled` and c = 1. If every row
+    has a mark, where the paper has no result, the rows with the fewest marks count. Of rows with the same score, the
+    first are marked.
+
+    Withstands f bad rows, a minority, if they are about alike, as those of its authors' attacks are, and differ from
+    the honest rows in a sampled coordinate. It does not withstand others: behind a much larger bad row, a smaller one
+    looks like an honest row, in the same direction or in another.
 
     >>> import numpy as np, robust
     >>> robust.dnc([[1, 2], [2, 1], [1, 1], [2, 2], [90, 90]], f=1, rng=np.random.default_rng(0))

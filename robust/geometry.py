@@ -114,18 +114,19 @@ def caf_weights(squared: Square, f: int) -> Weights:
 
 
 def stand_out(matrix: Square, count: int) -> Indices:
-    """`count` rows, each the furthest from the mean along the direction of largest variance of those that are left.
+    """The `count` rows that are furthest from the mean along the direction of largest variance.
 
-    Scores closer than TIE are equal, and then the first row is taken. Where several directions have the largest
-    variance, the squared projections on all of them are added up.
+    Where several directions have the largest variance, the squared projections on all of them are added up. Scores
+    closer than TIE, relative to the largest, are equal, and of equal ones the first rows are taken.
     """
-    left = np.arange(len(matrix))
-    for _ in range(count):
-        centred = matrix[left] - matrix[left].mean(axis=0)
-        values, vectors = np.linalg.eigh(centred @ centred.T)
-        scores = (vectors[:, values >= values[-1] * (1 - TIE)] ** 2).sum(axis=1)
-        left = np.delete(left, int(np.argmax(scores >= scores.max() * (1 - TIE))))
-    return np.setdiff1d(np.arange(len(matrix)), left)
+    centred = matrix - matrix.mean(axis=0)
+    values, vectors = np.linalg.eigh(centred @ centred.T)
+    scores = (vectors[:, values >= values[-1] * (1 - TIE)] ** 2).sum(axis=1)
+    last = np.sort(scores)[len(scores) - count]
+    rounding = TIE * scores.max()
+    above = np.flatnonzero(scores > last + rounding)
+    level = np.flatnonzero(np.abs(scores - last) <= rounding)
+    return np.sort(np.concatenate([above, level[: count - len(above)]]))
 
 
 def clipping_factors(lengths: Weights, limit: float) -> Weights:

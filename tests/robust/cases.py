@@ -53,6 +53,7 @@ NEEDS: dict[str, Callable[[int, int], dict[str, Any]]] = {
 BY_VALIDATION = {"zeno", "zeno++", "fltrust"}
 BY_ORDER = {"monna"}
 BY_NORM = {"norm_bounded_mean"}  # the origin matters
+ALIKE = {"dnc"}  # withstands bad rows that are about alike, and no others
 COORDINATE_WISE = {"median", "trimmed_mean", "meamed"}
 BUILT_IN = tuple(NEEDS)
 

@@ -180,13 +180,14 @@ def fltrust(x: Array, server: Array) -> Array:
 
 def dnc(x: Array, f: int, rng: object = None) -> Array:
     """On all coordinates every round marks the same rows."""
-    left, almost = list(range(len(x))), 1 - 1e-9
-    for _ in range(f):
-        rows = x[left]
-        values, vectors = np.linalg.eigh(covariance(rows, np.full(len(rows), 1 / len(rows))))
-        far = (((rows - mean(rows)) @ vectors[:, values >= values[-1] * almost]) ** 2).sum(axis=1)
-        del left[next(i for i, score in enumerate(far) if score >= far.max() * almost)]
-    return mean(x[left])
+    values, vectors = np.linalg.eigh(covariance(x, np.full(len(x), 1 / len(x))))
+    far = (((x - mean(x)) @ vectors[:, values >= values[-1] * (1 - 1e-9)]) ** 2).sum(axis=1)
+    left, same = list(range(len(x))), 1e-9 * far.max()
+    last = sorted(far, reverse=True)[f - 1] if f else math.inf
+    clear = [i for i in left if far[i] > last + same]
+    level = [i for i in left if abs(far[i] - last) <= same]
+    marked = clear + level[: f - len(clear)]
+    return mean(x[[i for i in left if i not in marked]])
 
 
 def clipping(x: Array, radius: float) -> Array:

@@ -233,20 +233,34 @@ def test_caf_stops_where_all_rows_that_are_left_agree() -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_rows_stand_out_along_the_direction_of_largest_variance(seed: int) -> None:
     x = np.random.default_rng(seed).normal(size=(7, 4)) + 5
-    for count in range(5):
-        left = list(range(7))
-        for _ in range(count):
-            centred = x[left] - x[left].mean(axis=0)
-            scores = np.abs(centred @ np.linalg.svd(centred)[2][0])
-            del left[int(np.argmax(scores))]
-        assert geometry.stand_out(x, count).tolist() == sorted(set(range(7)) - set(left))
+    centred = x - x.mean(axis=0)
+    order = np.argsort(-np.abs(centred @ np.linalg.svd(centred)[2][0]))
+    for count in range(1, 7):
+        assert geometry.stand_out(x, count).tolist() == sorted(order[:count].tolist())
 
 
 def test_of_rows_that_stand_out_alike_the_first_is_taken() -> None:
     line = np.array([[-1.0], [1], [0], [-1], [1]])
-    assert geometry.stand_out(line, 1).tolist() == [0]
+    assert [geometry.stand_out(line, count).tolist() for count in (1, 2, 3)] == [[0], [0, 1], [0, 1, 3]]
+    after = np.array([[1.0], [-1], [0], [-4], [4], [0]])
+    assert [geometry.stand_out(after, count).tolist() for count in (1, 2, 3)] == [[3], [3, 4], [0, 3, 4]]
     cross = np.array([[0.0, 0], [1, 0], [-1, 0], [0, 1], [0, -1]])
-    assert geometry.stand_out(cross, 1).tolist() == [1]
+    assert [geometry.stand_out(cross, count).tolist() for count in (1, 3)] == [[1], [1, 2, 3]]
+    assert geometry.stand_out(np.ones((5, 2)), 2).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("scale", [1e-9, 1.0, 1e9])
+def test_rounding_does_not_decide_which_row_stands_out(scale: float) -> None:
+    """Scores closer than 1e-9 of the largest are equal, also those that are zero but for rounding."""
+    x = np.array([[0.0, 0], [0, 1], [0, -1], [9, 0], [-9, 0], [9 + 1e-10, 0], [-9 - 1e-10, 0]])
+    for turn in range(7):
+        order = np.roll(np.arange(7), turn)
+        for count in range(1, 7):
+            large = [i for i in range(7) if abs(x[order[i], 0]) > 1]
+            small = [i for i in range(7) if i not in large]
+            assert geometry.stand_out(x[order] * scale, count).tolist() == sorted([*large, *small][:count])
+    apart = np.array([[9.0], [-9 - 1e-7], [1e-7], [0]])
+    assert geometry.stand_out(apart * scale, 1).tolist() == [1]
 
 
 def test_a_length_at_the_limit_is_not_shortened() -> None:

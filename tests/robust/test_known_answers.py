@@ -241,13 +241,13 @@ def test_zeno_rejects_a_row_whose_loss_is_not_a_number_and_refuses_a_broken_mode
         robust.zeno(x, loss=lambda g: np.nan)
 
 
-def test_dnc_finds_bad_rows_in_several_directions_one_after_the_other() -> None:
-    """At once, along one direction, the smaller of two bad rows would look like any honest one."""
-    x = np.zeros((7, 3), dtype=np.float32)
-    x[5], x[6] = [900, 0, 0], [0, 7, 0]
+def test_dnc_marks_all_f_rows_at_once_along_one_direction() -> None:
+    """Along the first axis; without the row at 900, the one at 7 on the second axis would stand out."""
+    x = np.zeros((9, 2), dtype=np.float32)
+    x[:7, 0] = [3, -1, -1, 0, 0, -1, 0]
+    x[7], x[8] = [900, 0], [0, 7]
     found = robust.dnc.detail(x, f=2, rng=np.random.default_rng(0))
-    assert found.accepted == (0, 1, 2, 3, 4)
-    assert not found.vector.any()
+    assert found.rejected == (1, 7)
 
 
 def test_dnc_sees_a_row_only_in_the_coordinates_that_it_draws() -> None:

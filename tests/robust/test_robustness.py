@@ -5,7 +5,7 @@ mean of S is at most kappa times the variance of S.
 """
 
 import math
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import robust
 from robust import tolerance
-from tests.robust.cases import BUILT_IN, BY_VALIDATION, apply, close
+from tests.robust.cases import ALIKE, BUILT_IN, BY_VALIDATION, apply, close
 
 KAPPAS = {rule: kappa for rule in BUILT_IN if (kappa := robust.AGGREGATORS[rule].kappa)}
 PROVEN = list(KAPPAS)
@@ -115,10 +115,58 @@ def test_honest_rows_that_agree_are_not_moved_by_as_many_bad_rows_as_are_withsto
         f = tolerance.withstands(rule, n)
         if robust.AGGREGATORS[rule].withstands(n) < 0 or (rule == "smea" and n > 14):
             continue
-        for bad in (-honest, 100 * honest, honest + 1):
+        sizes = 10.0 ** np.arange(f)[:, None]
+        unlike = [honest + sizes, honest - sizes * np.eye(7)[np.arange(f) % 7]]  # on one line; on seven
+        for bad in (-honest, 100 * honest, honest + 1, *([] if rule in ALIKE else unlike)):
             x = np.repeat(honest[None], n, axis=0)
             x[n - f :] = bad  # row 0, which monna trusts, is honest
             assert close(apply(rule, x, f), honest, 1.0), (n, f)
+
+
+@pytest.mark.parametrize("name", ["min_max", "min_sum", "fall_of_empires"])
+def test_dnc_sets_the_colluders_of_its_authors_aside(name: str) -> None:
+    """All four, and they alone, where nothing hides them in the spread of the honest rows."""
+    options = {"factor": -2.0} if name == "fall_of_empires" else {}
+    for seed in range(10):
+        honest = (np.random.default_rng(seed).standard_normal((16, 200)) + 0.3).astype(np.float32)
+        x = np.concatenate([honest, robust.ATTACKS[name](honest, 4, **options)])
+        found = robust.dnc.detail(x, f=4, rng=np.random.default_rng(seed))
+        assert found.accepted == tuple(range(16)), seed
+
+
+@pytest.mark.parametrize(("n", "f"), [(5, 1), (9, 4), (20, 4), (21, 10)])
+def test_dnc_stays_near_the_honest_rows_if_the_bad_rows_are_alike(n: int, f: int) -> None:
+    """Whatever they contain: colluders that it keeps are not far away."""
+    for seed, distance in product(range(5), np.geomspace(0.01, 1e6, 17)):
+        rng = np.random.default_rng([n, f, seed])
+        honest = rng.standard_normal((n - f, 12))
+        centre, spread = honest.mean(axis=0), math.sqrt(honest.var(axis=0).sum())
+        direction = rng.standard_normal(12)
+        bad = centre + distance * spread * direction / np.linalg.norm(direction)
+        x = np.concatenate([np.repeat(bad[None], f, axis=0), honest])
+        result = robust.dnc(x, f=f, rng=rng)
+        assert np.linalg.norm(result - centre) < 8 * spread, (seed, distance)
+
+
+def test_the_limit_of_dnc_a_larger_bad_row_hides_one_in_another_direction() -> None:
+    """Two bad rows at a right angle: one direction shows one of them, and the other moves the result without bound."""
+    honest = np.zeros((18, 3), dtype=np.float32)
+    honest[:, 0], honest[:, 2] = np.tile([1, -1], 9), np.tile([1, 1, -1], 6)
+    for size in (1e2, 1e3, 1e4):
+        bad = np.array([[size**2, 0, 0], [0, size, 0]], dtype=np.float32)
+        found = robust.dnc.detail(np.concatenate([honest, bad]), f=2, rng=np.random.default_rng(0))
+        assert found.accepted is not None
+        assert 18 not in found.accepted
+        assert 19 in found.accepted
+        assert found.vector[1] == pytest.approx(size / 18)
+
+
+def test_the_limit_of_dnc_a_larger_bad_row_hides_one_in_the_same_direction() -> None:
+    """The honest rows agree, but the larger bad row puts the mean nearer to the smaller one than to them."""
+    for size in (1e2, 1e4):
+        found = robust.dnc.detail([[0], [0], [0], [size], [100 * size]], f=2, rng=np.random.default_rng(0))
+        assert found.accepted == (1, 2, 3)
+        assert found.vector[0] == pytest.approx(size / 3)
 
 
 def test_a_bounded_mean_withstands_nothing() -> None:
