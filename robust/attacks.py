@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from robust.geometry import centred_gram
 from robust.kernels import Doubles, Matrix, Vector
 from robust.parameters import Registry, call_signature, check_parameters, read_parameters
-from robust.rows import Rows, as_matrix
+from robust.rows import Rows, as_array, as_matrix
 
 Knows = Literal["honest", "own"]
 Direction = Literal["std", "unit", "sign"]
@@ -104,7 +104,7 @@ class Attack:
         theirs = None if own is None or not byzantine else as_matrix(own)
         if theirs is not None and theirs.shape != (byzantine, seen.shape[1]):
             raise ValueError(f"own must have shape {(byzantine, seen.shape[1])}, got {theirs.shape}")
-        made = np.asarray(self._function(AttackInput(seen, byzantine, theirs, rng), **options))
+        made = as_array(self._function(AttackInput(seen, byzantine, theirs, rng), **options), f"rows of {self.name}")
         if made.shape != (byzantine, seen.shape[1]) or made.dtype.kind not in "fiu":
             wanted = f"a matrix of {byzantine} x {seen.shape[1]} real numbers, one row per Byzantine client"
             raise TypeError(f"attack {self.name} must return {wanted}; got shape {made.shape} of {made.dtype}")
@@ -250,9 +250,9 @@ def min_max(given: AttackInput, *, direction: Direction = "std", knows: Knows = 
     """mean + gamma p, with the largest gamma that keeps it within the largest distance between honest rows.
 
     max_i |mean + gamma p - x_i| = max_{i, j} |x_i - x_j|.
-    Shejwalkar and Houmansadr 2021; -p is the standard deviation, the unit mean, or the sign of the mean (0 for a mean
-    that is 0 but for rounding). The squared distance to a row is a parabola in gamma, so the largest gamma is the
-    least of the roots.
+    Shejwalkar and Houmansadr 2021; -p is the standard deviation, the unit mean, or the sign of the mean (where the mean
+    is 0 but for rounding, it counts as 0). The squared distance to a row is a parabola in gamma, so the largest gamma
+    is the least of the roots.
 
     >>> import robust
     >>> robust.min_max([[0, 0], [2, 0]], 1)
@@ -325,7 +325,7 @@ def label_flip(labels: ArrayLike, classes: int) -> NDArray[Any]:
     >>> robust.label_flip([0, 1, 9], classes=10)
     array([9, 8, 0])
     """
-    array = np.asarray(labels)
+    array = as_array(labels, "labels")
     if array.dtype.kind not in "iu":
         raise ValueError(f"labels must be integers, not {array.dtype}")
     if array.size and not (array.min() >= 0 and array.max() < classes):
@@ -348,10 +348,11 @@ def _deviation(rows: Rows, mean: Doubles) -> Doubles:
 def _push(rows: Rows, mean: Doubles, direction: str) -> Doubles:
     if direction == "std":
         return -_deviation(rows, mean)
+    certain = np.where(np.abs(mean) > _rounding(rows), mean, 0.0)
     if direction == "sign":
-        return -np.where(np.abs(mean) > _rounding(rows), np.sign(mean), 0.0)
-    length = float(np.linalg.norm(mean))
-    return -mean / length if length else -mean
+        return -np.sign(certain)
+    length = float(np.linalg.norm(certain))
+    return -certain / length if length else -certain
 
 
 def _rounding(rows: Rows) -> Doubles:
@@ -369,6 +370,15 @@ def _parabolas(rows: Rows, mean: Doubles, push: Doubles) -> tuple[float, Doubles
     return float(np.dot(push, push)), slopes, rows.squared_distances_to(start)
 
 
+def _result(found: object, mean: Doubles) -> NDArray[Any]:
+    """What the function that an attack is optimised against returned: a vector as long as a row."""
+    array = as_array(found, "what against returns")
+    if array.shape != mean.shape or array.dtype.kind not in "fiu":
+        wanted = f"a vector of {len(mean)} real numbers"
+        raise TypeError(f"against must return {wanted}; got shape {array.shape} of {array.dtype}")
+    return array
+
+
 def _strongest(
     ray: Callable[[float], Doubles], given: AttackInput, knows: Knows, mean: Doubles, against: Target, largest: float
 ) -> float:
@@ -384,7 +394,7 @@ def _strongest(
 
     def damage(t: float) -> float:
         rows[len(others) :] = ray(t)
-        return float(np.linalg.norm(against(rows) - mean))
+        return float(np.linalg.norm(_result(against(rows), mean) - mean))
 
     grid = [float(t) for t in np.geomspace(largest / 1000, largest, 16)]
     scored = [(damage(t), t) for t in grid]

@@ -23,11 +23,16 @@ Weights = Doubles
 class RowsError(ValueError):
     """These rows cannot be aggregated: too few of them are left for the rule, or none is finite.
 
+    `rule` names the rule or step whose own rows they are. If the function of a rule "mine" called krum on rows that it
+    made, that is an error in "mine", and `rule` is "mine: krum".
+
     >>> import robust
     >>> robust.krum([[1.0], [2.0]], f=1)
     Traceback (most recent call last):
     robust.rows.RowsError: krum needs n > 2f + 2: got n=2, f=1
     """
+
+    rule: str | None = None
 
 
 class NotFiniteError(Exception):
@@ -224,9 +229,7 @@ def as_matrix(updates: ArrayLike) -> Matrix:
     Other real types are rounded to float32. A value that does not fit becomes infinite: its row is ignored. Tensors of
     torch may be of any real type, on any device, and part of a graph, also as a list of rows.
     """
-    if isinstance(updates, list | tuple):
-        updates = [_plain(row) for row in updates]
-    array = np.asarray(_plain(updates))
+    array = as_array(updates, "updates")
     if array.ndim != 2:
         raise ValueError(f"updates must be a matrix with one row per update; got {array.ndim} dimensions")
     if 0 in array.shape:
@@ -238,12 +241,29 @@ def as_matrix(updates: ArrayLike) -> Matrix:
     return _readonly(array)
 
 
-def _plain(values: Any) -> Any:
-    """A tensor of torch without its graph, on the CPU, and in a type that numpy has; anything else as it is."""
+def as_array(values: Any, name: str) -> NDArray[Any]:
+    """What numpy makes of values in which tensors of torch may occur; the caller checks the shape and the type."""
+    plain = _plain(values, name)
+    try:
+        return np.asarray(plain)
+    except ValueError as error:
+        raise ValueError(f"{name} must be numbers in lists of equal length: {error}") from None
+
+
+def _plain(values: Any, name: str) -> Any:
+    """A tensor of torch as an array, also in lists, without its graph and in a type that numpy has; else as it is."""
+    if isinstance(values, list | tuple):
+        return [_plain(one, name) for one in values]
     if not hasattr(values, "detach"):
         return values
-    tensor = values.detach().cpu()
-    return tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor
+    try:
+        tensor = values.detach().cpu()
+        return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
+    except TypeError:
+        dense = "strided" in str(values.layout)
+        change = "dequantize" if values.is_quantized else "float" if dense else "to_dense"
+        got = f"a tensor of {values.dtype}" + ("" if dense else f" in the layout {values.layout}")
+        raise TypeError(f"{name} must be real numbers in a form that numpy has; got {got}: call .{change}()") from None
 
 
 def must_be_among(n: int, label: int) -> None:
@@ -254,7 +274,11 @@ def must_be_among(n: int, label: int) -> None:
 
 def as_vector(values: ArrayLike, width: int, name: str) -> Vector:
     """Check a parameter that must be a finite vector of the length of a row."""
-    vector = np.require(_plain(values), dtype=np.float32, requirements=["C", "A"])
+    array = as_array(values, name)
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"{name} must be a vector of real numbers; got {array.dtype}")
+    with np.errstate(over="ignore"):
+        vector = np.require(array, dtype=np.float32, requirements=["C", "A"])
     if vector.shape != (width,):
         raise ValueError(f"{name} must be a vector of length {width}, got shape {vector.shape}")
     if not np.isfinite(vector).all():

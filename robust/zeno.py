@@ -13,7 +13,7 @@ import numpy as np
 from robust.geometry import clipping_factors
 from robust.kernels import Doubles, Indices, Vector
 from robust.parameters import must_not_be_negative
-from robust.rows import Outcome, Rows, RowsError, as_vector
+from robust.rows import Outcome, Rows, RowsError, as_array, as_vector
 from robust.rule import aggregator
 
 Loss = Callable[[Vector], float]
@@ -40,10 +40,8 @@ def zeno(rows: Rows, *, loss: Loss, losses: Doubles | None = None, rho: float = 
         raise RowsError(f"the loss before any update must be finite, got {before}: check the model")
     if losses is None:
         after = np.array([_number(loss(rows.row(i))) for i in range(len(rows))], dtype=np.float64)
-    elif len(losses) != rows.given:
-        raise ValueError(f"losses must have one value per row: got {len(losses)} for {rows.given} rows")
     else:
-        after = np.asarray(losses, dtype=np.float64)[rows.labels]
+        after = _one_per_row(losses, rows.given)[rows.labels]
     with np.errstate(invalid="ignore"):
         accepted = before - after - penalties + epsilon >= 0
     return _mean_of_accepted(rows, np.flatnonzero(accepted))
@@ -116,6 +114,17 @@ def fltrust(rows: Rows, *, server: Vector) -> Outcome:
     if len(trusted):
         weights[trusted] *= (length / lengths[trusted]) / weights.sum()
     return replace(rows.weigh(weights), accepted=trusted)
+
+
+def _one_per_row(losses: object, rows: int) -> Doubles:
+    """The losses of the caller, as doubles."""
+    array = as_array(losses, "losses")
+    if array.shape != (rows,):
+        got = str(len(array)) if array.ndim == 1 else f"shape {array.shape}"
+        raise ValueError(f"losses must have one value per row: got {got} for {rows} rows")
+    if array.dtype.kind not in "fiu":
+        raise ValueError(f"losses must be real numbers; got {array.dtype}")
+    return array.astype(np.float64)
 
 
 def _number(found: object) -> float:

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,14 @@ def test_min_max_is_as_far_as_the_furthest_honest_rows_and_no_further(honest: Ma
     limit = np.sqrt(((wide[:, None] - wide) ** 2).sum(axis=2).max())
     furthest = np.linalg.norm(wide - made, axis=1).max()
     assert furthest == pytest.approx(limit, rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["min_max", "min_sum"])
+@pytest.mark.parametrize("direction", ["unit", "sign"])
+def test_a_mean_that_is_zero_but_for_rounding_pushes_nowhere(name: str, direction: str) -> None:
+    honest = np.array([[0.1], [0.2], [-0.3]], dtype=np.float32)
+    for order in permutations(range(3)):
+        assert np.abs(robust.ATTACKS[name](honest[list(order)], 1, direction=direction)).max() < 1e-7
 
 
 @pytest.mark.parametrize("name", ["min_max", "min_sum"])

@@ -1,5 +1,7 @@
 """Checks of the input of all rules: values that are not finite, shapes, types, and refusals with numbers."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -192,6 +194,80 @@ def test_tensors_of_torch_in_any_form_are_read() -> None:
     assert robust.sign_flip(torch.tensor(plain, requires_grad=True)[:1], 1).tolist() == [[-1.0, -2.0]]
     centre = torch.zeros(2, dtype=torch.bfloat16)
     assert np.isfinite(robust.centered_clipping(plain, centre=centre)).all()
+
+
+def test_parameters_and_results_may_be_tensors_of_torch_in_any_form() -> None:
+    torch = pytest.importorskip("torch")
+    rows = np.array([[1.0], [2.0], [-900.0]], dtype=np.float32)
+
+    def forms(values: object) -> list[object]:
+        plain = torch.tensor(values)
+        learned = plain.clone().requires_grad_()
+        return [values, plain, learned, plain.to(torch.bfloat16), list(learned), list(plain.to(torch.bfloat16))]
+
+    for losses in forms([1.0, 0.0, 900.0]):
+        assert robust.zeno(rows, loss=lambda g: 2.0, losses=losses).tolist() == [1.5]
+    for gradient in forms([-1.0]):
+        assert robust.zeno_plus_plus(rows, gradient=gradient).tolist() == [1.5]
+    for sent in (*forms([[5.0], [6.0]]), [list(row) for row in torch.tensor([[5.0], [6.0]], requires_grad=True)]):
+        assert robust.Attack(lambda given, sent=sent: sent)(rows, 2).tolist() == [[5.0], [6.0]]
+    expected = robust.fall_of_empires(rows, 1, against=robust.mean)
+    for kind in (torch.float32, torch.bfloat16):
+
+        def against(x: np.ndarray, kind: object = kind) -> object:
+            return torch.tensor(robust.mean(x), requires_grad=True).to(kind)
+
+        assert np.allclose(robust.fall_of_empires(rows, 1, against=against), expected)
+    labels = torch.tensor([0, 1, 9])
+    for given_labels in (labels, list(labels), labels.tolist()):
+        assert robust.label_flip(given_labels, 10).tolist() == [9, 8, 0]
+    with pytest.raises(ValueError, match=r"labels must be integers, not float32"):
+        robust.label_flip(torch.tensor([0.0, 1.0], requires_grad=True), 10)
+
+
+def test_tensors_in_a_form_that_numpy_does_not_have_are_refused_with_what_to_call() -> None:
+    torch = pytest.importorskip("torch")
+    ones = torch.ones(3, 2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch announces that it will remove some of these forms
+        forms = [
+            (ones.to(torch.float8_e4m3fn), r"got a tensor of torch\.float8_e4m3fn: call \.float\(\)"),
+            (ones.to_sparse(), r"of torch\.float32 in the layout torch\.sparse_coo: call \.to_dense\(\)"),
+            (ones.to_sparse_csr(), r"in the layout torch\.sparse_csr: call \.to_dense\(\)"),
+            (ones.to(torch.bfloat16).to_sparse(), r"of torch\.bfloat16 in the layout torch\.sparse_coo: call"),
+            (torch.quantize_per_tensor(ones, 0.1, 0, torch.qint8), r"of torch\.qint8: call \.dequantize\(\)"),
+        ]
+    for tensor, problem in forms:
+        with pytest.raises(TypeError, match=rf"^updates must be real numbers in a form that numpy has; .*{problem}"):
+            robust.median(tensor)
+        with pytest.raises(TypeError, match=r"^rows of <lambda> must be real numbers"):
+            robust.Attack(lambda given, sent=tensor: sent)([[1.0, 2.0]], 3)
+    float8 = torch.ones(2).to(torch.float8_e4m3fn)
+    with pytest.raises(TypeError, match=r"^updates must be .*float8"):
+        robust.median([float8, float8])
+    with pytest.raises(TypeError, match=r"^gradient must be .*float8"):
+        robust.zeno_plus_plus([[1.0, 2.0]], gradient=float8)
+    with pytest.raises(TypeError, match=r"^losses must be .*float8"):
+        robust.zeno([[1.0], [2.0]], loss=lambda g: 0.0, losses=float8)
+    with pytest.raises(TypeError, match=r"^labels must be .*float8"):
+        robust.label_flip(float8, 10)
+    with pytest.raises(TypeError, match=r"^what against returns must be .*float8"):
+        robust.fall_of_empires([[1.0, 2.0]], 1, against=lambda x: float8)
+
+
+def test_values_that_are_no_vector_of_real_numbers_are_refused_by_name() -> None:
+    for losses, got in (([0.0], "got 1 for 2 rows"), ([[0.0], [0.0]], r"got shape \(2, 1\) for 2 rows")):
+        with pytest.raises(ValueError, match=f"^losses must have one value per row: {got}$"):
+            robust.zeno([[1.0], [2.0]], loss=lambda g: 0.0, losses=losses)
+    with pytest.raises(ValueError, match=r"^losses must be real numbers; got complex128$"):
+        robust.zeno([[1.0], [2.0]], loss=lambda g: 0.0, losses=[1j, 0j])
+    with pytest.raises(ValueError, match=r"^gradient must be a vector of real numbers; got <U1$"):
+        robust.zeno_plus_plus([[1.0, 2.0]], gradient=["a", "b"])
+    with pytest.raises(ValueError, match=r"^updates must be numbers in lists of equal length: "):
+        robust.median([[1.0, 2.0], [3.0]])
+    for result, got in ((np.zeros(3), r"shape \(3,\) of float64"), (0.0, r"shape \(\) of float64"), ("ab", r"of <U2")):
+        with pytest.raises(TypeError, match=rf"^against must return a vector of 2 real numbers; got .*{got}$"):
+            robust.fall_of_empires([[1.0, 2.0]], 1, against=lambda x, result=result: result)
 
 
 @pytest.mark.parametrize("result", [np.zeros(3), np.zeros((1, 2)), 0.0])
