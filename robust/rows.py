@@ -32,7 +32,9 @@ class RowsError(ValueError):
     robust.rows.RowsError: krum needs n > 2f + 2: got n=2, f=1
     """
 
-    rule: str | None = None
+    def __init__(self, message: str, *, rule: str | None = None) -> None:
+        super().__init__(message)
+        self.rule = rule
 
 
 class NotFiniteError(Exception):

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from robust.kernels import Indices, Matrix, Vector
 from robust.parameters import Registry, call_signature, check_parameters, read_parameters
-from robust.rows import NotFiniteError, Outcome, Rows, RowsError, Weights, as_matrix
+from robust.rows import NotFiniteError, Outcome, Rows, RowsError, Weights, as_array, as_matrix
 
 P = ParamSpec("P")
 Refusal = Callable[..., None] | None  # of n and the parameters; raises ValueError
@@ -117,12 +117,12 @@ class _Named(ABC, Generic[P]):
     def _for_rows(self, n: int, ignored: int, given: int, params: Mapping[str, Any]) -> dict[str, Any]:
         """The parameters for the n remaining rows: every ignored row was one of the f bad rows."""
         if n < 1:
-            raise RowsError(f"{self.name} needs at least one row, got n={n}")
+            raise RowsError(f"{self.name} needs at least one row, got n={n}", rule=self.name)
         f = params.get("f")
         bad = 0 if f is None else f if f < 0 else max(f - ignored, 0)
         if not 0 <= bad <= self.largest_f(n):
             left = f" ({ignored} of {given} rows are not finite)" if ignored else ""
-            raise RowsError(f"{self.name} needs {self.needs}: got n={n}, f={bad}{left}")
+            raise RowsError(f"{self.name} needs {self.needs}: got n={n}, f={bad}{left}", rule=self.name)
         if self._refuse is not None:
             self._refuse(given, **params)
         return dict(params) if f is None else {**params, "f": bad}
@@ -130,12 +130,21 @@ class _Named(ABC, Generic[P]):
     def _run(self, rows: Rows, params: Mapping[str, Any]) -> tuple[Rows, Any]:
         """The result, and the finite rows that it was computed from."""
         try:
-            return rows, self._core(rows, **self._for_rows(len(rows), rows.ignored, rows.given, params))
+            return rows, self._called(rows, params)
         except NotFiniteError:
             rows = rows.finite()
         if not len(rows):
-            raise RowsError(f"all {rows.given} rows contain NaN or infinity; at least one finite row is needed")
-        return rows, self._core(rows, **self._for_rows(len(rows), rows.ignored, rows.given, params))
+            problem = f"all {rows.given} rows contain NaN or infinity; at least one finite row is needed"
+            raise RowsError(problem, rule=self.name)
+        return rows, self._called(rows, params)
+
+    def _called(self, rows: Rows, params: Mapping[str, Any]) -> Any:
+        options = self._for_rows(len(rows), rows.ignored, rows.given, params)
+        try:
+            return self._core(rows, **options)
+        except RowsError as error:  # its own, or that of another rule that it called
+            error.rule = self.name if error.rule is None else f"{self.name}: {error.rule}"
+            raise
 
     def _checked(self, positional: tuple[object, ...], params: Mapping[str, object]) -> dict[str, Any]:
         if positional:
@@ -189,7 +198,7 @@ class PreAggregator(_Named[P]):
         """Apply the step, and report which rows it ignored and which input rows each new row stands for."""
         params = self._checked(args, kwargs)
         given = Rows(as_matrix(updates))
-        rows, mixed = self._run(given, params)
+        rows, mixed = self._mixed(given, params)
         members = [[i] for i in range(len(rows))] if mixed.members is None else mixed.members
         return Prepared(
             matrix=mixed.matrix,
@@ -201,6 +210,26 @@ class PreAggregator(_Named[P]):
     def largest_f(self, n: int) -> int:
         """The largest f that is accepted for n rows. The rule that follows limits it further."""
         return n - 1
+
+    def _mixed(self, rows: Rows, params: Mapping[str, Any]) -> tuple[Rows, Mixed]:
+        """As `_run`, with a checked result: a matrix of float32, and positions of rows as members."""
+        rows, made = self._run(rows, params)
+        if not isinstance(made, Mixed):
+            raise TypeError(f"{self.name} must return robust.Mixed(matrix), got {type(made).__name__}")
+        matrix = as_array(made.matrix, f"the matrix of {self.name}")
+        members = (
+            None if made.members is None else tuple(as_array(one, f"members of {self.name}") for one in made.members)
+        )
+        if members is not None and not all(_are_positions(one, len(rows)) for one in members):
+            raise TypeError(f"{self.name}: each entry of members must be an array of row numbers, 0 to {len(rows) - 1}")
+        wanted = (len(rows) if members is None else len(members), rows.width)
+        if matrix.shape != wanted or not len(matrix) or matrix.dtype.kind not in "fiu":
+            each = "input row" if members is None else "entry of members"
+            raise TypeError(
+                f"{self.name} must return a Mixed with a matrix of {wanted[0]} x {wanted[1]} real numbers, one row per "
+                f"{each}; got shape {matrix.shape} of {matrix.dtype}"
+            )
+        return rows, Mixed(_single(matrix), members)
 
 
 def aggregator(
@@ -289,7 +318,7 @@ def _apply(
     finite: Indices | None = None  # labels of the finite rows, known after the first step
     buckets: list[Indices] | None = None  # labels of the input rows in each bucket, once there are buckets
     for step, options in steps:
-        rows, mixed = step._run(rows, options)
+        rows, mixed = step._mixed(rows, options)
         finite = rows.labels if finite is None else finite
         labels = rows.labels
         if mixed.members is not None:
@@ -299,9 +328,12 @@ def _apply(
         # Rows that were ignored earlier still count as bad rows in every later step.
         rows = Rows(mixed.matrix, labels=labels, given=len(labels) + rows.ignored, ignored=rows.ignored)
     rows, outcome = rule._run(rows, params)
-    if not isinstance(outcome, Outcome) or np.shape(outcome.vector) != (rows.width,):
-        got = f"shape {np.shape(outcome.vector)}" if isinstance(outcome, Outcome) else type(outcome).__name__
-        raise TypeError(f"{rule.name} must return an Outcome with a vector of length {rows.width}, got {got}")
+    wanted = f"{rule.name} must return an Outcome with a vector of length {rows.width}"
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"{wanted}, got {type(outcome).__name__}")
+    vector = as_array(outcome.vector, f"the vector of {rule.name}")
+    if vector.shape != (rows.width,) or vector.dtype.kind not in "fiu":
+        raise TypeError(f"{wanted}, got shape {vector.shape} of {vector.dtype}")
     finite = rows.labels if finite is None else finite
     accepted, weights = None, None
     if outcome.accepted is not None:
@@ -311,13 +343,24 @@ def _apply(
         weights = np.zeros(len(matrix))
         weights[finite] = outcome.weights
     return Aggregate(
-        vector=outcome.vector,
+        vector=_single(vector),
         rows=len(matrix),
         ignored=_missing(len(matrix), finite),
         accepted=None if accepted is None else tuple(sorted(accepted.tolist())),
         weights=weights,
         converged=outcome.converged,
     )
+
+
+def _single(array: NDArray[Any]) -> NDArray[np.float32]:
+    """Real numbers as float32 without gaps; a value that does not fit becomes infinite."""
+    with np.errstate(over="ignore"):
+        return np.require(array, dtype=np.float32, requirements=["C", "A"])
+
+
+def _are_positions(array: NDArray[Any], rows: int) -> bool:
+    """Whether these are numbers of some of so many rows."""
+    return bool(array.ndim == 1 and len(array) and array.dtype.kind in "iu" and 0 <= array.min() <= array.max() < rows)
 
 
 def _missing(given: int, finite: Indices) -> tuple[int, ...]:

@@ -69,6 +69,8 @@ def decide(
         options = filled(rule, aggregation.options, supplied)
         found = robust.aggregate(rule.name, means, before=before, **options)
     except robust.RowsError as error:
+        if error.rule not in {rule.name, *(step.name for step in steps)}:  # the function of a rule called another
+            raise
         return Decision(None, tuple(clusters), (), str(error), f)
     return Decision(found.vector, tuple(clusters), _kept(found, means, f), f=f)
 

@@ -86,6 +86,46 @@ def test_a_rule_that_is_left_with_too_few_rows_skips_the_round_and_warns() -> No
     assert trained.summary["skipped_rounds"] == [1]
 
 
+@pytest.mark.parametrize("before", [[], ["nnm"]])
+def test_a_rule_of_ones_own_that_calls_another_on_too_few_rows_ends_the_training(
+    own: list[str], before: list[str]
+) -> None:
+    """It is a mistake in the rule; a round is skipped only if there are too few clusters for the rule itself."""
+
+    @robust.aggregator(paper="nobody 2026", needs="n > 2f", withstands=lambda n: (n - 1) // 2)
+    def failing(rows: robust.Rows) -> robust.Outcome:
+        robust.nnm(rows.array(), f=1)
+        return robust.Outcome(robust.krum(rows.array(), f=5) if not before else robust.nnm(rows.array(), f=5)[0])
+
+    own.append("failing")
+    problem = "nnm needs n > f: got n=4, f=5" if before else r"krum needs n > 2f \+ 2: got n=4, f=5"
+    with pytest.raises(robust.RowsError, match=problem) as caught:
+        run(tiny(aggregation={"rule": "failing", "before": before}))
+    assert any(entry.name == "failing" for entry in caught.traceback)
+
+
+def test_a_rule_or_step_that_is_left_with_too_few_rows_skips_the_round(own: list[str]) -> None:
+    """Also if the rule says so itself."""
+
+    @robust.aggregator(paper="nobody 2026", needs="n > 2f", withstands=lambda n: (n - 1) // 2)
+    def failing(rows: robust.Rows) -> robust.Outcome:
+        raise robust.RowsError("too few for me")
+
+    @robust.pre_aggregator(paper="nobody 2026", needs="nothing of n and f")
+    def failing_step(rows: robust.Rows) -> robust.Mixed:
+        raise robust.RowsError("too few for the step")
+
+    own.append("failing")
+    for aggregation in ({"rule": "failing"}, {"rule": "median", "before": ["failing_step"]}):
+        try:
+            with pytest.warns(TrainingWarning, match="round 1: round skipped.*too few for"):
+                trained = run(tiny(rounds=1, aggregation=aggregation))
+            assert trained.summary["skipped_rounds"] == [1]
+        finally:
+            if "before" in aggregation:
+                robust.PRE_AGGREGATORS.remove("failing_step")
+
+
 def test_a_rule_that_validates_needs_examples_before_the_first_round() -> None:
     part = (torch.randn(8, 2), torch.arange(8) % 2)
     with pytest.raises(ConfigError, match=r"data\.validation"):

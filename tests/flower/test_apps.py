@@ -13,6 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.clientapp.typing import Mod
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Result, Strategy
 
+import robust
 from fl.errors import ConfigError, FlowerError
 from fl.flower import SecureStrategy, secure_mod
 from fl.flower.apps.digest import content_hash
@@ -108,11 +109,27 @@ def test_a_rule_leaves_out_a_poisoned_group(tmp_path: Path) -> None:
     identities = members_of(tmp_path, 12)
     agree(tmp_path, identities, PARAMETERS, evaluate={})
     grid = grid_of(tmp_path, 12, [secure_mod, poison])
-    robust, mean = (values(run(over(tmp_path, rule=rule), grid, rounds=1).arrays) for rule in ("median", None))
+    median, mean = (values(run(over(tmp_path, rule=rule), grid, rounds=1).arrays) for rule in ("median", None))
     honest = np.stack([update for node, update in sent.items() if node != 3])
-    assert (honest.min(axis=0) - 1e-5 <= robust).all()
-    assert (robust <= honest.max(axis=0) + 1e-5).all()
+    assert (honest.min(axis=0) - 1e-5 <= median).all()
+    assert (median <= honest.max(axis=0) + 1e-5).all()
     assert np.abs(mean - honest.mean(axis=0)).max() > 0.2
+
+
+def test_a_rule_that_calls_another_on_too_few_groups_ends_the_training(tmp_path: Path) -> None:
+    """It is a mistake in the rule; a grouping is left out only if it has too few groups for the rule itself."""
+
+    @robust.aggregator(paper="nobody 2026", needs="n > 2f", withstands=lambda n: (n - 1) // 2)
+    def calling(rows: robust.Rows) -> robust.Outcome:
+        return robust.Outcome(robust.krum(rows.array(), f=5))
+
+    identities = members_of(tmp_path, 12)
+    agree(tmp_path, identities, PARAMETERS, evaluate={})
+    try:
+        with pytest.raises(robust.RowsError, match=r"krum needs n > 2f \+ 2: got n=4, f=5"):
+            run(over(tmp_path, rule="calling"), grid_of(tmp_path, 12), rounds=1)
+    finally:
+        robust.AGGREGATORS.remove("calling")
 
 
 def test_a_request_outside_secure_sums_is_refused(tmp_path: Path) -> None:

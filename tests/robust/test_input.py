@@ -1,6 +1,8 @@
 """Checks of the input of all rules: values that are not finite, shapes, types, and refusals with numbers."""
 
+import pickle
 import warnings
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -281,6 +283,145 @@ def test_a_rule_of_your_own_must_return_a_vector_as_long_as_a_row(result: object
             strange([[1, 2], [3, 4]])
     finally:
         robust.AGGREGATORS.remove("strange")
+
+
+@pytest.fixture
+def own() -> Iterator[list[str]]:
+    """Names of rules and steps that the test has registered, and that are removed after it."""
+    names: list[str] = []
+    yield names
+    for name in names:
+        (robust.AGGREGATORS if name in robust.AGGREGATORS else robust.PRE_AGGREGATORS).remove(name)
+
+
+def returning(own: list[str], result: object) -> None:
+    @robust.aggregator(paper="nobody 2026", needs="f = 0", withstands=lambda n: 0)
+    def strange(rows: robust.Rows) -> robust.Outcome:
+        return result  # type: ignore[return-value]
+
+    own.append("strange")
+
+
+def test_a_rule_of_your_own_may_return_a_list_or_a_tensor(own: list[str]) -> None:
+    torch = pytest.importorskip("torch")
+    learned = torch.tensor([1.0, 2.0], requires_grad=True)
+    vectors = [[1.0, 2.0], learned, learned.to(torch.bfloat16), np.array([1.0, 2.0]), np.array([1, 2]), list(learned)]
+    for vector in vectors:
+        returning(own, robust.Outcome(vector))  # type: ignore[arg-type]
+        found = robust.aggregate("strange", [[1, 2], [3, 4]]).vector
+        assert (type(found), found.dtype, found.tolist()) == (np.ndarray, np.float32, [1, 2])
+        robust.AGGREGATORS.remove(own.pop())
+
+
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (robust.Outcome(np.array(["a", "b"])), r"shape \(2,\) of <U1"),  # type: ignore[arg-type]
+        (robust.Outcome(np.array([1j, 2])), r"shape \(2,\) of complex128"),  # type: ignore[arg-type]
+        (robust.Outcome(np.array([True, False])), r"shape \(2,\) of bool"),  # type: ignore[arg-type]
+        (np.zeros(2), "ndarray"),
+        (None, "NoneType"),
+    ],
+)
+def test_what_is_no_outcome_with_real_numbers_is_refused(own: list[str], result: object, got: str) -> None:
+    returning(own, result)
+    with pytest.raises(TypeError, match=rf"^strange must return an Outcome with a vector of length 2, got {got}$"):
+        robust.aggregate("strange", [[1, 2], [3, 4]])
+
+
+ODD = np.zeros((3, 2), dtype=np.float32)
+WRONG_MIXED = [
+    (ODD, r"must return robust\.Mixed\(matrix\), got ndarray"),
+    (None, r"must return robust\.Mixed\(matrix\), got NoneType"),
+    (robust.Mixed(ODD[:, :1]), r"a matrix of 3 x 2 real numbers, one row per input row; got shape \(3, 1\) of float32"),
+    (robust.Mixed(ODD[:2]), r"a matrix of 3 x 2 real numbers, one row per input row; got shape \(2, 2\) of float32"),
+    (robust.Mixed(ODD[0]), r"got shape \(2,\) of float32"),
+    (robust.Mixed(ODD.astype(complex)), r"got shape \(3, 2\) of complex128"),  # type: ignore[arg-type]
+    (robust.Mixed(ODD, members=(np.array([0, 1]),)), r"of 1 x 2 real numbers, one row per entry of members; got shape"),
+    (robust.Mixed(ODD[:0], members=()), r"of 0 x 2 real numbers, one row per entry of members; got shape \(0, 2\)"),
+    (robust.Mixed(ODD[:1], members=(np.array([0, 3]),)), ": each entry of members must be an array of row numbers, 0"),
+    (robust.Mixed(ODD[:1], members=(np.array([-1]),)), "members must be an array of row numbers, 0 to 2"),
+    (robust.Mixed(ODD[:1], members=(np.array([], dtype=int),)), "members must be an array of row numbers, 0 to 2"),
+    (robust.Mixed(ODD[:1], members=(np.array([0.5]),)), "members must be an array of row numbers"),  # type: ignore[arg-type]
+    (robust.Mixed(ODD[:1], members=(np.array([[0]]),)), "members must be an array of row numbers, 0 to 2"),
+]
+
+
+def mixing(own: list[str], result: object) -> None:
+    @robust.pre_aggregator(paper="nobody 2026", needs="nothing of n and f")
+    def strange_step(rows: robust.Rows) -> robust.Mixed:
+        return result  # type: ignore[return-value]
+
+    own.append("strange_step")
+
+
+@pytest.mark.parametrize(("result", "problem"), WRONG_MIXED)
+def test_a_step_of_your_own_must_return_rows_as_wide_as_those_that_it_got(
+    own: list[str], result: object, problem: str
+) -> None:
+    mixing(own, result)
+    x = [[1, 2], [3, 4], [5, 6]]
+    with pytest.raises(TypeError, match=f"^strange_step.*{problem}"):
+        robust.aggregate("median", x, before=[("strange_step", {})])
+    with pytest.raises(TypeError, match=f"^strange_step.*{problem}"):
+        robust.PRE_AGGREGATORS["strange_step"](x)
+
+
+def test_a_step_of_your_own_may_return_lists_or_tensors(own: list[str]) -> None:
+    torch = pytest.importorskip("torch")
+    x = [[1.0, 2.0], [3.0, 4.0]]
+    for result, members, vector in (
+        (robust.Mixed([[5.0, 6.0], [7.0, 8.0]]), ((0,), (1,)), [6, 7]),  # type: ignore[arg-type]
+        (robust.Mixed(torch.tensor([[5.0, 6.0]], requires_grad=True), ([1, 0],)), ((0, 1),), [5, 6]),  # type: ignore[arg-type]
+        (robust.Mixed(np.array([[5.0, 6.0]]), (np.array([1]),)), ((1,),), [5, 6]),  # type: ignore[arg-type]
+    ):
+        mixing(own, result)
+        made = robust.PRE_AGGREGATORS["strange_step"].detail(x)
+        assert (made.matrix.dtype, made.members) == (np.float32, members)
+        found = robust.aggregate("median", x, before=[("strange_step", {})])
+        assert found.vector.tolist() == vector
+        robust.PRE_AGGREGATORS.remove(own.pop())
+
+
+def test_an_error_about_rows_says_whose_rows_they_are(own: list[str]) -> None:
+    """Those of the rule, of a step before it, or of another rule that its function called."""
+    inner: Callable[[robust.Rows], object]
+
+    @robust.aggregator(paper="nobody 2026", needs="n > 2f", withstands=lambda n: (n - 1) // 2)
+    def calling(rows: robust.Rows, *, f: int = 0) -> robust.Outcome:
+        inner(rows)
+        return rows.pick(0)
+
+    own.append("calling")
+
+    def own_error(rows: robust.Rows) -> None:
+        raise robust.RowsError("too few for me")
+
+    def whose(call: Callable[[], object]) -> str | None:
+        with pytest.raises(robust.RowsError) as caught:
+            call()
+        return caught.value.rule
+
+    x = np.ones((4, 2))
+    missing = np.full((4, 2), np.nan)
+    assert whose(lambda: robust.krum(x, f=5)) == "krum"
+    assert whose(lambda: robust.krum.check(4, f=5)) == "krum"
+    assert whose(lambda: robust.median.check(0)) == "median"
+    assert whose(lambda: robust.median(missing)) == "median"
+    assert whose(lambda: robust.zeno(x, loss=lambda g: float("nan"))) == "zeno"
+    assert whose(lambda: robust.aggregate("median", x, before=[("nnm", {"f": 4})])) == "nnm"
+    assert whose(lambda: robust.zeno(x, loss=lambda g: robust.krum(x, f=5)[0])) == "zeno: krum"
+    inner = own_error
+    assert whose(lambda: calling(x)) == "calling"
+    assert whose(lambda: calling(x, f=2)) == "calling"
+    inner = lambda rows: robust.krum(rows.array(), f=5)  # noqa: E731
+    assert whose(lambda: calling(x)) == "calling: krum"
+    inner = lambda rows: robust.krum.check(4, f=5)  # noqa: E731
+    assert whose(lambda: calling(x)) == "calling: krum"
+    inner = lambda rows: robust.aggregate("median", rows.array(), before=[("nnm", {"f": 4})])  # noqa: E731
+    assert whose(lambda: calling(x)) == "calling: nnm"
+    error = pickle.loads(pickle.dumps(robust.RowsError("few", rule="krum")))
+    assert (str(error), error.rule, robust.RowsError("few").rule) == ("few", "krum", None)
 
 
 def test_rows_that_do_not_suffice_have_an_error_of_their_own() -> None:

@@ -206,6 +206,8 @@ class SecureStrategy(Strategy):
             try:
                 update = robust.aggregate(self.rule, chosen[:, :length], **self._parameters(len(chosen))).vector
             except robust.RowsError as error:
+                if error.rule != self.rule:  # the function of the rule called another
+                    raise
                 log(WARNING, "share: the rule %s gives nothing for grouping %d: %s", self.rule, grouping, error)
                 continue
             found.append(np.concatenate([update, np.median(chosen[:, length:], axis=0)]))
