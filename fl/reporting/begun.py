@@ -1,7 +1,9 @@
 """Whether a resumed run is the one that began: its data, its initial model, and the functions of its user."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+ATTRIBUTES: Final = "attributes of the model"  # beside the code of functions: what a model's parts hold
 
 
 def difference(info: Mapping[str, Any], fingerprints: Mapping[str, str], code: Mapping[str, str]) -> str:
@@ -23,16 +25,26 @@ def difference(info: Mapping[str, Any], fingerprints: Mapping[str, str], code: M
     if "code" not in info:  # an earlier version did not record it
         return ""
     before: Mapping[str, str] = info["code"]
+    if ATTRIBUTES not in before:  # an earlier version did not record them
+        code = {name: value for name, value in code.items() if name != ATTRIBUTES}
     changed = [name for name in dict.fromkeys((*before, *code)) if _hash(before, name) != _hash(code, name)]
     if not changed:
         return ""
-    found = f"the code of {', '.join(changed)} is not what the run began with"
-    pythons = [dict.fromkeys(each.get(name, "").partition(" ")[2] for name in changed) for each in (before, code)]
+    same, functions = "functions", [name for name in changed if name != ATTRIBUTES]
+    found = f"the code of {', '.join(functions)} is not what the run began with"
+    if not functions:
+        same, functions = "attributes", changed
+        found = (
+            "an attribute of the model, such as a number or a function that one of its parts holds, is not what the "
+            "run began with (a time or a random number, which every process has anew, does not belong there)"
+        )
+    pythons = [dict.fromkeys(each.get(name, "").partition(" ")[2] for name in functions) for each in (before, code)]
     if "" not in {*pythons[0], *pythons[1]} and pythons[0] != pythons[1]:
         was, now = (", ".join(each) for each in pythons)
         found += f", or it reads differently because {was} is now {now}"
-        return f"{found}; resume with the same functions and the same Python, or train in another folder"
-    return f"{found}; resume with the same functions, or train in another folder"
+        libraries = "Python and torch" if same == "attributes" else "Python"
+        return f"{found}; resume with the same {same} and the same {libraries}, or train in another folder"
+    return f"{found}; resume with the same {same}, or train in another folder"
 
 
 def _hash(prints: Mapping[str, str], name: str) -> str | None:

@@ -15,9 +15,10 @@ import functools
 import hashlib
 import inspect
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
 from enum import Enum
-from types import CodeType, FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType, SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 from fl.config import rules
 from fl.config.own import imported, is_own
 from fl.config.schema import DATA_ATTACKS, WEIGHTED_MEAN, Experiment
+from fl.reporting.begun import ATTRIBUTES
 from fl.training.models import resolve
 from fl.training.task import Task
 
@@ -35,6 +37,8 @@ VERSION: Final = ".".join(platform.python_version_tuple()[:2])
 PLAIN: Final = (type(None), bool, int, float, complex, str, bytes, range, torch.dtype, torch.device, np.dtype)
 LOADS: Final = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 STORES: Final = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
+HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
+Seen = dict[int, tuple[int, Any]]
 
 
 def fingerprints(experiment: Experiment, task: Task) -> dict[str, str]:
@@ -45,20 +49,36 @@ def fingerprints(experiment: Experiment, task: Task) -> dict[str, str]:
     found |= {f"aggregation.before {name}": rules.pre_aggregator(name) for name in chosen.before}
     if experiment.attack.name not in DATA_ATTACKS:
         found["attack.name"] = rules.attack(experiment.attack.name)
-    found["model"] = (resolve(task.model), *dict.fromkeys(type(part) for part in task.build().modules()))
+    model = task.build()
+    found["model"] = (resolve(task.model), *dict.fromkeys(type(part) for part in model.modules()))
     found = {key: each for key, each in found.items() if any(map(_own, _each(each)))}
     for key, each in [("task.loss", task.loss), *((f"task.metrics {name}", m) for name, m in task.metrics.items())]:
         if not isinstance(each, str) or is_own(each):
             found[key] = imported(each, key) if isinstance(each, str) else each
-    return {key: fingerprint(each) for key, each in found.items()}
+    prints = {key: fingerprint(each) for key, each in found.items()}
+    if not isinstance(task.model, str) or is_own(task.model):
+        prints[ATTRIBUTES] = attributes(model)
+    return prints
 
 
 def fingerprint(thing: Any) -> str:
     """The hash of a function, or of several, and the version of Python, on which the hash may depend."""
-    found, seen = hashlib.sha256(), dict[int, tuple[int, Any]]()
-    for each in _each(thing):
-        for part in _parts(each, seen, _package(each)):
-            found.update(part.encode("utf-8", "backslashreplace") + b"\0")
+    seen = Seen()
+    return _hashed(part for each in _each(thing) for part in _parts(each, seen, _package(each)))
+
+
+def attributes(module: nn.Module) -> str:
+    """The hash of what the parts of a model hold besides parameters, and the versions on which it may depend.
+
+    It has no address in memory in it: the same program finds the same hash in another process.
+    """
+    return f"{_hashed(_of_attributes(module))}, torch {torch.__version__.partition('+')[0]}"
+
+
+def _hashed(parts: Iterable[str]) -> str:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part.encode("utf-8", "backslashreplace") + b"\0")
     return f"{found.hexdigest()} Python {VERSION}"
 
 
@@ -98,7 +118,7 @@ def _own(thing: Any) -> bool:
     return _package(thing) not in LIBRARIES
 
 
-def _parts(thing: Any, seen: dict[int, tuple[int, Any]], package: str) -> Iterator[str]:
+def _parts(thing: Any, seen: Seen, package: str) -> Iterator[str]:
     """What makes a value, as texts. `seen` keeps what was visited, so that no other object gets its id."""
     if isinstance(thing, np.ndarray | np.generic | Tensor):
         yield from _of_array(thing)
@@ -118,7 +138,7 @@ def _parts(thing: Any, seen: dict[int, tuple[int, Any]], package: str) -> Iterat
         yield from _of_object(thing, seen, package)
 
 
-def _of_object(thing: Any, seen: dict[int, tuple[int, Any]], package: str) -> Iterator[str]:
+def _of_object(thing: Any, seen: Seen, package: str) -> Iterator[str]:
     if isinstance(thing, functools.partial):
         yield from _parts(("partial", thing.func, thing.args, tuple(sorted(thing.keywords.items()))), seen, package)
     elif isinstance(thing, MethodType):
@@ -166,7 +186,7 @@ def _attributes(thing: Any) -> dict[str, Any]:
     return {name: value for state in states if isinstance(state, dict) for name, value in state.items()}
 
 
-def _of_values(values: Mapping[str, Any], seen: dict[int, tuple[int, Any]], package: str) -> Iterator[str]:
+def _of_values(values: Mapping[str, Any], seen: Seen, package: str) -> Iterator[str]:
     """Values by name. Of the names that Python itself gives, such as `__doc__`, only functions count."""
     named = {name: each for name, each in values.items() if not name.startswith("__") or callable(each)}
     yield f"values {len(named)}"
@@ -194,7 +214,7 @@ def _of_array(array: Any) -> Iterator[str]:
         yield "unread"
 
 
-def _of_module(module: nn.Module, seen: dict[int, tuple[int, Any]], package: str) -> Iterator[str]:
+def _of_module(module: nn.Module, seen: Seen, package: str) -> Iterator[str]:
     bare = vars(nn.Module())
     for name, part in module.named_modules():
         yield f"module {name}"
@@ -203,7 +223,50 @@ def _of_module(module: nn.Module, seen: dict[int, tuple[int, Any]], package: str
         yield from _of_values({**{k: v for k, v in vars(part).items() if k not in bare}, **tensors}, seen, package)
 
 
-def _of_function(function: FunctionType, seen: dict[int, tuple[int, Any]], package: str) -> Iterator[str]:
+def _of_attributes(module: nn.Module) -> Iterator[str]:
+    """What each part of a model holds besides its parameters, buffers and parts, which are compared by their values."""
+    bare, seen, opened = vars(nn.Module()), Seen(), Seen()
+    for name, part in module.named_modules():
+        yield f"module {name}"
+        held = {key: value for key, value in vars(part).items() if key not in bare and (_own(part) or key[:1] != "_")}
+        hooks = {key: tuple(getattr(part, key, {}).values()) for key in HOOKS}  # torch numbers them by process
+        for key, value in sorted((held | hooks).items()):
+            package = _package(value if callable(value) and not _own(part) else part)
+            yield key
+            yield from _parts(_opened(value, opened, package), seen, package)
+
+
+def _opened(value: Any, opened: Seen, package: str) -> Any:
+    """The value, with lists, dictionaries and objects of the user as tuples of what they hold.
+
+    `opened` keeps what was visited: an object that holds itself ends, and no other object gets its id.
+    """
+    kind, held = type(value), list[Any]()
+    if isinstance(value, tuple):
+        held += (_opened(each, opened, package) for each in value)
+        return tuple(held) if kind is tuple else (kind, *held)
+    plain = isinstance(value, list | dict | set)
+    known = callable(value) or isinstance(value, Enum | nn.Module)
+    own = not known and package not in LIBRARIES and _home(value) == package
+    if not (plain or own or isinstance(value, SimpleNamespace) or (is_dataclass(value) and not known)):
+        return value
+    if id(value) in opened:
+        return "opened", opened[id(value)][0]
+    opened[id(value)] = len(opened), value
+    if isinstance(value, set):
+        held.append(frozenset(value))
+    elif isinstance(value, list):
+        held += (_opened(each, opened, package) for each in value)
+    elif isinstance(value, dict):
+        held += ((_opened(key, opened, package), _opened(each, opened, package)) for key, each in value.items())
+    if own or not plain:
+        with contextlib.suppress(TypeError):  # an object that cannot be pickled does not tell what it holds
+            named = sorted(_attributes(value).items())
+            held += ((name, _opened(each, opened, package)) for name, each in named)
+    return kind, *held
+
+
+def _of_function(function: FunctionType, seen: Seen, package: str) -> Iterator[str]:
     source = _source(function)
     yield from _of_code(function.__code__) if source is None else (source,)
     yield from _parts(function.__defaults__ or (), seen, package)

@@ -1,13 +1,20 @@
 """A resumed run has the functions that it began with: their code is compared, as far as that is possible."""
 
+import copy
 import functools
 import importlib
 import importlib.util
 import itertools
 import json
+import logging
+import os
+import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,9 +27,9 @@ import robust
 from fl.cli import main
 from fl.config.read import to_toml
 from fl.errors import ConfigError, RecordError
-from fl.reporting.begun import difference
+from fl.reporting.begun import ATTRIBUTES, difference
 from fl.reporting.records import Folder, recorded
-from fl.training.code import VERSION, fingerprint, fingerprints
+from fl.training.code import VERSION, attributes, fingerprint, fingerprints
 from fl.training.loop import run
 from tests.fl.runs import tiny
 
@@ -302,11 +309,152 @@ def test_layers_of_your_own_have_their_code_compared_and_known_ones_have_not(mon
     clients = examples()
     trained = fl.train(Net(), clients, clients[0], rounds=1, secure=False, machine={"workers": 0})
     first = fingerprints(trained.experiment, trained.task)
-    assert list(first) == ["model"]
+    assert list(first) == ["model", ATTRIBUTES]
     monkeypatch.setattr(Net, "forward", lambda self, inputs: self.layer(inputs) * 2)
     assert fingerprints(trained.experiment, trained.task) != first
     plain = run(tiny(rounds=1, byzantine=1, attack={"name": "sign_flip"}))
     assert fingerprints(plain.experiment, plain.task) == {}
+
+
+class Scale(nn.Module):
+    """A model with a value that is no parameter."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self._value = value
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.layer(inputs)
+        return found * self._value if isinstance(self._value, float) else found
+
+
+class Sizes:
+    def __init__(self, sizes: list[Any]) -> None:
+        self.sizes = sizes
+        self.owner = self
+
+
+@dataclass
+class Options:
+    sizes: list[int]
+
+
+def doubled(inputs: Tensor) -> Tensor:
+    return inputs * 2
+
+
+def halved(inputs: Tensor) -> Tensor:
+    return inputs / 2
+
+
+def encoder(**options: Any) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.TransformerEncoderLayer(4, 2, 8, **options)
+
+
+def hooked(hook: Callable[..., None]) -> nn.Module:
+    layer = Net()
+    layer.register_forward_hook(hook)
+    return layer
+
+
+def stated(value: float) -> nn.Module:
+    part = nn.Linear(2, 2)
+    part.weighted = value
+    return nn.Sequential(part)
+
+
+HELD: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module]]] = {
+    "a number": (lambda: Scale(1.0), lambda: Scale(100.0)),
+    "a function of torch": (lambda: Scale(torch.tanh), lambda: Scale(torch.relu)),
+    "a function": (lambda: Scale(doubled), lambda: Scale(halved)),
+    "a list": (lambda: Scale([1, [2]]), lambda: Scale([1, [3]])),
+    "a dictionary": (lambda: Scale({"a": 1}), lambda: Scale({"a": 2})),
+    "a set": (lambda: Scale({"a", "b"}), lambda: Scale({"a", "c"})),
+    "an object": (lambda: Scale(Sizes([1])), lambda: Scale(Sizes([2]))),
+    "an object in a tuple": (lambda: Scale((Sizes([1]),)), lambda: Scale((Sizes([2]),))),
+    "a dataclass": (lambda: Scale(Options([1])), lambda: Scale(Options([2]))),
+    "a namespace": (lambda: Scale(SimpleNamespace(k=1)), lambda: Scale(SimpleNamespace(k=2))),
+    "a tensor": (lambda: Scale(torch.ones(2)), lambda: Scale(torch.zeros(2))),
+    "a part of a part": (lambda: nn.Sequential(Scale(1.0)), lambda: nn.Sequential(Scale(2.0))),
+    "an activation of torch's layer": (lambda: encoder(activation="relu"), lambda: encoder(activation="gelu")),
+    "a function in torch's layer": (lambda: encoder(activation=doubled), lambda: encoder(activation=halved)),
+    "the order in torch's layer": (encoder, lambda: encoder(norm_first=True)),
+    "an attribute of a layer of torch": (lambda: stated(1.0), lambda: stated(2.0)),
+    "a hook": (lambda: hooked(lambda *_: None), lambda: hooked(lambda *_: print())),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), HELD.values(), ids=HELD.keys())
+def test_what_a_model_holds_besides_parameters_matters(
+    one: Callable[[], nn.Module], other: Callable[[], nn.Module]
+) -> None:
+    assert attributes(one()) == attributes(copy.deepcopy(one())) != attributes(other())
+
+
+def test_what_every_process_has_anew_does_not_matter() -> None:
+    """Addresses, numbers of hooks, private attributes of torch's layers, and objects that say nothing of themselves."""
+    held: list[Callable[[], Any]] = [object, threading.Lock, lambda: logging.getLogger(str(next(NUMBERS)))]
+    for make in held:
+        first, second = make(), make()
+        assert first is not second
+        assert attributes(Scale(first)) == attributes(Scale(second))
+    assert attributes(hooked(Clipped(1.0).__call__)) == attributes(hooked(Clipped(1.0).__call__))
+    recurrent = [nn.LSTM(2, 2), nn.LSTM(2, 2)]
+    assert attributes(recurrent[0]) == attributes(recurrent[1])
+    recurrent[1]._anything = 3
+    assert attributes(recurrent[0]) == attributes(recurrent[1])
+
+
+def test_the_attributes_of_a_model_are_the_same_in_another_process() -> None:
+    code = (
+        "import json, sys\nfrom fl.training.code import attributes\nfrom tests.fl.test_code import HELD\n"
+        "print(json.dumps([attributes(one()) for one, _ in HELD.values()]))"
+    )
+    found = [
+        subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parents[2],
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert found[0] == found[1]
+    assert json.loads(found[0]) == [attributes(one()) for one, _ in HELD.values()]
+
+
+def test_a_model_with_another_attribute_is_not_resumed_and_an_unchanged_one_is(tmp_path: Path) -> None:
+    clients, out = examples(), tmp_path / "run"
+
+    def train(value: Any, **more: Any) -> fl.Trained:
+        torch.manual_seed(1)
+        return fl.train(Scale(value), clients, clients[0], out=out, secure=False, machine={"workers": 0}, **more)
+
+    train(1.0, rounds=1)
+    with pytest.raises(RecordError, match="an attribute of the model, such as a number or a function") as caught:
+        train(100.0, rounds=2, resume=True)
+    assert str(caught.value).endswith("; resume with the same attributes, or train in another folder")
+    assert train(1.0, rounds=2, resume=True).summary["rounds"] == 2
+    info = json.loads((out / "run.json").read_text())
+    info["code"][ATTRIBUTES] = info["code"][ATTRIBUTES].replace("torch ", "torch 1.")
+    (out / "run.json").write_text(json.dumps(info))
+    assert train(1.0, rounds=3, resume=True).summary["rounds"] == 3  # another torch that stores the same
+    info["code"][ATTRIBUTES] = "0" + info["code"][ATTRIBUTES]
+    (out / "run.json").write_text(json.dumps(info))
+    with pytest.raises(
+        RecordError, match=r"or it reads differently because Python .*, torch 1\..* is now Python"
+    ) as caught:
+        train(1.0, rounds=4, resume=True)
+    assert str(caught.value).endswith(
+        "resume with the same attributes and the same Python and torch, or train in another folder"
+    )
+    del info["code"][ATTRIBUTES]
+    (out / "run.json").write_text(json.dumps(info))
+    assert train(1.0, rounds=4, resume=True).summary["rounds"] == 4  # an earlier version did not record them
 
 
 def test_a_run_without_its_description_is_refused(tmp_path: Path) -> None:
