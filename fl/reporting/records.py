@@ -37,7 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl.config.checks import experiment, from_record
-from fl.config.read import read_tables, to_toml, with_settings
+from fl.config.read import from_tables, read_tables, to_toml, with_settings
 from fl.config.schema import RUN_ONLY, Experiment, to_tables
 from fl.errors import ConfigError, RecordError
 from fl.reporting.agreeing import agreed_summary
@@ -109,7 +109,10 @@ class Folder(AbstractContextManager["Folder"]):
 
     @classmethod
     def resume(cls, path: Path | str, settings: Sequence[str] = (), e: Experiment | None = None) -> Folder:
-        """Open an existing folder. `settings`, or the experiment, may only change how long and where it runs."""
+        """Open an existing folder. `settings`, or the experiment, may only change how long and where it runs.
+
+        They are recorded by `keep_settings`, when nothing can refuse the run any more.
+        """
         place = Path(path)
         before = _experiment(place)
         after = experiment(with_settings(_config(place), settings)) if e is None else e
@@ -125,10 +128,12 @@ class Folder(AbstractContextManager["Folder"]):
                 f"rounds: {done} rounds of the run in {place} are done, and a resumed run cannot have fewer; got "
                 f"{after.rounds}. Leave rounds out to keep {before.rounds}"
             )
-        folder = cls(place, after, locked(place))
-        if after != before:
-            write(place / "config.toml", to_toml(after).encode())
-        return folder
+        return cls(place, after, locked(place))
+
+    def keep_settings(self) -> None:
+        """Write the settings of a resumed run, if they changed: after `check_same` and `load` have refused nothing."""
+        if from_tables(_config(self.path)) != self.experiment:
+            write(self.path / "config.toml", to_toml(self.experiment).encode())
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -262,6 +267,11 @@ def recorded(path: Path | str) -> Recorded:
     records = place / "rounds.jsonl"
     rounds, size = _lines(records), records.stat().st_size if records.exists() else 0
     return Recorded(place, e, info, rounds, agreed_summary(place, rounds, size, checkpoint, summary))
+
+
+def planned_rounds(path: Path | str) -> int:
+    """The number of rounds that the run in a folder is to have."""
+    return _experiment(Path(path)).rounds
 
 
 def _rounds_done(place: Path) -> int:

@@ -18,7 +18,7 @@ from fl.config.schema import Experiment
 from fl.data import Examples, from_clients
 from fl.errors import ConfigError
 from fl.reporting.progress import Progress
-from fl.reporting.records import Folder
+from fl.reporting.records import Folder, planned_rounds
 from fl.training.loop import Trained, run
 from fl.training.models import Factory
 from fl.training.objective import Function
@@ -50,7 +50,7 @@ def train(
     arrays. Labels that are floats are targets: set `task`, or give a `loss` of (outputs, targets) per example and
     `metrics` by name, which are measured beside those of `task`. `settings` are the keys of docs/configuration.md, with
     tables as dictionaries. `out` is the folder in which the run is recorded; `resume=True` resumes the run in that
-    folder. `callbacks` as in `run`.
+    folder, to as many rounds as it was to have if `rounds` is left out. `callbacks` as in `run`.
 
     >>> clients = [(torch.randn(8, 2), torch.arange(8) % 2) for _ in range(12)]
     >>> train("linear", clients, test=clients[0], rounds=1, clusters={"size": 4}).summary["exposed"]
@@ -71,6 +71,8 @@ def train(
     named = {"name": "python:data", **share, **settings.pop("data", {})}
     called = model if isinstance(model, str) else f"python:{_name(model)}"
     task = _task_table(settings.pop("task", {}), loss, metrics, tested.labels.is_floating_point())
+    if resume and out is not None:
+        settings.setdefault("rounds", planned_rounds(out))
     chosen = experiment({"clients": len(parts), "model": called, "data": named, "task": task, **settings})
     measured = _measured(chosen, metrics)
     opened: AbstractContextManager[Folder | None] = nullcontext()

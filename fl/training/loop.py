@@ -227,6 +227,8 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
         code = fingerprints(experiment, task)
         folder.check_same(prints, code)
     checkpoint = folder.load() if folder else None
+    if folder:
+        folder.keep_settings()
     if checkpoint is None:
         x, history = setting.trainer.initial(), []
         memory = blank(x, experiment.server, experiment.clients if experiment.local.scaffold else 0)

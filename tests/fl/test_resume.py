@@ -51,6 +51,35 @@ def test_train_resumes_only_the_same_settings_data_and_model(tmp_path: Path) -> 
     assert train(tmp_path / "run", resume=True, rounds=4).x.tobytes() == whole.tobytes()
 
 
+def test_a_resumed_run_has_as_many_rounds_as_were_planned_if_rounds_is_left_out(tmp_path: Path) -> None:
+    def resumed(**more: Any) -> int:
+        torch.manual_seed(1)
+        settings = {"out": tmp_path / "run", "secure": False, "machine": {"workers": 0}, **more}
+        return int(fl.train(nn.Linear(2, 2), examples(), examples()[0], resume=True, **settings).summary["rounds"])
+
+    def stopped(record: Any, _: object) -> str:
+        return "enough" if record["round"] == 2 else ""
+
+    train(tmp_path / "run", rounds=23, callbacks=[stopped])
+    assert recorded(tmp_path / "run").summary["rounds"] == 2
+    assert resumed() == 23
+    assert resumed() == 23  # all are done; 20, the default, would be fewer
+    assert resumed(rounds=24) == 24
+    with pytest.raises(RecordError, match="there is no run in"):
+        resumed(out=tmp_path / "none")
+
+
+@pytest.mark.parametrize("refused", ["data", "checkpoint"])
+def test_a_refused_resume_leaves_the_settings_as_they_were(tmp_path: Path, refused: str) -> None:
+    train(tmp_path / "run")
+    before = (tmp_path / "run" / "config.toml").read_bytes()
+    if refused == "checkpoint":
+        (tmp_path / "run" / "rounds.jsonl").write_bytes(b"")
+    with pytest.raises(RecordError):
+        train(tmp_path / "run", resume=True, rounds=7, seed=int(refused == "data"))
+    assert (tmp_path / "run" / "config.toml").read_bytes() == before
+
+
 def test_the_fingerprint_of_data_sees_every_part() -> None:
     data = fl.Federated(*_parts())
     prints = {data.fingerprint()}

@@ -152,11 +152,15 @@ def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None
 def test_resuming_writes_the_configuration_only_if_it_changed(tmp_path: Path) -> None:
     place = two_rounds(tmp_path / "run")
     before = (place / "config.toml").stat().st_mtime_ns, (place / "config.toml").stat().st_ino
-    Folder.resume(place).close()
+    with Folder.resume(place) as folder:
+        folder.keep_settings()
     assert ((place / "config.toml").stat().st_mtime_ns, (place / "config.toml").stat().st_ino) == before
-    Folder.resume(place, ["rounds=9"]).close()
+    with Folder.resume(place, ["rounds=9"]) as folder:
+        assert recorded(place).experiment == tiny()  # nothing has been checked yet
+        folder.keep_settings()
     assert recorded(place).experiment == tiny(rounds=9)
     with Folder.resume(place, e=tiny(rounds=5)) as folder:
+        folder.keep_settings()
         assert folder.experiment == recorded(place).experiment == tiny(rounds=5)
 
 
