@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import robust
 from fl.config import rules
 from fl.config.own import find_modules
-from fl.config.read import from_tables, read_tables, suggestion, with_curve, with_modules, with_settings
+from fl.config.read import from_place, from_tables, read_tables, suggestion, with_curve, with_modules, with_settings
 from fl.config.schema import (
     BACKDOOR,
     BACKDOOR_OPTIONS,
@@ -37,6 +37,8 @@ def experiment(tables: Mapping[str, Any] | None = None, **more: Any) -> Experime
     """
     found = from_record({**(tables or {}), **more})
     _check_measures(found)
+    if modules := tuple(str(Path(folder).resolve()) for folder in found.machine.modules):
+        found = found.replace(machine=found.machine.replace(modules=modules))  # resumed in any folder
     return found
 
 
@@ -56,7 +58,8 @@ def load(path: Path | str, settings: Sequence[str] = (), curve: str | None = Non
     >>> load("digits", ["rounds=3"]).rounds
     3
     """
-    return experiment(with_modules(with_settings(with_curve(read_tables(path), path, curve), settings), path))
+    tables = with_settings(from_place(with_curve(read_tables(path), path, curve), path), settings)
+    return experiment(with_modules(tables, path))
 
 
 def check(experiment: Experiment) -> None:

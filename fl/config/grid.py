@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from fl.config.read import put, read_tables, suggestion, with_curve, with_modules, with_settings
+from fl.config.read import from_place, put, read_tables, suggestion, with_curve, with_modules, with_settings
 from fl.errors import ConfigError
 
 KEYS: Final = ("name", "base", "curve", "measure", "better", "skip_impossible", "experiment", "grid", "variants")
@@ -127,6 +127,8 @@ def read_sweep(path: Path | str, settings: Sequence[str] = ()) -> Sweep:
     """The sweep of a file, or of the packaged sweep with that name. `settings` are `key=value` of its experiment."""
     tables = read_tables(path, folder=PACKAGED, kind="sweep")
     tables.setdefault("name", Path(path).stem)
+    if isinstance(given := tables.get("experiment"), dict):
+        from_place(given, path)
     return from_mapping(tables, settings, place=Path(path))
 
 
@@ -179,7 +181,7 @@ def _base(tables: Mapping[str, Any], place: Path | None) -> dict[str, Any]:
         raise ConfigError(f"base: expected the name of an experiment or a file, got {named!r}")
     beside = place.parent / named if place is not None else Path(named)
     path = beside if beside.is_file() else Path(named)
-    return with_modules(with_curve(read_tables(path), path, curve), path)
+    return with_modules(from_place(with_curve(read_tables(path), path, curve), path), path)
 
 
 def _leaves(table: Mapping[str, Any], path: str = "", *, whole: str = "options") -> Iterator[tuple[str, Any]]:

@@ -1,12 +1,14 @@
 """Functions of your own, named in a configuration as `module:function`.
 
 A module is looked for where Python finds modules, and in the folders of `machine.modules`: by default the folder of the
-configuration file.
+configuration file. Python loads a module of one name once in a process, so a name that is taken is an error: another
+module would run in the place of the one in the folder.
 """
 
 import importlib
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -28,12 +30,19 @@ def short_name(name: str) -> str:
     return name.rpartition(":")[2]
 
 
+_FOLDERS: list[Path] = []  # of the experiment that was checked or trained last, in the order in which Python looks
+
+
 def find_modules(folders: Iterable[str]) -> None:
-    """Let Python find modules in these folders too. Worker processes inherit them."""
+    """Let Python find modules in these folders first. Worker processes inherit them."""
+    _FOLDERS.clear()
     for folder in folders:
-        place = str(Path(folder).resolve())
-        if place not in sys.path:
-            sys.path.insert(0, place)
+        place = Path(folder).resolve()
+        _FOLDERS.insert(0, place)
+        if sys.path[:1] != [str(place)]:
+            with suppress(ValueError):  # an experiment of another folder came in between
+                sys.path.remove(str(place))
+            sys.path.insert(0, str(place))
 
 
 def imported(path: str, key: str) -> Callable[..., Any]:
@@ -48,10 +57,12 @@ def imported(path: str, key: str) -> Callable[..., Any]:
     try:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
+        _check_place(path, key)
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, and one that it imports is not
         where = "put it beside the configuration file, or name its folder in machine.modules"
         raise ConfigError(f"{key}: {path!r}: there is no module {error.name}; {where}") from None
+    _check_place(path, key)
     try:
         function = attrgetter(name)(found)
     except AttributeError:
@@ -59,3 +70,23 @@ def imported(path: str, key: str) -> Callable[..., Any]:
     if not callable(function):
         raise ConfigError(f"{key}: {path!r} is not a function")
     return function  # type: ignore[no-any-return]
+
+
+def _check_place(path: str, key: str) -> None:
+    """Raise ConfigError if Python has another module than the one in the folders of the experiment."""
+    top = path.partition(":")[0].partition(".")[0]
+    other = getattr(sys.modules.get(top), "__file__", None)
+    for folder in _FOLDERS if top in sys.modules else ():
+        places = {folder / f"{top}.py": folder / f"{top}.py", folder / top / "__init__.py": folder / top}
+        found = {file.resolve(): renamed for file, renamed in places.items() if file.is_file()}
+        if not found:
+            continue
+        loaded = None if other is None else Path(other).resolve()
+        if loaded not in found and (loaded is None or loaded.parent not in (folder, folder / top)):
+            mine = next(iter(found.values()))
+            raise ConfigError(
+                f"{key}: {path!r}: expected the module {top} of {folder}, but this process has loaded another module "
+                f"{top}, from {other or 'Python itself'}; rename {mine}, or train in a process of its own if both are "
+                "yours"
+            )
+        return

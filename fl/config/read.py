@@ -44,6 +44,15 @@ def with_modules(tables: dict[str, Any], path: Path | str) -> dict[str, Any]:
     return tables
 
 
+def from_place(tables: dict[str, Any], path: Path | str) -> dict[str, Any]:
+    """The tables of a file, whose folders in `machine.modules` are beside it and not where the process runs."""
+    machine = tables.get("machine")
+    if isinstance(machine, dict) and isinstance(modules := machine.get("modules"), list) and Path(path).is_file():
+        beside = Path(path).resolve().parent
+        machine["modules"] = [str((beside / each).resolve()) if isinstance(each, str) else each for each in modules]
+    return tables
+
+
 def _plain(value: Any) -> Any:
     """Tables and lists in their own types, and numbers of numpy as numbers of Python."""
     if isinstance(value, Mapping):

@@ -14,7 +14,7 @@ from typing import Any
 from fl.config.own import is_own
 from fl.config.schema import Experiment, to_tables
 from fl.errors import RecordError
-from fl.reporting.begun import difference
+from fl.reporting.begun import ATTRIBUTES, difference
 from fl.reporting.records import recorded
 from fl.reporting.results import FINISHED
 from fl.sweeps.folder import BEGUN, RUNS, Checked, few, job
@@ -40,7 +40,7 @@ def check_kept(
         f"{run.planned.id} (the code is not that of {members[0][0].planned.id})"
         for members in groups.values()
         for run, code in members[1:]
-        if difference({"code": members[0][1]}, {}, code)
+        if difference({"code": _functions(members[0][1])}, {}, _functions(code))
     ]
 
     def hear(job: Job, message: Message) -> None:
@@ -57,6 +57,11 @@ def check_kept(
             "and data back, choose another --out, or remove the folders of these runs, and the same command trains "
             "them again"
         )
+
+
+def _functions(code: Mapping[str, str]) -> dict[str, str]:
+    """The fingerprints without that of the model's attributes, which may depend on the seed."""
+    return {name: each for name, each in code.items() if name != ATTRIBUTES}
 
 
 def own_names(e: Experiment) -> list[str]:

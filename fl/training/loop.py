@@ -16,6 +16,7 @@ from torch import nn
 import robust
 import secagg
 from fl import exports
+from fl.config.own import find_modules
 from fl.config.rules import attack_warning, needs_validation
 from fl.config.schema import BACKDOOR, LABEL_FLIP, Experiment, to_tables
 from fl.data import DataSet, Federated, federate, flip_labels, load, plant_backdoor
@@ -141,6 +142,7 @@ def run(
     torch.Size([1, 10])
     """
     show = show or Progress()
+    find_modules(experiment.machine.modules)  # other configurations may have been read since
     byzantine = attackers(experiment)
     federated = prepare(experiment) if data is None else data
     if len(federated.clients) != experiment.clients:

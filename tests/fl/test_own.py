@@ -13,6 +13,7 @@ import torch
 import fl
 import robust
 from fl.cli import main
+from fl.config.grid import read_sweep
 from fl.config.read import to_toml
 from fl.config.rules import assumed_bad
 from fl.errors import ConfigError, TrainingWarning
@@ -281,6 +282,103 @@ def test_own_rules_and_attacks_are_named_in_toml(
     assert "strength" in capsys.readouterr().err
     assert main(["train", str(file), "--out", str(tmp_path / "x"), "--set", "aggregation.rule=rules_beside:plain"]) == 2
     assert "@robust.aggregator" in capsys.readouterr().err
+
+
+NETWORK = """
+import math
+from torch import nn
+
+def net(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), {width}), nn.Linear({width}, classes))
+"""
+
+
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Modules and folders that the test loads are gone after it."""
+    monkeypatch.setattr("sys.path", list(sys.path))
+    before = dict(sys.modules)
+    yield
+    for name in [name for name in sys.modules if name not in before]:
+        if name in ("same_net", "own_package", "lib_net"):
+            del sys.modules[name]
+    tiny()  # whose folders, none, are looked in now
+
+
+def configured(place: Path, model: str, width: int = 3, module: str = "same_net.py", **changes: Any) -> Path:
+    """A configuration file with a module beside it."""
+    (place / module).parent.mkdir(parents=True)
+    (place / module).write_text(NETWORK.format(width=width))
+    (place / "my.toml").write_text(to_toml(tiny(rounds=1, **changes)).replace('"linear"', f'"{model}"'))
+    return place / "my.toml"
+
+
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize(
+    ("model", "module"), [("same_net:net", "same_net.py"), ("own_package:net", "own_package/__init__.py")]
+)
+def test_a_second_file_does_not_get_the_module_of_the_first(tmp_path: Path, model: str, module: str) -> None:
+    first, second = (fl.load(configured(tmp_path / n, model, w, module)) for n, w in (("a", 3), ("b", 5)))
+    trained = run(first)  # its own, although the other file was read after it
+    assert trained.x.size == 64 * 3 + 3 + 3 * 10 + 10
+    with pytest.raises(ConfigError) as refused:
+        run(second)
+    top, mine = model.partition(":")[0], Path(module).parts[0]
+    assert str(refused.value) == (
+        f"model: {model!r}: expected the module {top} of {tmp_path / 'b'}, but this process has loaded another module "
+        f"{top}, from {tmp_path / 'a' / module}; rename {tmp_path / 'b' / mine}, or train in a process of its own if "
+        "both are yours"
+    )
+    assert run(first).x.tobytes() == trained.x.tobytes()
+    (tmp_path / "b" / mine).rename(tmp_path / "b" / "other")
+    (tmp_path / "b" / mine).symlink_to(tmp_path / "a" / mine)
+    assert run(second).x.tobytes() == trained.x.tobytes()  # it is the same file
+
+
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("name", ["queue", "math"])
+@pytest.mark.parametrize("function", ["{name}:net", "{name}.part:net"])
+def test_a_module_with_the_name_of_one_of_python_is_told_to_be_renamed(
+    tmp_path: Path, name: str, function: str
+) -> None:
+    named = function.format(name=name)
+    with pytest.raises(ConfigError, match=rf"has loaded another module {name}, from .*; rename .*{name}\.py, or"):
+        run(fl.load(configured(tmp_path / "a", named, module=f"{name}.py")))
+
+
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("way", ["file", "command line", "Python"])
+def test_folders_of_modules_are_found_from_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those in a file are beside it; the others are where the process runs."""
+    file = configured(tmp_path / "a", "lib_net:net", module="lib/lib_net.py")
+    here, away = tmp_path / "a", tmp_path / "away"
+    away.mkdir()
+    monkeypatch.chdir(away if way == "file" else here)
+    if way == "Python":
+        with Folder.create(tmp_path / "run", e := tiny(model="lib_net:net", machine={"modules": ["lib"]})) as folder:
+            run(e, folder=folder)
+    else:
+        if way == "file":
+            file.write_text(file.read_text().replace("modules = []", 'modules = ["lib"]'))
+        more = ["--set", 'machine.modules=["lib"]'] if way == "command line" else []
+        assert main(["train", str(file), "--out", str(tmp_path / "run"), *more]) == 0, capsys.readouterr().err
+    assert recorded(tmp_path / "run").experiment.machine.modules == (str(here / "lib"),)
+    del sys.modules["lib_net"]
+    sys.path[:] = [entry for entry in sys.path if not entry.startswith(str(tmp_path))]
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "--resume", "run", "--set", "rounds=4"]) == 0, capsys.readouterr().err
+
+
+def test_folders_of_modules_in_a_sweep_are_beside_its_file(tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text('model = "x:y"\n[machine]\nmodules = ["of_base"]\n')
+    grid = "[grid]\nseed = [0]\n"
+    (tmp_path / "one.toml").write_text(f'base = "base.toml"\n{grid}')
+    (tmp_path / "two.toml").write_text(f'{grid}[experiment]\nmodel = "x:y"\nmachine.modules = ["own"]\n')
+    for name, found in (("one", "of_base"), ("two", "own")):
+        tables = read_sweep(tmp_path / f"{name}.toml").runs()[0].tables
+        assert tables["machine"]["modules"] == [str(tmp_path / found)]
 
 
 def test_an_adaptive_attack_moves_the_result_further_than_a_fixed_one() -> None:
