@@ -30,7 +30,7 @@ SET: dict[str, Any] = {"action": "append", "default": [], "metavar": "KEY=VALUE"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code. An error that comes out of a user's own code keeps its traceback."""
     options = parser().parse_args(arguments)
     try:
         return int(options.run(options) or 0)
@@ -38,18 +38,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _complain(str(error), error.exit_code)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        if package not in EXTRAS:
+        if package not in EXTRAS or _in_own_code(error):
             raise
         command = f"pip install 'share-secagg[{EXTRAS[package]}]'"
         return _complain(f"this command needs {package}; install it with: {command}", MISTAKE)
     except KeyboardInterrupt:
         return _complain("stopped", STOPPED)
-    except BrokenPipeError:
+    except BrokenPipeError as error:
+        if _in_own_code(error):
+            raise
         return FAILED
     except OSError as error:
-        if options.run is _train:  # what a training reads and writes has errors of its own: this is a user's function
+        if options.run is _train or _in_own_code(error):  # what a training reads and writes has errors of its own
             raise
         return _complain(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), MISTAKE)
+
+
+def _in_own_code(error: BaseException) -> bool:
+    """Whether an error went through code that neither this package, Python nor an installed package has."""
+    import sysconfig
+    from traceback import walk_tb
+
+    ours = Path(__file__).resolve().parents[1]
+    known = [ours / name for name in ("fl", "robust", "secagg")]
+    known += [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+    for frame, _ in walk_tb(error.__traceback__):
+        file = Path(frame.f_code.co_filename)
+        place = file.resolve()
+        installed = {"site-packages", "dist-packages"} & {*file.parts, *place.parts}
+        if file.is_file() and not installed and not any(place.is_relative_to(folder) for folder in known):
+            return True
+    return False
 
 
 def _complain(text: str, code: int) -> int:

@@ -1,5 +1,6 @@
 """The command line as a user types it: what it prints and returns. A mistake is not a traceback."""
 
+import contextlib
 import json
 import os
 import pty
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import robust
 from fl.cli import main
 from fl.config.read import to_toml
 from fl.reporting.progress import LineProgress, LiveProgress, sparkline
@@ -210,6 +212,58 @@ def test_an_internal_error_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(planner, "plan", broken)
     with pytest.raises(ZeroDivisionError):
         main(["plan", "--clients", "12", "--byzantine", "1"])
+
+
+RULE_THAT_FAILS = """
+import robust
+{above}
+
+@robust.aggregator(paper="nobody 2026", needs="nothing", withstands=lambda n: 0, name="failing_of_mine")
+def rule(rows):
+    {inside}
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "above", "inside", "error"),
+    [
+        ("train", "", "raise BrokenPipeError(32, 'Broken pipe')", BrokenPipeError),
+        ("train", "", "import matplotlib.nothing_of_this_name", ModuleNotFoundError),
+        ("train", "import matplotlib.nothing_of_this_name", "pass", ModuleNotFoundError),
+        ("config", "import matplotlib.nothing_of_this_name", "pass", ModuleNotFoundError),
+        ("train", "", "open('nowhere/at_all')", FileNotFoundError),
+        ("config", "open('nowhere/at_all')", "pass", FileNotFoundError),
+    ],
+)
+def test_an_error_in_the_users_own_code_shows_where_it_is(
+    command: str, above: str, inside: str, error: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.path", list(sys.path))
+    (tmp_path / "fails_of_mine.py").write_text(RULE_THAT_FAILS.format(above=above, inside=inside))
+    text = to_toml(tiny()).replace('rule = "median"', 'rule = "fails_of_mine:rule"')
+    (tmp_path / "mine.toml").write_text(text)
+    try:
+        with pytest.raises(error) as raised:
+            main([command, str(tmp_path / "mine.toml"), *(["--out", str(tmp_path / "run")] * (command == "train"))])
+        assert any(Path(entry.path).name == "fails_of_mine.py" for entry in raised.traceback)
+    finally:
+        sys.modules.pop("fails_of_mine", None)
+        if "failing_of_mine" in robust.AGGREGATORS:
+            robust.AGGREGATORS.remove("failing_of_mine")
+
+
+def test_a_reader_that_stops_reading_is_no_error_of_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in `share config --describe | head -1`."""
+
+    reading, writing = os.pipe()
+    os.close(reading)
+    stream = os.fdopen(writing, "w", buffering=1)
+    monkeypatch.setattr(sys, "stdout", stream)
+    code = main(["config", "--describe"])
+    monkeypatch.undo()
+    with contextlib.suppress(BrokenPipeError):
+        stream.close()
+    assert code == 1
 
 
 def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
