@@ -12,7 +12,7 @@ from fl.config.schema import Experiment
 from fl.errors import ConfigError
 from fl.reporting.measures import describe_bytes, describe_exposed
 from fl.reporting.progress import display
-from fl.reporting.records import Folder
+from fl.reporting.records import Folder, holds_run
 from fl.reporting.report import report
 from fl.reporting.table import aligned
 from fl.training.interrupt import Stopped
@@ -54,7 +54,7 @@ def experiments(seed: int = 0, rounds: int | None = None) -> tuple[Experiment, .
 
 def quickstart(out: Path, *, seed: int = 0, rounds: int | None = None) -> int:
     """Train three times, write the report and print a comparison. Returns the exit code."""
-    if any((out / folder / "config.toml").exists() for folder in NAMES):
+    if any(holds_run(out / folder) for folder in NAMES):
         raise ConfigError(f"{out} already contains a quickstart; remove it or choose another --out")
     print(INTRODUCTION, file=sys.stderr)
     with announce_compilation(lambda text: print(text, file=sys.stderr)):

@@ -89,10 +89,10 @@ class Folder(AbstractContextManager["Folder"]):
     def create(cls, path: Path | str, e: Experiment) -> Folder:
         """Make a new folder. One with a recorded round is refused, because nothing is ever overwritten.
 
-        What a start leaves that failed before its first round does not block the next one.
+        What a start leaves that failed before its first round does not block the next one, and its evidence is removed.
         """
         place = Path(path)
-        if any((place / name).exists() for name in ("rounds.jsonl", "checkpoint.json", "summary.json")):
+        if holds_run(place):
             what_to_do = f"continue it with --resume {place} (resume=True), or choose another --out"
             raise RecordError(f"{place} holds a run already: {what_to_do}")
         with _writing(place):
@@ -100,7 +100,8 @@ class Folder(AbstractContextManager["Folder"]):
             folder = cls(place, e, locked(place))
         try:
             with _writing(place):
-                (place / "run.json").unlink(missing_ok=True)
+                for old in filter(Path.is_file, (place / "run.json", *place.glob("evidence-*"))):
+                    old.unlink()
             write(place / "config.toml", to_toml(e).encode())
         except BaseException:
             folder.close()
@@ -267,6 +268,11 @@ def recorded(path: Path | str) -> Recorded:
     records = place / "rounds.jsonl"
     rounds, size = _lines(records), records.stat().st_size if records.exists() else 0
     return Recorded(place, e, info, rounds, agreed_summary(place, rounds, size, checkpoint, summary))
+
+
+def holds_run(path: Path | str) -> bool:
+    """Whether a folder has a recorded round: a start that failed before it left nothing that is worth keeping."""
+    return any((Path(path) / name).exists() for name in ("rounds.jsonl", "checkpoint.json", "summary.json"))
 
 
 def planned_rounds(path: Path | str) -> int:

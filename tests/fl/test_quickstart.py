@@ -8,7 +8,8 @@ from fl.cli import main
 from fl.config.checks import experiment
 from fl.config.schema import to_tables
 from fl.quickstart import NAMES, experiments
-from fl.reporting.records import recorded
+from fl.reporting.records import Folder, recorded
+from fl.training.interrupt import Stopped
 from fl.training.loop import run
 
 
@@ -35,6 +36,21 @@ def test_quickstart_trains_three_ways_and_says_what_each_exposes(
         assert (out / name).exists()
         assert str((out / name).resolve()) in said
     assert main(["quickstart", "--out", str(out)]) == 2
+
+
+def test_what_an_interrupted_start_left_does_not_block_the_quickstart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in NAMES:
+        Folder.create(tmp_path / folder, experiment(rounds=1)).close()
+
+    def started(*_: object) -> None:
+        raise Stopped("here")
+
+    monkeypatch.setattr("fl.quickstart._train", started)
+    assert main(["quickstart", "--out", str(tmp_path)]) == 130
+    (tmp_path / "share" / "rounds.jsonl").write_text("{}\n")
+    assert main(["quickstart", "--out", str(tmp_path)]) == 2
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3))])

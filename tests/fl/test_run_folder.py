@@ -121,10 +121,10 @@ def test_a_folder_with_any_result_is_not_used_again(name: str, tmp_path: Path) -
 
 
 def test_what_a_start_left_that_failed_is_replaced(tmp_path: Path) -> None:
-    for name in ("run.json", "config.toml", "other.txt"):
+    for name in ("run.json", "config.toml", "evidence-1", "evidence-1.intoto.json", "other.txt"):
         (tmp_path / name).write_text("old")
     Folder.create(tmp_path, tiny()).close()
-    assert not (tmp_path / "run.json").exists()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["config.toml", "lock", "other.txt"]
     assert (tmp_path / "config.toml").read_text() == to_toml(tiny())
     assert (tmp_path / "other.txt").read_text() == "old"
 
