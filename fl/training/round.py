@@ -158,28 +158,37 @@ def attack(setting: Setting, t: int, cell: Cell, clients: Sequence[int], updates
     bad = np.array([client in setting.byzantine for client in clients], dtype=bool)
     if chosen.name in DATA_ATTACKS or t + 1 < chosen.start or not bad.any():
         return
+    honest = ~bad & np.isfinite(updates).all(axis=1) if chosen.adaptive else ~bad  # a rehearsal has finite rows only
+    if not honest.any():
+        return  # there is nothing to know: they send what they trained
     options: dict[str, Any] = dict(chosen.options)
     if chosen.adaptive:
-        order = [*np.flatnonzero(~bad), *np.flatnonzero(bad)]
-        options["against"] = target(setting, t, cell, [clients[place] for place in order])
+        order = [*np.flatnonzero(honest), *np.flatnonzero(bad)]
+        against = target(setting, t, cell, [clients[place] for place in order])
+        options |= {} if against is None else {"against": against}
     random = generator(setting.experiment.seed, t, "attack")
     send = rules.attack(chosen.name)
-    updates[bad] = send(updates[~bad], int(bad.sum()), own=updates[bad], rng=random, **options)
+    updates[bad] = send(updates[honest], int(bad.sum()), own=updates[bad], rng=random, **options)
 
 
-def target(setting: Setting, t: int, cell: Cell, order: Sequence[int]) -> Callable[[Matrix], Vector]:
-    """What an adaptive attacker moves: updates of clients, in this order, to the result of the first grouping."""
+def target(setting: Setting, t: int, cell: Cell, order: Sequence[int]) -> Callable[[Matrix], Vector] | None:
+    """What an adaptive attacker moves: updates of clients, in this order, to the result of the first grouping.
+
+    None if no cluster of it will be opened: the attack then has its usual strength.
+    """
     experiment, place = setting.experiment, {client: row for row, client in enumerate(order)}
     weights = setting.cohort.weights
-    whole = [group for (r, _), group in cell.clusters.items() if r == 0 and all(client in place for client in group)]
+    opened = _will_open(experiment, cell, order)
+    if not opened:
+        return None
 
     def against(rows: Matrix) -> Vector:
         if experiment.method == "fedavg":
             return np.average(rows, axis=0, weights=[weights[client] for client in order]).astype(np.float32)
         means = np.stack([
-            np.average(rows[[place[c] for c in group]], axis=0, weights=[weights[c] for c in group]) for group in whole
+            np.average(rows[[place[c] for c in group]], axis=0, weights=[weights[c] for c in group]) for group in opened
         ])  # fmt: skip
-        names = tuple((cell.index, (0, g)) for g in range(len(whole)))
+        names = tuple((cell.index, (0, g)) for g in range(len(opened)))
         if averages_by_weight(experiment):
             return np.asarray(means.mean(axis=0), dtype=np.float32)
         random = generator(experiment.seed, t, "rehearsal")
@@ -188,6 +197,22 @@ def target(setting: Setting, t: int, cell: Cell, order: Sequence[int]) -> Callab
         return np.asarray(means.mean(axis=0), dtype=np.float32) if found.update is None else found.update
 
     return against
+
+
+def _will_open(experiment: Experiment, cell: Cell, present: Sequence[int]) -> list[tuple[int, ...]]:
+    """The clients of each cluster of the first grouping that will be opened, as far as these clients alone decide it.
+
+    Of a whole group nobody may be missing. Of a group of survivors those who are there are summed if they are enough.
+    """
+    groups = [group for (r, _), group in cell.clusters.items() if r == 0]
+    if cell.plan is None:
+        return [group for group in groups if set(group).issubset(present)]
+    if len(present) < cell.plan.threshold:
+        return []
+    rules, summed = cell.plan.policy, set(cell.plan.summed(present))
+    least = max(rules.min_survivors, rules.anonymity) if rules.enforced else 1
+    left = (tuple(client for client in group if client in summed) for group in groups)
+    return [group for group in left if len(group) >= least]
 
 
 def aggregate_securely(

@@ -478,3 +478,70 @@ def test_the_context_of_a_round_is_that_of_its_model(monkeypatch: pytest.MonkeyP
     hashes.clear()
     run(tiny())
     assert hashes[0] == hashlib.sha256(start.tobytes()).digest() != hashes[1]
+
+
+ADAPTIVE = {"byzantine": 2, "attack": {"name": "fall_of_empires", "adaptive": True}}
+MANY = {"dropout": {"rate": 0.4}, "rounds": 10, "aggregation": {"rule": "median"}}
+
+
+@pytest.mark.parametrize(
+    "clusters",
+    [
+        {"clusters": {"size": 3}},
+        {"clusters": {"size": 3, **SURVIVORS}, "privacy": ROUND},
+        {"clusters": {"size": 6, "groupings": 2, "schedule": "atoms", "atom": 3, "groups": "survivors"}},
+    ],
+    ids=["whole", "survivors", "atoms"],
+)
+def test_an_adaptive_attack_goes_on_if_no_cluster_is_left_to_attack(clusters: dict[str, Any]) -> None:
+    attacked = run(tiny(**clusters, **ADAPTIVE, **MANY))
+    assert len(attacked.history) == 10
+    assert any(record["skipped"] for record in attacked.history)
+
+
+def test_attackers_without_an_honest_client_beside_them_send_what_they_trained() -> None:
+    most = {"byzantine": 11, "rounds": 1, "clusters": {"size": 3}, "aggregation": {"rule": "mean"}}
+    (honest,) = set(range(12)) - attackers(tiny(**most, attack={"name": "sign_flip"}))
+    most["dropout"] = {"schedule": [{"round": 1, "clients": [honest], "stage": "inputs"}]}
+    now, later = (run(tiny(**most, attack={"name": "sign_flip", "start": start})) for start in (1, 2))
+    assert not now.history[0]["skipped"]
+    assert np.array_equal(now.x, later.x)
+
+
+@pytest.mark.parametrize("groups", ["whole", "survivors"])
+def test_an_adaptive_attacker_aims_at_the_clusters_that_are_opened(
+    groups: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It computes the mean of each cluster over those who stay: all that the server opens, and nothing else."""
+    seen = list[list[tuple[int, ...]]]()
+    will_open = rounds._will_open
+
+    def noted(*args: Any) -> list[tuple[int, ...]]:
+        seen.append(will_open(*args))
+        return seen[-1]
+
+    monkeypatch.setattr(rounds, "_will_open", noted)
+    clusters = {"clusters": {"size": 5, "groups": groups, "schedule": "random"}, "privacy": ROUND, "clients": 30}
+    attacked = run(tiny(**clusters, **ADAPTIVE, **MANY | {"dropout": {"rate": 0.25}}))
+    opened = [[tuple(c["members"]) for c in r["clusters"] if c["state"] == "opened"] for r in attacked.history]
+    assert seen == [found for found, record in zip(opened, attacked.history, strict=True) if record["clusters"]]
+    assert any(opened)
+    assert groups == "whole" or any(len(cluster) < 5 for found in seen for cluster in found)
+
+
+@pytest.mark.parametrize("groups", ["whole", "survivors"])
+def test_an_update_that_is_not_finite_does_not_stop_an_adaptive_attack(
+    groups: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = rounds.train
+
+    def broken(*args: Any) -> Any:
+        updates = train(*args)
+        updates[0] = np.nan
+        return updates
+
+    monkeypatch.setattr(rounds, "train", broken)
+    clusters = {"clusters": {"size": 4, "groups": groups, "schedule": "random"}, "privacy": ROUND}
+    attacked = run(tiny(rounds=1, **clusters, **ADAPTIVE, aggregation={"rule": "median"}))
+    assert np.isfinite(attacked.x).all()
+    assert len(attacked.history[0]["dropouts"]) == 1
