@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from fl.errors import ConfigError
-from fl.planner import LEAST_OPENED, Answer, Candidate, Question, closest, noisy_experiment, percent
+from fl.planner import LEAST_OPENED, Answer, Candidate, Question, closest, noisy_experiment, percent, written_f
 from fl.reporting.table import aligned
 from fl.secure.layout import placeholder_members, terms_of
-from robust import AGGREGATORS
 from secagg.agreement import SURVIVORS, WHOLE
 
 MOST_SHOWN: Final = 12  # candidates in the table
@@ -126,8 +125,8 @@ def toml(answer: Answer) -> list[str]:
     lines += [f"anonymity = {answer.question.anonymity}", f"max_leverage = {answer.question.max_leverage}"]
     lines += _noise_keys(answer)
     lines += ["", "[aggregation]", f'rule = "{answer.question.rule}"']
-    if "f" in AGGREGATORS[answer.question.rule].parameters:
-        lines.append(f"f = {min(answer.question.byzantine, best.withstands)}")
+    if (f := written_f(answer.question, best)) is not None:
+        lines.append(f"f = {f}")
     return lines
 
 

@@ -6,9 +6,10 @@ hide a client among fewer others. With larger clusters, the same attackers spoil
 Privacy is the verdict of the exposure audit on the sums that would be opened, and three figures: how many clients are
 exposed in a round, how many over the training if no update changed, and how likely some client is alone among
 colluders. Robustness is the probability that no grouping of a round has more spoiled clusters than the rule withstands,
-with attackers and dropouts placed at random. It is certain if the rule withstands even the worst placement. With whole
-groups a dropout loses its clusters, and so does an attacker that sends nothing; the rule must be able to do without
-them. All draws come from a seed, so the same question always has the same answer.
+with attackers and dropouts placed at random. It is certain if the rule withstands even the worst placement. The f of a
+rule is one number for all rounds, so a round that has too few clusters left for it is skipped, and does not hold. With
+whole groups a dropout loses its clusters, and so does an attacker that sends nothing; the rule must be able to do
+without them. All draws come from a seed, so the same question always has the same answer.
 """
 
 import math
@@ -28,15 +29,19 @@ from fl.secure import figures
 from fl.secure import layout as secure
 from fl.secure.noise import Price, price
 from robust import AGGREGATORS, tolerance
+from secagg import Policy, Schedule
 from secagg.agreement import SURVIVORS, WHOLE, default_colluders, default_threshold
-from secagg.exposure import MEMORIES
+from secagg.exposure import MEMORIES, Drawn
 
-DROPOUT_ROUNDS = 8  # simulated rounds per candidate if clients drop out
+DROPOUT_ROUNDS = 8  # audited rounds per candidate if clients drop out
+PATTERNS = 1000  # rounds with dropouts and attackers in which clusters are only counted, without an audit
+MOST_DRAWN = 2_000_000  # clients times rounds that are drawn at once
 ROUNDS = 3  # simulated rounds per candidate otherwise
 PLACEMENTS = 200  # random placements of the attackers in each simulated round
 BLOCK = 20  # placements that are held in memory together
 GROUPINGS = (1, 2, 3, 5, 10)
 LEAST_OPENED = 0.5  # share of the sums that must be opened after dropouts
+Counts = NDArray[np.int64]
 OVER = "sums of several rounds together can expose a client (--memory round accepts that)"
 
 
@@ -82,7 +87,11 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One choice of clusters and its properties. `ruled_out` is empty if it meets all requirements."""
+    """One choice of clusters and its properties. `ruled_out` is empty if it meets all requirements.
+
+    `holds` is the part of the rounds in which the rule withstands the attackers, `fits` the part in which dropouts
+    leave it enough clusters to run at all.
+    """
 
     schedule: str
     size: int
@@ -101,6 +110,7 @@ class Candidate:
     withstands: int = 0
     spoiled: float = 0.0
     holds: float = 0.0
+    fits: float = 1.0
     certain: bool = False
     hides: bool = True
     price: Price | None = None
@@ -317,17 +327,19 @@ def _exposed_over_training(question: Question, layout: secure.Layout) -> int | N
 
 
 def _robustness(question: Question, candidate: Candidate, experiment: Experiment, layout: secure.Layout) -> Candidate:
-    """Simulate rounds with dropouts, audit them, and place attackers at random in each."""
+    """Simulate rounds with dropouts, audit some of them, and place attackers at random in each."""
     if not question.dropout and candidate.groupings == 1 and len(layout.cells) == 1:
         return _exact_robustness(question, candidate)
     rng = np.random.default_rng([question.seed, question.clients, candidate.size, candidate.groupings, candidate.atom])
     cell, schedule, cells = layout.cells[0], layout.schedule, len(layout.cells)
     assert schedule is not None
     rounds = DROPOUT_ROUNDS if question.dropout else ROUNDS
-    held = spoiled = opened = leverage = 0.0
+    opened = leverage = 0.0
     anonymity, policy, seed = candidate.anonymity, secure.policy(experiment), question.seed
+    audited, foreseen = [], True
     for number in range(rounds):
-        dropouts = tuple(np.flatnonzero(rng.random(cell) < question.dropout).tolist()) if question.dropout else ()
+        there = rng.random((1, cell)) >= question.dropout
+        dropouts = tuple(np.flatnonzero(~there[0]).tolist())
         groupings, verdict = secure.preview(
             cell, schedule, policy, groups=question.groups, seed=seed, round=number, dropouts=dropouts
         )
@@ -335,15 +347,90 @@ def _robustness(question: Question, candidate: Candidate, experiment: Experiment
         leverage += verdict.mean_leverage / rounds
         if verdict.anonymity.upper is not None:
             anonymity = min(anonymity, verdict.anonymity.lower)
-        fine, bad = _place_attackers(question, groupings, cell, cells, rng)
-        held += fine / rounds
-        spoiled += bad / rounds
-    held, opened = round(held, 12), round(opened, 12)  # a sum of thirds is not quite 1
-    candidate = replace(candidate, anonymity=anonymity, leverage=leverage, opened=opened)
-    withstands = max(0, rules.tolerated(question.rule, candidate.counted))
-    certain = not question.dropout and question.byzantine <= withstands and held > 0.999
-    holds = 1.0 if certain else held
-    return replace(candidate, withstands=withstands, spoiled=spoiled, holds=holds, certain=certain)
+        audited.append(groupings)
+        if question.dropout and foreseen:
+            (drawn,) = schedule.draw_cells(range(cell), secure.sampling_seed(seed), number, (cell,))
+            expected = _enough(question, policy, drawn, there).sum(axis=(0, 2))
+            foreseen = expected.tolist() == list(map(len, groupings))
+    drawings = _draw(question, policy, layout, schedule, rng) if question.dropout else None
+    if drawings is not None and foreseen:  # many more rounds than could be audited
+        opened = float(drawings[0].mean()) / candidate.clusters
+    candidate = replace(candidate, anonymity=anonymity, leverage=leverage, opened=round(opened, 12))
+    candidate = replace(candidate, withstands=max(0, rules.tolerated(question.rule, candidate.counted)))
+    f = written_f(question, candidate)
+    if drawings is not None:
+        left, bad = drawings
+        fits, fine = _withstood(question.rule, f, left, bad)
+        candidate = replace(candidate, holds=float(fine.mean()), spoiled=float(bad.mean()), fits=float(fits.mean()))
+        if foreseen:
+            return candidate
+    placed = [_place_attackers(question, groupings, cell, cells, f, rng) for groupings in audited]
+    held, fitted, spoiled = (round(sum(part) / rounds, 12) for part in zip(*placed, strict=True))
+    if drawings is not None:  # the audit closes more than was counted, and never less
+        return replace(candidate, holds=min(candidate.holds, held), fits=min(candidate.fits, fitted), spoiled=spoiled)
+    certain = question.byzantine <= candidate.withstands and held > 0.999
+    return replace(candidate, spoiled=spoiled, holds=1.0 if certain else held, certain=certain)
+
+
+def written_f(question: Question, candidate: Candidate) -> int | None:
+    """The f of the configuration that recommends a candidate: one for all rounds. None if the rule takes none."""
+    if "f" not in AGGREGATORS[question.rule].parameters:
+        return None
+    return min(question.byzantine, candidate.withstands)
+
+
+def _withstood(rule: str, f: int | None, left: Counts, bad: Counts) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """For each round whether the rule can run, and whether it withstands its bad clusters, in every grouping.
+
+    Both have a row for each round: how many clusters each grouping has left, and how many of them are bad. A rule with
+    f skips a grouping that is too small for f. A rule without f withstands what its number of clusters allows.
+    """
+    most = np.array([-1, *(rules.tolerated(rule, count) for count in range(1, int(left.max(initial=0)) + 1))])[left]
+    fits = np.asarray((most >= (f or 0)).all(axis=1))
+    return fits, np.asarray(fits & (bad <= (most if f is None else f)).all(axis=1))
+
+
+def _draw(
+    question: Question, policy: Policy, layout: secure.Layout, schedule: Schedule, rng: np.random.Generator
+) -> tuple[Counts, Counts]:
+    """How many clusters each grouping has left in rounds with random dropouts and attackers, and how many are bad.
+
+    Nothing is audited, so there can be many rounds: the clusters are counted in which enough clients are left.
+    """
+    clients, seed = question.clients, secure.sampling_seed(question.seed)
+    in_cells = question.groups == SURVIVORS and clients > question.cell
+    left = np.zeros((PATTERNS, schedule.groupings), dtype=np.int64)
+    bad = np.zeros_like(left)
+    step = max(1, min(PATTERNS // DROPOUT_ROUNDS, MOST_DRAWN // clients))
+    for number, first in enumerate(range(0, PATTERNS, step)):
+        count = min(step, PATTERNS - first)
+        there = rng.random((count, clients)) >= question.dropout
+        attacking = np.zeros_like(there)
+        if question.byzantine:
+            order = rng.random((count, clients), dtype=np.float32).argpartition(question.byzantine, axis=1)
+            np.put_along_axis(attacking, order[:, : question.byzantine], True, axis=1)
+        sizes = layout.cells if in_cells else (clients,)
+        for drawn in schedule.draw_cells(range(clients), seed, number % DROPOUT_ROUNDS, sizes):
+            enough = _enough(question, policy, drawn, there)
+            spoiled = (there & attacking)[:, np.array(drawn.groupings)].any(axis=3)
+            left[first : first + count] += enough.sum(axis=2)
+            bad[first : first + count] += (enough & spoiled).sum(axis=2)
+    return left, bad
+
+
+def _enough(question: Question, policy: Policy, drawn: Drawn, there: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which clusters have enough clients to be opened: by round, grouping and cluster.
+
+    `there` has a row for each round with the clients that did not drop out; those of broken atoms are removed from it.
+    """
+    groups = np.array(drawn.groupings)
+    if question.groups == WHOLE:
+        return np.asarray(there[:, groups].all(axis=3))
+    if drawn.atoms:
+        atoms = np.array(drawn.atoms)
+        there[:, atoms] &= there[:, atoms].all(axis=2, keepdims=True)
+    least = max(policy.min_survivors, policy.anonymity, math.ceil(1 / policy.max_leverage - 1e-9))
+    return np.asarray(there[:, groups].sum(axis=3) >= least)
 
 
 def _exact_robustness(question: Question, candidate: Candidate) -> Candidate:
@@ -356,13 +443,17 @@ def _exact_robustness(question: Question, candidate: Candidate) -> Candidate:
 
 
 def _place_attackers(
-    question: Question, groupings: Sequence[Sequence[Sequence[int]]], cell: int, cells: int, rng: np.random.Generator
-) -> tuple[float, float]:
-    """(probability that all groupings hold, mean number of spoiled clusters per grouping)."""
+    question: Question,
+    groupings: Sequence[Sequence[Sequence[int]]],
+    cell: int,
+    cells: int,
+    f: int | None,
+    rng: np.random.Generator,
+) -> tuple[float, float, float]:
+    """(probability that all groupings hold, that the rule can run on all, mean number of spoiled ones per grouping)."""
     if not all(groupings):
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     masks = [np.stack([_indicator(members, cell) for members in grouping]) for grouping in groupings]
-    limits = [rules.tolerated(question.rule, len(mask) * cells) for mask in masks]
     # Attackers fall into cells at random. All cells have the same clusters as the first one.
     spoiled = np.empty((len(masks), PLACEMENTS), dtype=np.int64)
     for first in range(0, PLACEMENTS, BLOCK):
@@ -375,8 +466,9 @@ def _place_attackers(
                 row[rng.permutation(cell)[:count]] = 1.0
         for found, mask in zip(spoiled, masks, strict=True):
             found[first : first + BLOCK] = np.count_nonzero(placed @ mask.T, axis=(1, 2))
-    fine = (spoiled <= np.array(limits)[:, None]).all(axis=0)
-    return float(fine.mean()), float(spoiled.mean())
+    left = np.repeat([[len(mask) * cells for mask in masks]], PLACEMENTS, axis=0)
+    fits, fine = _withstood(question.rule, f, left, spoiled.T)
+    return float(fine.mean()), float(fits.mean()), float(spoiled.mean())
 
 
 def _indicator(members: Sequence[int] | NDArray[np.int64], cell: int) -> NDArray[np.float32]:
@@ -393,9 +485,11 @@ def _unmet(question: Question, candidate: Candidate, at_most: str = "", where: s
         return f"{candidate.threshold} clients must stay until the end, which happens in {often}"
     if candidate.holds < question.holds:
         often = f"{at_most}{percent(candidate.holds, question.holds)} of rounds{where}"
+        lacking = math.floor(100 * (1 - candidate.fits))
+        few = f", dropouts leave too few clusters in {lacking} of 100 rounds" if lacking else ""
         return (
             f"{question.rule} withstands {candidate.withstands} of {candidate.counted} clusters, attackers "
-            f"spoil {candidate.spoiled:.1f}: holds in {often}"
+            f"spoil {candidate.spoiled:.1f}{few}: holds in {often}"
         )
     if candidate.opened < LEAST_OPENED:
         return f"after dropouts only {percent(candidate.opened, LEAST_OPENED)} of the sums can be opened"

@@ -207,7 +207,7 @@ def _will_open(experiment: Experiment, cell: Cell, present: Sequence[int]) -> li
     groups = [group for (r, _), group in cell.clusters.items() if r == 0]
     if cell.plan is None:
         return [group for group in groups if set(group).issubset(present)]
-    if len(present) < cell.plan.threshold:
+    if len(present) < cell.plan.t:
         return []
     rules, summed = cell.plan.policy, set(cell.plan.summed(present))
     least = max(rules.min_survivors, rules.anonymity) if rules.enforced else 1

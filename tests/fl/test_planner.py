@@ -1,6 +1,7 @@
 """The planner agrees with the audit and with exact counting, and its advice can be followed."""
 
 import json
+import random
 import re
 import tomllib
 from dataclasses import replace
@@ -8,18 +9,20 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fl import planner
 from fl.config.checks import experiment
-from fl.config.rules import rule_problem
+from fl.config.rules import rule_problem, tolerated
 from fl.errors import ConfigError
 from fl.plan_text import as_text, toml
 from fl.planner import Candidate, Question, percent, plan
 from fl.reporting.picture import draw_plan
 from robust import tolerance
+from secagg import Policy, Schedule
 
 
 def alone(**changes: Any) -> Question:
@@ -88,7 +91,7 @@ def test_it_is_certain_exactly_if_every_attacker_may_have_a_cluster_of_its_own()
     assert tolerance.bad_clients_worst_case("krum", 60, 3) == 8
 
 
-def test_dropouts_cost_open_sums_and_never_make_it_more_robust() -> None:
+def test_dropouts_cost_keptsums_and_never_make_it_more_robust() -> None:
     calm = found(alone(clients=60, byzantine=6, rule="krum", groups="survivors"), "random", 3, 1)
     rough = found(alone(clients=60, byzantine=6, rule="krum", groups="survivors", dropout=0.1), "random", 3, 1)
     assert calm.opened == 1.0
@@ -248,3 +251,64 @@ def test_with_dropouts_the_rule_withstands_what_it_withstands_of_the_opened_clus
     assert best.counted < best.clusters
     assert f"f = {min(2, best.withstands)}" in toml(answer)
     assert not any(line.startswith("f =") for line in toml(plan(Question(clients=60, byzantine=2))))
+
+
+def counted(question: Question, groupings: Any, f: int, rounds: int = 4000) -> tuple[float, float]:
+    """How often a rule with this f holds, and has enough clusters to run: dropouts and attackers drawn one by one."""
+    draw, holds, fits = random.Random(1), 0, 0
+    everybody, most_missing = range(question.clients), 1 if question.groups == "survivors" else 0
+    for _ in range(rounds):
+        gone = {client for client in everybody if draw.random() < question.dropout}
+        bad = set(draw.sample(everybody, question.byzantine)) - gone
+        left = [[g for g in grouping if len(gone.intersection(g)) <= most_missing] for grouping in groupings]
+        enough = all(kept and tolerated(question.rule, len(kept)) >= f for kept in left)
+        fits += enough
+        holds += enough and all(sum(1 for group in kept if bad.intersection(group)) <= f for kept in left)
+    return holds / rounds, fits / rounds
+
+
+DROPOUTS = Question(clients=100, byzantine=5, rule="trimmed_mean", dropout=0.1, holds=0.3)
+
+
+@pytest.mark.parametrize(
+    ("question", "size", "groupings"),
+    [
+        (DROPOUTS, 5, 1),
+        (DROPOUTS, 5, 2),
+        (Question(clients=40, byzantine=2, rule="krum", dropout=0.05, holds=0.3), 4, 1),
+        (alone(clients=60, byzantine=6, rule="krum", dropout=0.2, holds=0.1, groups="survivors"), 4, 1),
+        (alone(clients=60, byzantine=6, rule="krum", dropout=0.2, holds=0.1, groups="survivors", cell=20), 4, 1),
+    ],
+    ids=["trimmed mean", "two groupings", "krum", "survivors", "cells of survivors"],
+)
+def test_with_dropouts_a_round_holds_only_if_the_written_f_still_fits(
+    question: Question, size: int, groupings: int
+) -> None:
+    schedule = "fixed" if question.groups == "whole" else "random"
+    candidate = found(question, schedule, size, groupings)
+    f = planner.written_f(question, candidate)
+    assert f is not None
+    drawn = Schedule(name=schedule, size=size, groupings=groupings).draw(range(question.clients), bytes(32), 0)
+    holds, fits = counted(question, drawn, f)
+    assert fits < 0.99
+    assert (candidate.holds, candidate.fits) == (pytest.approx(holds, abs=0.04), pytest.approx(fits, abs=0.04))
+
+
+def test_a_plan_that_skips_too_many_rounds_is_refused_with_the_reason() -> None:
+    refused = found(replace(DROPOUTS, holds=0.95), "fixed", 5, 1).ruled_out
+    assert re.search(r"withstands 5 of 11 clusters.*too few clusters in 2\d of 100 rounds: holds in 7\d%", refused)
+    few = found(Question(clients=40, byzantine=2, rule="krum", dropout=0.05), "fixed", 4, 1)
+    assert few.holds == pytest.approx(0.905, abs=0.03)
+    assert few.ruled_out
+
+
+def test_atoms_that_lost_a_client_are_not_counted() -> None:
+    question = Question(clients=24, byzantine=1, dropout=0.3, groups="survivors")
+    drawn = Schedule(name="atoms", size=6, groupings=2, atom=3).draw_cells(range(24), bytes(32), 0, (24,))[0]
+    there = np.ones((1, 24), dtype=bool)
+    broken = [drawn.atoms[0], drawn.atoms[1]]
+    there[0, [broken[0][0], broken[1][0]]] = False
+    (enough,) = planner._enough(question, Policy(), drawn, there)
+    pair = set(broken[0]) | set(broken[1])
+    expected = [[set(group) != pair for group in grouping] for grouping in drawn.groupings]
+    assert enough.tolist() == expected
