@@ -138,16 +138,31 @@ def scalars(record: Mapping[str, Any]) -> dict[str, float]:
 def to_tensorboard(folder: Path | str, *, first: int = 1) -> Callback:
     """A callback that writes event files for TensorBoard into a folder, one step per round.
 
-    Steps from `first` on that the folder already has are hidden, because a run that was killed repeats them.
+    Steps from `first` on that the folder already has are hidden, because a run that was killed repeats them. If a round
+    cannot be written, the training goes on without, and a warning says so once.
     """
     from torch.utils.tensorboard import SummaryWriter
 
-    writer: Any = SummaryWriter(log_dir=str(folder), purge_step=first if first > 1 else None)
+    try:
+        writer: Any = SummaryWriter(log_dir=str(folder), purge_step=first if first > 1 else None)
+    except OSError as error:
+        why = error.strerror or error
+        raise ConfigError(
+            f"export.tensorboard: expected a folder to write in, and {folder} cannot be written: {why}; name another"
+        ) from None
+    warned = False
 
     def write(record: Mapping[str, Any], x: Any = None) -> None:
-        for name, value in scalars(record).items():
-            writer.add_scalar(name.replace(" ", "_"), value, global_step=record["round"])
-        writer.flush()  # a run may be killed
+        nonlocal warned
+        try:
+            for name, value in scalars(record).items():
+                writer.add_scalar(name.replace(" ", "_"), value, global_step=record["round"])
+            writer.flush()  # a run may be killed
+        except OSError as error:
+            if not warned:
+                text = f"export.tensorboard: round {record['round']} was not written: {error}; the training goes on"
+                warnings.warn(text, RuntimeWarning, 2)
+            warned = True
 
     return write
 

@@ -194,12 +194,44 @@ def from_clients(
     """Combine data sets that already belong to clients."""
     if not clients:
         raise ValueError("expected at least one client, got none")
+    if isinstance(classes, bool) or not isinstance(classes, int | np.integer) or classes < 1:
+        raise ValueError(f"classes: expected a whole number of at least 1, got {classes!r}")
     if len({(c.shape, c.inputs.dtype, c.scaling) for c in clients}) > 1:
         raise ValueError("the inputs of all clients must have one shape, type and scaling")
     for client, examples in enumerate(clients):
         _same_labels(f"client {client}", examples.labels, "client 0", clients[0].labels)
+    held = {"test": test} if validation is None else {"test": test, "validation": validation}
+    for part, examples in held.items():
+        _same_inputs(f"the {part} examples", examples, clients[0])
+    numbered = {f"client {client}": examples for client, examples in enumerate(clients)}
+    numbered |= {f"the {part} examples": examples for part, examples in held.items()}
+    for whose, examples in numbered.items():
+        _labels_in_range(whose, examples.labels, classes)
     train = Examples(torch.cat([c.inputs for c in clients]), torch.cat([c.labels for c in clients]), clients[0].scaling)
     return Federated(train, tuple(consecutive([len(c) for c in clients])), test, classes, validation)
+
+
+def _same_inputs(whose: str, examples: Examples, wanted: Examples) -> None:
+    """Refuse inputs of another kind than those of the clients: the model could not read them."""
+    both = (examples, wanted)
+    floats = [each.inputs.is_floating_point() or each.scaling is not None for each in both]
+    if examples.shape != wanted.shape or floats[0] != floats[1]:
+        got, asked = (f"shape {each.shape} and type {each.inputs.dtype}" for each in both)
+        raise ValueError(
+            f"{whose}: the inputs have {got}, those of the clients {asked}; give all in one shape and type"
+        )
+
+
+def _labels_in_range(whose: str, labels: Tensor, classes: int) -> None:
+    """Refuse class numbers for which the model has no output. One output is a logit, of the classes 0 and 1."""
+    if labels.is_floating_point() or len(labels) == 0:
+        return
+    low, high, last = int(labels.min()), int(labels.max()), max(classes, 2) - 1
+    if low < 0 or high > last:
+        raise ValueError(
+            f"{whose}: expected labels from 0 to {last}, because integers are class numbers, got {low} to {high}; "
+            "number the classes from 0, set `classes` to their number, or give targets of a regression as floats"
+        )
 
 
 def _same_labels(whose: str, labels: Tensor, others: str, wanted: Tensor) -> None:

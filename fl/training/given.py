@@ -93,16 +93,22 @@ def train(
 
 def _check_clients(clients: Any) -> None:
     if isinstance(clients, DataLoader | Dataset):
-        joined = "cat" if isinstance(clients, DataLoader) else "stack"
         raise ConfigError(
             f"clients: expected a list with the pair (inputs, labels) of each client, got one "
             f"{type(clients).__name__}, whose parts are no clients; divide its examples, for 30 clients: inputs, "
-            f"labels = map(torch.{joined}, zip(*it)); clients = list(zip(inputs.chunk(30), labels.chunk(30)))"
+            f"labels = {_in_one(clients, 'it')}; clients = list(zip(inputs.tensor_split(30), labels.tensor_split(30)))"
         )
     if not isinstance(clients, Iterable) or isinstance(clients, Mapping | str | Tensor | np.ndarray):
         raise ConfigError(
             f"clients: expected a list with the pair (inputs, labels) of each client, got {type(clients).__name__}"
         )
+
+
+def _in_one(examples: Any, name: str) -> str:
+    """Code that reads all examples of a loader or data set into two tensors."""
+    if isinstance(examples, DataLoader):
+        return f"map(torch.cat, zip(*{name}))"
+    return f"next(iter(torch.utils.data.DataLoader({name}, batch_size=len({name}))))"
 
 
 def _name(function: Any) -> str:
@@ -192,10 +198,8 @@ def as_examples(part: Examples | Pair, whose: str) -> Examples:
 def _from_pair(part: Any, whose: str) -> Examples:
     if not isinstance(part, tuple | list) or len(part) != 2:
         hint = ""
-        if isinstance(part, DataLoader):
-            hint = "; read it once: inputs, labels = map(torch.cat, zip(*loader))"
-        elif isinstance(part, Dataset):
-            hint = "; read it once: inputs, labels = map(torch.stack, zip(*dataset))"
+        if isinstance(part, DataLoader | Dataset):
+            hint = f"; read it once: inputs, labels = {_in_one(part, 'it')}"
         raise ConfigError(
             f"data of {whose}: expected a pair (inputs, labels) of tensors or arrays, got {type(part).__name__}{hint}"
         )
@@ -205,6 +209,11 @@ def _from_pair(part: Any, whose: str) -> Examples:
             inputs = inputs.to(torch.float32)
         elif inputs.dtype in (torch.int32, torch.int16, torch.int8):
             inputs = inputs.to(torch.int64)
+        for name, each in (("inputs", inputs), ("labels", labels)):
+            if each.is_complex():
+                raise ValueError(f"{name}: expected real numbers, got {each.dtype}; split them into two values")
+        if inputs.shape[:1] == labels.shape[:1] == (0,):  # whatever their types: the caller refuses them
+            return Examples(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))
         floats = labels.is_floating_point() or labels.dim() > 1
         return Examples(inputs, labels.to(torch.float32 if floats else torch.int64))
     except (ValueError, TypeError, RuntimeError) as error:

@@ -131,14 +131,14 @@ def build(model: str | Factory, shape: tuple[int, ...], classes: int, *, seed: i
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = resolve(model)(shape, classes)
+        module = _called(model, shape, classes)
     if not isinstance(module, nn.Module):
         raise ValueError(f"model {model!r} returned {type(module).__name__}, not a torch.nn.Module")
     for name, part in module.named_modules():
         if isinstance(part, _NormBase) and part.track_running_stats:
             raise ValueError(
                 f"{name or 'the model'} ({type(part).__name__}) keeps running statistics, which are not "
-                "part of an update; use GroupNorm, which works for minibatches of any size"
+                "part of an update; use LayerNorm, or GroupNorm with fewer groups than channels"
             )
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     if not trained:
@@ -147,6 +147,21 @@ def build(model: str | Factory, shape: tuple[int, ...], classes: int, *, seed: i
         if parameter.dtype != torch.float32:
             raise ValueError(f"parameter {name} is {parameter.dtype}; only float32 can be trained")
     return module
+
+
+def _called(model: str | Factory, shape: tuple[int, ...], classes: int) -> nn.Module:
+    """What the model's function returns. A class of torch takes other arguments: say so."""
+    factory = resolve(model)
+    try:
+        return factory(shape, classes)
+    except Exception as error:
+        if not isinstance(factory, type) or not issubclass(factory, nn.Module):
+            raise
+        name = factory.__name__
+        raise ValueError(
+            f"expected an object or a function of (input shape, outputs), got the class {name}, and "
+            f"{name}({shape}, {classes}) fails ({type(error).__name__}); give an object: {name}(...)"
+        ) from error
 
 
 def fingerprint(module: nn.Module) -> str:

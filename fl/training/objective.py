@@ -153,8 +153,9 @@ def advice(error: Exception) -> str:
     """What to do about an error of torch that says little to a user."""
     if isinstance(error, ValueError) and "more than 1 value per channel" in str(error):
         return (
-            "; batch norm cannot train on a minibatch of one example: use GroupNorm, or set local.drop_last = true "
-            "if every client has more examples than local.batch_size"
+            "; a norm over the minibatch, or over groups of one value, cannot train on a minibatch of one example: use "
+            "LayerNorm, or GroupNorm with fewer groups than channels, or have no such minibatch: local.batch_size of "
+            "at least 2, and local.drop_last = true if every client has at least as many examples"
         )
     if isinstance(error, IndexError) and str(error).startswith("Target "):
         return (

@@ -1,5 +1,6 @@
 """Exports: numbers of records in real event files of TensorBoard and in a real store of MLflow."""
 
+import errno
 import sys
 import warnings
 from pathlib import Path
@@ -192,3 +193,26 @@ def test_only_numbers_of_a_record_are_exported() -> None:
         "exposure/exposed clients": 1.0,
         "dropouts": 1.0,
     }
+
+
+def test_a_folder_of_tensorboard_that_cannot_be_written_is_refused_before_the_first_round(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    for place in ("/proc/zz", str(file / "under")):
+        with pytest.raises(ConfigError, match=r"export\.tensorboard: expected a folder to write in, and .*cannot"):
+            run(tiny(export={"tensorboard": place}))
+
+
+def test_a_full_disk_under_tensorboard_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(SummaryWriter, "flush", full)
+    with pytest.warns(RuntimeWarning, match=r"export\.tensorboard: round 1 was not written.*No space left") as told:
+        trained = run(tiny(rounds=3, export={"tensorboard": str(tmp_path)}))
+    assert len(trained.history) == 3
+    assert len([warning for warning in told if "export.tensorboard" in str(warning.message)]) == 1

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -503,9 +505,21 @@ def test_convolutions_run_in_the_fast_layout_on_a_cpu(digits: Federated):
     assert all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels)
 
 
-def test_batch_norm_on_a_minibatch_of_one_says_what_to_do() -> None:
+@pytest.mark.parametrize("local", [{"batch_size": 4}, {"batch_size": 1, "drop_last": True}], ids=str)
+@pytest.mark.parametrize("norm", [nn.BatchNorm1d(4, track_running_stats=False), nn.GroupNorm(4, 4)], ids=str)
+def test_a_norm_of_one_value_says_what_to_do_and_what_is_advised_works(norm: nn.Module, local: dict) -> None:
     part = Examples(torch.randn(5, 64), torch.arange(5))
     data = from_clients([part, part], part, classes=5)
-    task = Task(batch_norm_net, data, LocalTraining(epochs=1, batch_size=4), seed=0)
-    with Learner(task) as trainer, pytest.raises(TrainingError, match=r"client 0.*GroupNorm, or set local\.drop_last"):
-        trainer.train(trainer.initial(), [0], round_index=0)
+
+    def trained(norm: nn.Module, **local: Any) -> np.ndarray:
+        task = Task(lambda shape, classes: nn.Sequential(nn.Linear(64, 4), norm, nn.Linear(4, classes)), data,
+                    LocalTraining(epochs=1, **local), seed=0)  # fmt: skip
+        with Learner(task) as trainer:
+            return trainer.train(trainer.initial(), [0], round_index=0)
+
+    advised = r"client 0.*use LayerNorm, or GroupNorm with fewer groups than channels.*batch_size of at least 2"
+    with pytest.raises(TrainingError, match=advised):
+        trained(norm, **local)
+    for other in (nn.LayerNorm(4), nn.GroupNorm(2, 4)):
+        assert trained(other, **local).any()
+    assert trained(nn.BatchNorm1d(4, track_running_stats=False), batch_size=2, drop_last=True).any()

@@ -17,6 +17,7 @@ from fl.data import Examples, Federated, federate, from_clients
 from fl.errors import ConfigError, TrainingError
 from fl.reporting.progress import describe_round
 from fl.reporting.records import Folder, recorded
+from fl.training.given import as_examples
 from fl.training.learner import Learner
 from fl.training.objective import LOSSES, f1, mean_absolute_error, r2
 from fl.training.randomness import attackers
@@ -388,18 +389,97 @@ def test_a_record_from_before_such_keys_were_refused_can_be_read(tmp_path: Path,
         Folder.resume(tmp_path / "run", ["rounds=2"])
 
 
+def followed(refused: ConfigError, it: Any) -> dict[str, Any]:
+    """What the code has made that a refusal advises."""
+    names: dict[str, Any] = {"torch": torch, "it": it}
+    exec("inputs, labels =" + str(refused).partition("inputs, labels =")[2], names)
+    return names
+
+
+class Pairs(torch.utils.data.Dataset):
+    """As torchvision's data sets: a tensor and an int for each of 100 examples."""
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, i: int) -> tuple[torch.Tensor, int]:
+        if i >= len(self):
+            raise IndexError
+        return torch.full((2,), float(i)), i % 2
+
+
+@pytest.mark.parametrize(
+    "it",
+    [
+        Pairs(),
+        torch.utils.data.TensorDataset(*halves(100)),
+        torch.utils.data.DataLoader(Pairs(), batch_size=7),
+        torch.utils.data.DataLoader(Pairs(), batch_size=1),
+    ],
+)
+def test_what_is_advised_for_a_data_set_divides_it_among_thirty_clients(it: Any) -> None:
+    with pytest.raises(ConfigError, match="for 30 clients") as refused:
+        fl.train("linear", it, halves(10), **ONE_LOGIT)
+    names = followed(refused.value, it)
+    assert len(names["clients"]) == 30
+    assert sum(len(labels) for _, labels in names["clients"]) == 100
+    parts = [as_examples(pair, f"client {i}") for i, pair in enumerate(names["clients"])]
+    assert all(part.shape == (2,) for part in parts)
+    with pytest.raises(ConfigError, match="read it once") as refused:
+        as_examples(it if isinstance(it, torch.utils.data.DataLoader) else Pairs(), "test")
+    assert len(followed(refused.value, it)["labels"]) == 100
+
+
+SIX = [(torch.randn(6, 2), torch.arange(6) % 2) for _ in range(12)]
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"test": (torch.randn(6, 3), torch.arange(6) % 2)}, r"test examples: the inputs have shape \(3,\)"),
+        ({"test": (torch.ones(6, 2).long(), torch.arange(6) % 2)}, r"test examples: the inputs .*torch\.int64"),
+        ({"validation": (torch.randn(6, 2, 2), torch.arange(6) % 2)}, r"validation examples: the inputs have"),
+        ({"classes": 2.0}, r"classes: expected a whole number.*got 2\.0"),
+        ({"classes": True}, "classes: expected a whole number"),
+        ({"model": nn.Linear}, r"model: expected an object.*got the class Linear.*Linear\(\.\.\.\)"),
+        ({"clients": [(part[0], 2 * part[1] - 1) for part in SIX]}, "client 0: expected labels from 0 to 1.*got -1 to"),
+        ({"test": (torch.randn(6, 2), torch.arange(6)), "classes": 2}, "test examples: expected labels from 0 to 1.*5"),
+        ({"clients": [(part[0], part[1] + 1j) for part in SIX]}, "client 0: labels: expected real numbers"),
+        ({"clients": [(part[0] + 1j, part[1]) for part in SIX]}, "client 0: inputs: expected real numbers"),
+        ({"clients": [*SIX[:11], ([], [])]}, "data of client 11: there are no examples; leave client 11 out"),
+    ],
+)
+def test_data_and_models_that_cannot_be_used_are_refused_with_what_is_expected(
+    given: dict[str, Any], match: str
+) -> None:
+    asked: dict[str, Any] = {"model": "linear", "clients": SIX, "test": SIX[0], "rounds": 1, "secure": False, **given}
+    with pytest.raises(ConfigError, match=match):
+        fl.train(clusters={"size": 3}, machine={"workers": 0}, **asked)
+
+
+def test_a_class_that_takes_the_shape_and_the_outputs_is_a_model() -> None:
+    class Net(nn.Module):
+        def __init__(self, shape: tuple[int, ...], outputs: int) -> None:
+            super().__init__()
+            self.layer = nn.Linear(shape[0], outputs)
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.layer(inputs)
+            return found
+
+    asked: dict[str, Any] = {"clusters": {"size": 3}, "machine": {"workers": 0}, "secure": False}
+    assert fl.train(Net, SIX, SIX[0], rounds=1, **asked).summary["rounds"] == 1
+
+
 def test_a_loader_of_minibatches_is_no_list_of_clients() -> None:
     inputs, labels = halves(240)
     dataset = torch.utils.data.TensorDataset(inputs, labels)
     loader = torch.utils.data.DataLoader(dataset, batch_size=20)
     with pytest.raises(ConfigError, match=r"got one DataLoader.*torch\.cat") as refused:
         fl.train("linear", loader, (inputs, labels), **ONE_LOGIT)
-    with pytest.raises(ConfigError, match=r"got one TensorDataset.*torch\.stack"):
+    with pytest.raises(ConfigError, match="got one TensorDataset"):
         fl.train("linear", dataset, (inputs, labels), **ONE_LOGIT)
-    advice = str(refused.value).partition("clients: inputs")[2]
-    names: dict[str, Any] = {"torch": torch, "it": loader}
-    exec("inputs" + advice, names)
-    assert len(names["clients"]) == 30
+    followed(refused.value, loader)
     with pytest.raises(ConfigError, match="got dict"):
         fl.train("linear", {"a": (inputs, labels)}, (inputs, labels), **ONE_LOGIT)
     with pytest.raises(ConfigError, match="data of test: there are no examples; give at least one"):
