@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fl.errors import RecordError
 from fl.reporting.charts import Line, curve_colour
+from fl.reporting.full import writing
 from fl.reporting.picture import draw
 from fl.reporting.records import Recorded, recorded, write
 from fl.reporting.sections import page
@@ -26,10 +27,13 @@ def report(
     runs = told_apart([run for run in found if run.rounds])
     if not runs:
         raise RecordError(f"no round has been recorded in {', '.join(str(folder) for folder in folders)}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write(out, html(runs, references, waiting=len(found) - len(runs)).encode())
+    text = html(runs, references, waiting=len(found) - len(runs))
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        write(out, text.encode())
     if picture is not None:
-        draw(runs, picture, _published(runs, references))
+        with writing(picture):
+            draw(runs, picture, _published(runs, references))
     return runs
 
 

@@ -12,6 +12,7 @@ from fl.config.grid import Sweep, from_mapping, read_sweep
 from fl.config.read import write_tables
 from fl.errors import ConfigError
 from fl.reporting.banner import seen
+from fl.reporting.full import writing
 from fl.reporting.measures import leverage_if_unchanged
 from fl.reporting.records import locked, recorded, write, write_json
 from fl.reporting.results import FINISHED, Results
@@ -73,14 +74,16 @@ def sweep(
     place = Path(out)
     if (place / "config.toml").exists():
         raise ConfigError(f"{place} holds a single run; choose another --out for a sweep")
-    (place / RUNS).mkdir(parents=True, exist_ok=True)
+    with writing(place):
+        (place / RUNS).mkdir(parents=True, exist_ok=True)
     with locked(place):
         before = folder.states(place, runs.possible)
         show = show or SweepProgress()
         for sentence in _told(place, runs, before):
             show.note(sentence)
         check_kept(place, runs.possible, before, _at_once(runs.possible, jobs), show.warn)
-        write(place / "sweep.toml", write_tables(folder.described(asked)).encode())
+        with writing(place):
+            write(place / "sweep.toml", write_tables(folder.described(asked)).encode())
         left = [run for run in runs.possible if before[run.planned.id] != FINISHED]
         keeper, at_once = _Keeper(show), _at_once(left, jobs)
         show.begin(asked.name, len(runs.possible), sum(_rounds_left(place, run) for run in left), len(left))
@@ -90,7 +93,8 @@ def sweep(
             show.end()
             found = folder.results(asked, place, runs)
             if any(outcome.summary for outcome in found.outcomes):
-                save(asked, found, place, keeper.failed)
+                with writing(place):
+                    save(asked, found, place, keeper.failed)
     return Swept(found, keeper.failed, place)
 
 

@@ -19,6 +19,7 @@ from fl.config.checks import experiment
 from fl.config.schema import Export, to_tables
 from fl.errors import ShareError
 from fl.reporting.begun import difference
+from fl.reporting.full import advised
 from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, recorded
 from fl.sweeps.folder import ERROR
@@ -51,7 +52,7 @@ def _answer(message: Message, channel: socket.socket) -> Message:
         return {"do": "finished"}
     except (Exception, Stopped) as error:  # a signal to this process alone stops only its run
         text = (
-            str(error)
+            advised(error)
             if isinstance(error, ShareError | Stopped)
             else traceback.format_exception_only(error)[-1].strip()
         )

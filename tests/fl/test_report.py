@@ -1,6 +1,8 @@
 """A report is one self-contained file, shows what was recorded, and works in a real browser."""
 
+import errno
 import io
+import os
 import re
 import shutil
 from pathlib import Path
@@ -364,3 +366,21 @@ def test_the_live_line_shows_the_main_measure(learning: dict[str, Recorded]) -> 
         assert words in stream.getvalue()
     assert sparkline([1.0, 2.0, 3.0], 3, shares=False) == "▁▅█"
     assert sparkline([0.0, 0.5, 1.0], 3) == "▁▅█"
+
+
+@pytest.mark.parametrize("what", ["page", "picture"])
+def test_a_full_disk_under_a_report_asks_for_the_same_command(
+    what: str, folders: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    if what == "page":
+        monkeypatch.setattr(os, "fsync", full)
+    else:
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    with pytest.raises(RecordError) as refused:
+        report.report(folders, tmp_path / "page.html", picture=tmp_path / "page.png")
+    name = "page.html" if what == "page" else "page.png"
+    told = "No space left on device; free some space, then give the same command again"
+    assert str(refused.value) == f"cannot write {tmp_path / name}: {told}"

@@ -1,10 +1,12 @@
 """Sweeps: the grid of a file, forecasts, and a folder that survives kill -9, failing runs and changed files."""
 
 import csv
+import errno
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +26,7 @@ from fl.config.grid import from_mapping, read_sweep
 from fl.config.read import packaged_experiments, write_tables
 from fl.errors import ConfigError, RecordError, TrainingWarning
 from fl.reporting.begun import ATTRIBUTES
+from fl.reporting.full import advised
 from fl.reporting.records import Folder
 from fl.reporting.results import FINISHED, NO_VALUE, Mean
 from fl.reporting.sweep_progress import SweepProgress
@@ -488,3 +491,25 @@ def test_one_of_something_is_not_several(file: Path, swept: fl.Swept) -> None:
     told = list(_told(file.parent / "none", first, {"a": FINISHED, "b": folder.NEW, "c": folder.NEW}))
     assert told[0].endswith(": 1 run finished, 2 runs new")
     assert told[1].startswith("1 combination cannot run and is left out; the first is ")
+
+
+def test_a_full_disk_under_a_sweep_asks_for_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of its own files, and of a run: nobody can give `--resume` to a sweep."""
+    tables = {"experiment": {**SMALL, "byzantine": 0, "rounds": 1}, "grid": {"seed": [0, 1]}}
+    full = OSError(errno.ENOSPC, "No space left on device")
+
+    def unwritable(*_: Any) -> None:
+        raise full
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", unwritable)
+        with pytest.raises(RecordError, match=r"No space left.*give the same command again$"):
+            fl.sweep(tables, out=tmp_path / "sweep", jobs=1)
+    failed = RecordError(
+        "cannot write x: No space left on device; free some space, then continue the run with --resume"
+    )
+    failed.__cause__ = full
+    monkeypatch.setattr(worker, "train", lambda *_: (_ for _ in ()).throw(failed))
+    told = worker._answer({"folder": str(tmp_path), "compare": False, "experiment": {}}, socket.socket())
+    assert told["error"] == "cannot write x: No space left on device; free some space, then give the same command again"
+    assert advised(RecordError("no records; look")) == "no records; look"
