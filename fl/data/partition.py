@@ -160,6 +160,12 @@ def plant_backdoor(
     if not 0 <= target < data.classes or isinstance(target, bool) or not size >= 1 or not 0 < share <= 1:
         wanted = f"a target from 0 to {data.classes - 1}, a size of at least 1 and a share above 0 and at most 1"
         raise ValueError(f"backdoor: expected {wanted}, got {target}, {size} and {share}")
+    sides = data.train.shape[-2:] if len(data.train.shape) >= 3 else data.train.shape[-1:]
+    if size >= min(sides):
+        raise ValueError(
+            f"backdoor: expected a size below {min(sides)}, because a mark that fills inputs of "
+            f"{' x '.join(map(str, sides))} makes them all the same, got {size}"
+        )
     inputs, labels, top = data.train.inputs.clone(), data.train.labels.clone(), data.train.inputs.max()
     generator = _generator("backdoor", seed)
     for client in sorted(set(clients)):

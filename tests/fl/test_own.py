@@ -426,9 +426,11 @@ def test_a_backdoor_is_learned_and_its_success_is_recorded() -> None:
         assert learner.task.data.backdoor is None
     assert honest is not None
     assert honest < 0.3
-    for wrong in ({"target": 10}, {"size": 0}, {"share": 0.0}, {"target": "cat"}):
+    for wrong in ({"target": 10}, {"size": 0}, {"share": 0.0}, {"target": "cat"}, {"size": 8}, {"size": 20}):
         with pytest.raises(ConfigError, match="attack"):
             run(tiny(byzantine=1, attack={"name": "backdoor", "options": wrong}))
+    with pytest.raises(ConfigError, match=r"attack: backdoor: expected a size below 8.*8 x 8.*got 20"):
+        run(tiny(byzantine=1, attack={"name": "backdoor", "options": {"size": 20}}))
     with pytest.raises(ConfigError, match=r"attack\.options\.colour"):
         tiny(byzantine=1, attack={"name": "backdoor", "options": {"colour": 1}})
 
