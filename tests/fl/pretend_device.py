@@ -111,8 +111,10 @@ def main() -> None:
         assert (chosen.together, chosen.not_together) == (16, "")
         assert all(is_there(p) for p in chosen._parameters)
         for there in (chosen, Learner(task, device=NAME, together=1)):
+            shift = np.random.default_rng(0).normal(0, 0.01, (3, len(x))).astype(np.float32)
             for ours, theirs in (
                 (here.train(x, [0, 1, 19], round_index=3), there.train(x, [0, 1, 19], round_index=3)),
+                tuple(learner.train(x, [0, 1, 19], round_index=3, shift=shift) for learner in (here, there)),
                 (here.gradient(x), there.gradient(x)),
                 (here.losses(np.stack([x, x / 2])), there.losses(np.stack([x, x / 2]))),
                 (here.server_update(x, round_index=0), there.server_update(x, round_index=0)),
@@ -120,6 +122,8 @@ def main() -> None:
                 assert np.abs(ours - theirs).max() <= 1e-5 * np.abs(ours).max(), "the devices differ"
             assert here.evaluate(x).metrics == there.evaluate(x).metrics
             assert here.evaluate(x).accuracy == there.evaluate(x).accuracy
+            assert here.class_accuracies(x) == there.class_accuracies(x)
+            assert here.client_accuracies(x, [0, 1, 19]) == there.client_accuracies(x, [0, 1, 19])
     assert Learner(Task("lstm", _text(), local, 7), device=NAME).not_together == "torch cannot stack recurrent layers"
     text = Task(_next_token, _text(), local, 7)
     x, both = Learner(text).initial(), (Learner(text), Learner(text, device=NAME))
