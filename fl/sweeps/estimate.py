@@ -121,7 +121,8 @@ def _samples(axes: Sequence[Axis], runs: Sequence[Checked]) -> list[Checked]:
 
 
 def _cost(run: Checked, runs: Mapping[str, Checked], measured: Mapping[str, Cost]) -> Cost:
-    first_id, first = next(iter(measured.items()))
+    first_id = next(each for each in runs if each in measured)  # in the order of the grid, not of the answers
+    first = measured[first_id]
     base = runs[first_id].planned.labels
     factors = []
     for axis, label in run.planned.labels.items():

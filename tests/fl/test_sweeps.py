@@ -455,6 +455,23 @@ def test_a_forecast_multiplies_what_was_measured() -> None:
     assert _cost(by_id["size=3,lr=1,seed=1"], by_id, costs) == Cost(1, 2.0)
 
 
+@pytest.mark.parametrize("turn", [1, -1], ids=["in order", "reversed"])
+def test_a_forecast_does_not_depend_on_which_process_answers_first(turn: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs cost twelve times as much; the base is the first run of the grid, whoever answers first."""
+    grid = {"local.epochs": [12, 1], "local.batch_size": [10, 1]}
+    asked = from_mapping({"experiment": {**SMALL, "byzantine": 0}, "grid": grid})
+    runs = folder.checked(asked).possible
+    costs = {"epochs=12,batch_size=10": 1.0, "epochs=1,batch_size=10": 0.1, "epochs=12,batch_size=1": 10.0}
+
+    def answer(jobs: Iterable[Job], at_once: int, hear: Any) -> None:
+        for found in list(jobs)[::turn]:
+            hear(found, {"do": "measured", "setup": 0.0, "round": costs[found.id], "spent": 1e9})
+
+    monkeypatch.setattr("fl.sweeps.estimate.work", answer)
+    found = estimate(asked.axes, runs, {each.planned.id: 4 for each in runs}, 1)
+    assert found.seconds == pytest.approx(4 * (1.0 + 0.1 + 10.0 + 1.0))
+
+
 def test_a_forecast_counts_the_start_of_processes_and_only_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two processes: the first answer comes after 7 seconds, of which 2 were spent on measuring."""
     runs = folder.checked(from_mapping({**FILE, "variants": {}, "experiment": {**SMALL, "byzantine": 0}})).possible
