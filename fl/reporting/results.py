@@ -32,18 +32,39 @@ Points = Sequence[tuple[float, float]]
 
 
 class Outcome(NamedTuple):
-    """One run: its value on each axis, whether it is finished, what was measured in each round, and its summary."""
+    """One run: its value on each axis, whether it is finished, what was measured in each round, and its summary.
+
+    `error` says why it failed, if it did.
+    """
 
     id: str
     labels: Labels
     status: str
     points: Points = ()
     summary: Mapping[str, Any] = {}
+    error: str = ""
+
+    @property
+    def name(self) -> str:
+        """The run in words."""
+        return in_words(self.labels)
 
     @property
     def final(self) -> float | None:
         """The value after the last round, of a finished run."""
         return self.points[-1][1] if self.points and self.status == FINISHED else None
+
+
+class LeftOut(NamedTuple):
+    """A combination that cannot run, and why."""
+
+    labels: Labels
+    why: str
+
+    @property
+    def name(self) -> str:
+        """The combination in words."""
+        return in_words(self.labels)
 
 
 class Mean(NamedTuple):
@@ -82,6 +103,27 @@ class Worst(NamedTuple):
     unfinished: Sequence[str] = ()
 
 
+def in_words(labels: Labels) -> str:
+    """A run in words.
+
+    >>> in_words({"rule": "krum", "seed": "0"})
+    'rule krum, seed 0'
+    """
+    return ", ".join(f"{axis} {label}" for axis, label in labels.items())
+
+
+def grouped(entries: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    """Pairs of a name and a text as texts with their names, in the order in which they come.
+
+    >>> grouped([("a", "no"), ("b", "why"), ("c", "no")])
+    [('no', ['a', 'c']), ('why', ['b'])]
+    """
+    found: dict[str, list[str]] = {}
+    for name, text in entries:
+        found.setdefault(text.replace(name, "the run"), []).append(name)
+    return list(found.items())
+
+
 def mean_of(values: Sequence[float], least: float = -math.inf, most: float = math.inf) -> Mean:
     """The mean of values with its 95% interval of Student's t, as far as it lies between the least and the most.
 
@@ -105,6 +147,7 @@ class Results:
     axes: Sequence[Axis]
     measure: Measure
     outcomes: Sequence[Outcome]
+    impossible: Sequence[LeftOut] = ()  # combinations that were left out
 
     @property
     def seeds(self) -> list[Axis]:
@@ -234,9 +277,11 @@ class Results:
                     "run": outcome.id,
                     **{"labels": dict(outcome.labels), "status": outcome.status, "final": outcome.final},
                     "curve": [[int(number), value] for number, value in outcome.points],
+                    **({"error": outcome.error} if outcome.error else {}),
                 }
                 for outcome in self.outcomes
             ],
+            "impossible": [{"labels": dict(each.labels), "why": each.why} for each in self.impossible],
             "cells": [
                 {
                     **{"labels": dict(cell.labels), "finished": cell.finished, "wanted": cell.wanted},

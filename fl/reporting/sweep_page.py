@@ -13,7 +13,7 @@ from fl.reporting.banner import Seen, banner
 from fl.reporting.charts import SHARES, Line, Scale, curve_colour, lines, scale_of
 from fl.reporting.page import Cell, Table, render
 from fl.reporting.results import Cell as Combination
-from fl.reporting.results import Mean, Results, Worst
+from fl.reporting.results import Mean, Results, Worst, grouped
 
 MOST_CURVES = 7  # in one chart
 MOST_CHARTS = 24  # beyond these, the tables must do
@@ -35,10 +35,8 @@ class Panel(NamedTuple):
     curves: Sequence[Line]
 
 
-def sweep_page(
-    found: Results, runs: Sequence[Seen], *, failed: Mapping[str, str], toml: str, info: Mapping[str, Any]
-) -> str:
-    """The page as text. `runs` are the finished runs, `failed` the errors of the others by the name of the run."""
+def sweep_page(found: Results, runs: Sequence[Seen], *, toml: str, info: Mapping[str, Any]) -> str:
+    """The page as text. `runs` are the finished runs."""
     scale = scale_for(found)
     shown, legend = panels(found)
     return render(
@@ -47,7 +45,9 @@ def sweep_page(
         found=found,
         axes=[(axis.name, ", ".join(axis.labels), _role(axis)) for axis in found.axes],
         banner=banner(runs) if runs else None,
-        failed=Table(["run", "error"], [[name, error] for name, error in failed.items()]),
+        failed=sum(bool(outcome.error) for outcome in found.outcomes),
+        errors=_reasons("error", [(outcome.name, outcome.error) for outcome in found.outcomes if outcome.error]),
+        left_out=_reasons("why", [(each.name, each.why) for each in found.impossible]),
         heats=[main_heat(found), *_pair_heats(found)],
         panels=[(panel.title, _chart(panel, found.measure.name, scale)) for panel in shown[:MOST_CHARTS]],
         more=max(len(shown) - MOST_CHARTS, 0),
@@ -56,6 +56,12 @@ def sweep_page(
         toml=toml,
         info=info,
     )
+
+
+def _reasons(head: str, entries: Sequence[tuple[str, str]]) -> Table:
+    """A line per reason, with how many runs have it and which."""
+    rows = [[text, str(len(names)), "; ".join(names)] for text, names in grouped(entries)]
+    return Table([head, "runs", "which"], rows, numbers=(1,))
 
 
 def scale_for(found: Results) -> Scale:

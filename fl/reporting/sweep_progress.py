@@ -30,6 +30,13 @@ class SweepProgress:
         """A run has failed. The others go on."""
         self.warn(f"{run} failed: {error}")
 
+    def left_out(self, run: str, why: str) -> None:
+        """A run cannot run and is left out. The others go on."""
+        self.note(f"{run} cannot run and is left out: {why}")
+
+    def dropped(self, rounds: int) -> None:
+        """So many rounds will not be trained: their run has failed, or is left out."""
+
     def note(self, text: str) -> None:
         """Show a message."""
 
@@ -62,6 +69,13 @@ class SweepLines(SweepProgress):
     def failed(self, run: str, error: str) -> None:
         self._done += 1
         self.note(f"[{self._done}/{self._runs}] {run}: FAILED: {error}")
+
+    def left_out(self, run: str, why: str) -> None:
+        self._done += 1
+        self.note(f"[{self._done}/{self._runs}] {run}: cannot run, left out: {why}")
+
+    def dropped(self, rounds: int) -> None:
+        self._rounds -= rounds
 
     def note(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
@@ -106,6 +120,10 @@ class SweepBar(SweepLines):
         super().failed(run, error)
         self._draw(run)
 
+    def left_out(self, run: str, why: str) -> None:
+        super().left_out(run, why)
+        self._draw(run)
+
     def note(self, text: str) -> None:
         if self._bar is None:
             super().note(text)
@@ -120,7 +138,14 @@ class SweepBar(SweepLines):
     def _draw(self, run: str) -> None:
         if self._bar is not None:
             task = self._bar.task_ids[0]
-            self._bar.update(task, completed=self._played, runs=f"{self._done}/{self._runs}", run=run, refresh=True)
+            self._bar.update(
+                task,
+                completed=self._played,
+                total=max(self._rounds, 1),
+                runs=f"{self._done}/{self._runs}",
+                run=run,
+                refresh=True,
+            )
 
 
 def sweep_display() -> SweepLines:

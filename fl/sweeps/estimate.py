@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import Any, Final, NamedTuple
 
 from fl.config.grid import Axis
 from fl.errors import TrainingError
+from fl.reporting.results import grouped
 from fl.sweeps.folder import Checked, job
 from fl.sweeps.pool import Job, work
 from fl.training.channel import Message
@@ -31,7 +32,10 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True)
 class Estimate:
-    """The answer of a dry run, in seconds."""
+    """The answer of a dry run, in seconds.
+
+    `not_measured` has the runs that failed when they were measured, with their errors: they count nothing.
+    """
 
     runs: int
     rounds: int
@@ -41,6 +45,7 @@ class Estimate:
     seconds_per_round: tuple[float, float]
     start: float
     seconds: float
+    not_measured: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -51,10 +56,16 @@ class Estimate:
         low, high = self.seconds_per_round
         spent = f"{low:.2g} s" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g} s"
         kept = f", of which {self.finished} {'are' if self.finished > 1 else 'is'} finished" if self.finished else ""
+        missing, count = several(len(self.not_measured), "run"), "counts" if len(self.not_measured) == 1 else "count"
+        problems = [
+            f"\n- {error} ({names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
+            for error, names in grouped(self.not_measured.items())
+        ]
+        told = f"\n{missing} could not be measured and {count} nothing here:{''.join(problems)}" if problems else ""
         return (
             f"{several(self.runs, 'run')}{kept}; {several(self.rounds, 'round')} to train, "
             f"{several(self.at_once, 'run')} at once: about {duration(self.seconds)} (a round of "
-            f"{several(self.measured, 'run')} was measured: {spent}; processes start in {self.start:.2g} s)"
+            f"{several(self.measured, 'run')} was measured: {spent}; processes start in {self.start:.2g} s){told}"
         )
 
 
@@ -81,28 +92,45 @@ def duration(seconds: float) -> str:
 
 
 def estimate(axes: Sequence[Axis], runs: Sequence[Checked], left: Mapping[str, int], at_once: int) -> Estimate:
-    """Measure rounds and add up. `left` says how many rounds each run still has to train, `runs` which have some."""
+    """Measure rounds and add up. `left` says how many rounds each run still has to train, `runs` which have some.
+
+    A run that fails when it is measured counts nothing, and the next one is measured in its place.
+    """
     costs, finished = Costs(), sum(not count for count in left.values())
     if not runs:
         return Estimate(len(left), 0, finished, at_once, 0, (0.0, 0.0), 0.0, 0.0)
-    wanted = _samples(axes, runs)
     start = time.monotonic()
-    in_time = (run for run in wanted if run is wanted[0] or time.monotonic() - start < ENOUGH)
-    work((job(run, None, at_once) for run in in_time), at_once, costs.hear)
-    by_id = {run.planned.id: run for run in runs}
+    possible = list(runs)
+    while possible and possible[0].planned.id not in costs.measured:
+        if costs.measured and time.monotonic() - start >= ENOUGH:
+            break
+        wanted = [run for run in _samples(axes, possible) if run.planned.id not in costs.measured]
+        in_time = (job(run, None, at_once) for run in wanted if _due(run, wanted, start))
+        work(in_time, at_once, costs.hear)
+        possible = [run for run in possible if run.planned.id not in costs.failed]
+    if not costs.measured:
+        name, error = next((run.planned.name, costs.failed[run.planned.id]) for run in runs)
+        raise TrainingError(f"no run could be measured; the first: {name}: {error}")
+    by_id = {run.planned.id: run for run in possible}
     spent = {name: _cost(run, by_id, costs.measured) for name, run in by_id.items()}
     each = [cost.setup + cost.round * left[name] for name, cost in spent.items()]
     rounds = [cost.round for cost in costs.measured.values()]
     return Estimate(
         runs=len(left),
-        rounds=sum(left.values()),
+        rounds=sum(rounds for name, rounds in left.items() if name not in costs.failed),
         finished=finished,
         at_once=at_once,
         measured=len(costs.measured),
         seconds_per_round=(min(rounds), max(rounds)),
         start=costs.start,
         seconds=costs.start + max(sum(each) / at_once, *each),
+        not_measured={run.planned.name: costs.failed[run.planned.id] for run in runs if run.planned.id in costs.failed},
     )
+
+
+def _due(run: Checked, wanted: Sequence[Checked], start: float) -> bool:
+    """Whether a run is still measured: the first in any case, the others while there is time."""
+    return run is wanted[0] or time.monotonic() - start < ENOUGH
 
 
 def _samples(axes: Sequence[Axis], runs: Sequence[Checked]) -> list[Checked]:
@@ -138,12 +166,13 @@ class Costs:
 
     def __init__(self) -> None:
         self.measured: dict[str, Cost] = {}
+        self.failed: dict[str, str] = {}
         self.start = 0.0
         self._begun = time.monotonic()
 
     def hear(self, job: Job, message: Message) -> None:
-        if message["do"] == "failed":
-            raise TrainingError(f"{job.name}: {message['error']}")
+        if message["do"] in ("failed", "impossible"):
+            self.failed[job.id] = message["error"]
         if message["do"] == "measured":
             if not self.measured:
                 self.start = max(0.0, time.monotonic() - self._begun - message["spent"])

@@ -8,10 +8,10 @@ The folders of the runs are all that counts: the rest follows from them.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
 from fl.config.checks import experiment
 from fl.config.grid import Planned, Sweep
@@ -20,13 +20,15 @@ from fl.config.schema import Experiment
 from fl.errors import ConfigError, RecordError
 from fl.reporting import learned
 from fl.reporting.compared import Measure, compared
-from fl.reporting.records import Recorded, changed_keys, recorded
-from fl.reporting.results import FINISHED, NO_VALUE, Outcome, Results
+from fl.reporting.records import Recorded, changed_keys, recorded, write
+from fl.reporting.results import FINISHED, NO_VALUE, LeftOut, Outcome, Results
 from fl.sweeps.pool import Job
 
 RUNS: Final = "runs"
 ERROR: Final = "error.txt"  # in the folder of a run that failed: the traceback
-NEW, BEGUN, FAILED = "new", "begun", "failed"
+WHY: Final = "impossible.txt"  # in the folder of a run that was left out when it began: why
+NEW, BEGUN, FAILED, LEFT_OUT = "new", "begun", "failed", "left out"
+SKIP: Final = "; to leave out such combinations, set skip_impossible = true"
 SHOWN: Final = 3  # of a list of runs in a message
 
 
@@ -62,25 +64,30 @@ def checked(sweep: Sweep) -> Runs:
             possible.append(Checked(planned, experiment(planned.tables)))
         except ConfigError as error:
             if not sweep.skip_impossible:
-                hint = "; to leave out such combinations, set skip_impossible = true"
-                raise ConfigError(f"{planned.name}: {error}{hint}") from None
+                raise ConfigError(f"{planned.name}: {error}{SKIP}") from None
             impossible.append(Impossible(planned, str(error)))
     if not possible:
-        raise ConfigError(f"no combination can run; the first: {impossible[0].planned.name}: {impossible[0].why}")
+        refuse_all(impossible[0].planned.name, impossible[0].why)
     measure = compared(sweep.measure, sweep.better, [(run.planned.name, run.experiment) for run in possible])
     return Runs(possible, impossible, measure)
 
 
+def refuse_all(first: str, why: str) -> NoReturn:
+    """Raise the error of a sweep that has no run. `first` is the name of its first combination."""
+    raise ConfigError(f"no combination can run; the first: {first}: {why}")
+
+
 def states(place: Path, runs: Sequence[Checked]) -> dict[str, str]:
-    """New, begun, failed or finished, for each run.
+    """New, begun, failed, left out or finished, for each run.
 
     Raises if the folder holds a run with other settings, or one whose files contradict each other.
     """
     found, foreign, damaged = {}, [], []
     for run in runs:
         folder = place / RUNS / run.planned.id
-        if not any((folder / name).exists() for name in ("rounds.jsonl", "checkpoint.json", "summary.json")):
-            found[run.planned.id] = FAILED if (folder / ERROR).exists() else NEW
+        if not has_rounds(folder):
+            left_out = LEFT_OUT if (folder / WHY).exists() else NEW
+            found[run.planned.id] = FAILED if (folder / ERROR).exists() else left_out
             continue
         try:
             before = recorded(folder)
@@ -102,6 +109,17 @@ def states(place: Path, runs: Sequence[Checked]) -> dict[str, str]:
             "another --out for the changed sweep, or remove these folders"
         )
     return found
+
+
+def has_rounds(folder: Path) -> bool:
+    """Whether a run has recorded something that a later process must continue."""
+    return any((folder / name).exists() for name in ("rounds.jsonl", "checkpoint.json", "summary.json"))
+
+
+def leave_out(folder: Path, why: str) -> None:
+    """Note in the folder of a run that it cannot run: it has not failed."""
+    write(folder / WHY, why.encode())
+    (folder / ERROR).unlink(missing_ok=True)
 
 
 def few(entries: Sequence[str]) -> str:
@@ -140,21 +158,31 @@ def strangers(place: Path, runs: Sequence[Checked]) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.name not in known) if folder.is_dir() else []
 
 
-def results(sweep: Sweep, place: Path, runs: Runs) -> Results:
-    """What the folder holds of these runs. Only finished runs count."""
-    found = states(place, runs.possible)
+def results(sweep: Sweep, place: Path, runs: Runs, failed: Mapping[str, str] | None = None) -> Results:
+    """What the folder holds of these runs. Only finished runs count. `failed` has errors by the id of the run."""
+    found, errors = states(place, runs.possible), failed or {}
     outcomes = []
+    left_out = {run.planned.id: run.why for run in runs.impossible}
     for run in runs.possible:
         name, labels, state = run.planned.id, run.planned.labels, found[run.planned.id]
-        if state == FINISHED:
+        if state == LEFT_OUT and sweep.skip_impossible:
+            left_out[name] = (place / RUNS / name / WHY).read_text("utf-8")
+        elif state == FINISHED:
             before = recorded(place / RUNS / name)
             points = learned.points(before, runs.measure.name)
             if not points or points[-1][0] < len(before.rounds):
                 state = NO_VALUE
             outcomes.append(Outcome(name, labels, state, points, before.summary))
         else:
-            outcomes.append(Outcome(name, labels, state))
-    return Results(sweep.name, sweep.axes, runs.measure, outcomes)
+            error = errors.get(name) or (_last_line(place / RUNS / name / ERROR) if state == FAILED else "")
+            outcomes.append(Outcome(name, labels, state, error=error))
+    impossible = [LeftOut(each.labels, left_out[each.id]) for each in sweep.runs() if each.id in left_out]
+    return Results(sweep.name, sweep.axes, runs.measure, outcomes, impossible)
+
+
+def _last_line(file: Path) -> str:
+    """The error itself, of a traceback that an earlier command left."""
+    return (file.read_text("utf-8").strip().splitlines() or [""])[-1]
 
 
 def described(sweep: Sweep) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fl.training.channel import Message, send
 from fl.training.child import Child
 
 WORKER: Final = "fl.sweeps.worker"  # the module whose `serve` each process runs
-LAST: Final = ("finished", "failed", "measured", "compared")  # a message of one of these kinds ends a job
+LAST: Final = ("finished", "failed", "impossible", "measured", "compared")  # a message of one of these kinds ends a job
 
 
 class Job(NamedTuple):

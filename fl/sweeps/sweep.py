@@ -15,14 +15,14 @@ from fl.reporting.banner import seen
 from fl.reporting.full import writing
 from fl.reporting.measures import leverage_if_unchanged
 from fl.reporting.records import locked, recorded, write, write_json
-from fl.reporting.results import FINISHED, Results
+from fl.reporting.results import FINISHED, LeftOut, Results
 from fl.reporting.sweep_page import sweep_page
 from fl.reporting.sweep_picture import draw_sweep
 from fl.reporting.sweep_progress import SweepProgress
 from fl.reporting.table import aligned
 from fl.sweeps import folder
 from fl.sweeps.estimate import Estimate, estimate, several
-from fl.sweeps.folder import RUNS, Checked, Runs
+from fl.sweeps.folder import RUNS, SKIP, Checked, Runs, leave_out, refuse_all
 from fl.sweeps.kept import check_kept
 from fl.sweeps.pool import Job, work
 from fl.training.channel import Message
@@ -44,7 +44,8 @@ class Swept:
     folder: Path
 
     def __str__(self) -> str:
-        return "\n".join([*aligned(self.results.table()), *(f"- {note}" for note in self.results.footnotes)])
+        notes = [*self.results.footnotes, *_left_out(self.results.impossible)]
+        return "\n".join([*aligned(self.results.table()), *(f"- {note}" for note in notes)])
 
 
 def sweep(
@@ -85,16 +86,19 @@ def sweep(
         with writing(place):
             write(place / "sweep.toml", write_tables(folder.described(asked)).encode())
         left = [run for run in runs.possible if before[run.planned.id] != FINISHED]
-        keeper, at_once = _Keeper(show), _at_once(left, jobs)
-        show.begin(asked.name, len(runs.possible), sum(_rounds_left(place, run) for run in left), len(left))
+        rounds = {run.planned.id: _rounds_left(place, run) for run in left}
+        keeper, at_once = _Keeper(show, rounds, asked.skip_impossible), _at_once(left, jobs)
+        show.begin(asked.name, len(runs.possible), sum(rounds.values()), len(left))
         try:
             work((folder.job(run, place, at_once) for run in left), at_once, keeper.hear)
         finally:
             show.end()
-            found = folder.results(asked, place, runs)
+            found = folder.results(asked, place, runs, keeper.failed)
             if any(outcome.summary for outcome in found.outcomes):
                 with writing(place):
-                    save(asked, found, place, keeper.failed)
+                    save(asked, found, place)
+    if not found.outcomes:
+        refuse_all(found.impossible[0].name, found.impossible[0].why)
     return Swept(found, keeper.failed, place)
 
 
@@ -105,12 +109,14 @@ def forecast(
     asked = _read(what, settings)
     runs = folder.checked(asked).possible
     before = folder.states(Path(out), runs)
+    if asked.skip_impossible:
+        runs = [run for run in runs if before[run.planned.id] != folder.LEFT_OUT]
     left = {run.planned.id: 0 if before[run.planned.id] == FINISHED else _rounds_left(Path(out), run) for run in runs}
     todo = [run for run in runs if left[run.planned.id]]
     return estimate(asked.axes, todo, left, _at_once(todo or runs, jobs))
 
 
-def save(asked: Sweep, found: Results, place: Path, failed: Mapping[str, str]) -> None:
+def save(asked: Sweep, found: Results, place: Path) -> None:
     """Write the tables, the page and the picture."""
     write(place / "runs.csv", found.runs_csv().encode())
     write(place / "table.csv", found.table_csv().encode())
@@ -121,7 +127,6 @@ def save(asked: Sweep, found: Results, place: Path, failed: Mapping[str, str]) -
     page = sweep_page(
         found,
         [seen(run.name, run.experiment, run.summary, leverage_if_unchanged(run)) for run in done],
-        failed=failed,
         toml=write_tables(folder.described(asked)),
         info=done[0].info,
     )
@@ -141,11 +146,14 @@ def _told(place: Path, runs: Runs, before: Mapping[str, str]) -> Iterable[str]:
     if others := folder.strangers(place, runs.possible):
         told = f"{several(len(others), 'folder')} that {'is' if len(others) == 1 else 'are'} not part of this sweep"
         yield f"{place / RUNS} also holds {told}, such as {others[0]}: left alone, and not in its tables"
-    if runs.impossible:
-        first = runs.impossible[0]
-        count = several(len(runs.impossible), "combination")
-        are = "is" if len(runs.impossible) == 1 else "are"
-        yield f"{count} cannot run and {are} left out; the first is {first.planned.name}: {first.why}"
+    yield from _left_out([LeftOut(each.planned.labels, each.why) for each in runs.impossible])
+
+
+def _left_out(impossible: Sequence[LeftOut]) -> Iterable[str]:
+    """A line about the combinations that cannot run, if there are any."""
+    if impossible:
+        count, are = several(len(impossible), "combination"), "is" if len(impossible) == 1 else "are"
+        yield f"{count} cannot run and {are} left out; the first: {impossible[0].name}: {impossible[0].why}"
 
 
 def _rounds_left(place: Path, run: Checked) -> int:
@@ -171,16 +179,21 @@ def _on_gpu(devices: set[str]) -> bool:
 
 
 class _Keeper:
-    """Hears what happens to the runs: passes it on to the display, and keeps the errors."""
+    """Hears what happens to the runs: passes it on to the display, and keeps the errors.
 
-    def __init__(self, show: SweepProgress) -> None:
-        self._show = show
+    `rounds` are those that each run has to train.
+    """
+
+    def __init__(self, show: SweepProgress, rounds: Mapping[str, int], skip_impossible: bool) -> None:
+        self._show, self._skip_impossible = show, skip_impossible
+        self._rounds = dict(rounds)
         self._warned: set[str] = set()
         self.failed: dict[str, str] = {}
 
     def hear(self, job: Job, message: Message) -> None:
         match message["do"]:
             case "round":
+                self._rounds[job.id] -= 1
                 self._show.round(job.name)
             case "warned":
                 text = message["text"].removeprefix(f"{job.name}: ")
@@ -189,6 +202,12 @@ class _Keeper:
                     self._show.warn(f"{text} (first reported for {job.name})")
             case "finished":
                 self._show.finished(job.name)
-            case "failed":
-                self.failed[job.id] = message["error"]
-                self._show.failed(job.name, message["error"])
+            case "impossible" if self._skip_impossible and job.folder:
+                leave_out(Path(job.folder), message["error"])
+                self._show.dropped(max(self._rounds[job.id], 0))
+                self._show.left_out(job.name, message["error"])
+            case "failed" | "impossible":
+                hint = SKIP if message["do"] == "impossible" else ""
+                self.failed[job.id] = message["error"] + hint
+                self._show.dropped(max(self._rounds[job.id], 0))
+                self._show.failed(job.name, self.failed[job.id])

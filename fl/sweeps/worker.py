@@ -17,12 +17,12 @@ import torch
 
 from fl.config.checks import experiment
 from fl.config.schema import Export, to_tables
-from fl.errors import ShareError
+from fl.errors import ConfigError, ShareError
 from fl.reporting.begun import difference
 from fl.reporting.full import advised
 from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, recorded
-from fl.sweeps.folder import ERROR
+from fl.sweeps.folder import ERROR, WHY, has_rounds
 from fl.training.channel import Message, answer_all, send
 from fl.training.code import fingerprints
 from fl.training.interrupt import Stopped
@@ -31,6 +31,7 @@ from fl.training.models import fingerprint
 from fl.training.randomness import attackers
 from fl.training.targets import metrics_of
 from fl.training.task import LocalTraining, Task
+from secagg import AgreementRefused
 
 
 def serve(descriptor: int, parent: int) -> None:
@@ -56,17 +57,25 @@ def _answer(message: Message, channel: socket.socket) -> Message:
             if isinstance(error, ShareError | Stopped)
             else traceback.format_exception_only(error)[-1].strip()
         )
-        if place is not None and not message["compare"]:
+        if message["compare"]:
+            return {"do": "failed", "error": text}
+        if place is not None:
             with suppress(OSError):
+                place.mkdir(parents=True, exist_ok=True)
                 (place / ERROR).write_text("".join(traceback.format_exception(error)), "utf-8")
-        return {"do": "failed", "error": text}
+        refused = isinstance(error, ConfigError | AgreementRefused) and (place is None or not has_rounds(place))
+        return {"do": "impossible" if refused else "failed", "error": text}
 
 
 def train(tables: Mapping[str, Any], place: Path, show: Progress) -> None:
-    """Train in a new folder, or continue in one that an earlier process left."""
+    """Train in a new folder, or continue in one that an earlier process left.
+
+    What a start left that ended before its first round binds nobody: the settings may have changed since then.
+    """
     chosen = experiment(tables)
-    with Folder.resume(place, e=chosen) if (place / "config.toml").exists() else Folder.create(place, chosen) as folder:
-        (place / ERROR).unlink(missing_ok=True)
+    with Folder.resume(place, e=chosen) if has_rounds(place) else Folder.create(place, chosen) as folder:
+        for name in (ERROR, WHY):
+            (place / name).unlink(missing_ok=True)
         run(chosen, folder=folder, show=show)
 
 

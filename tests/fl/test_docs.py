@@ -14,7 +14,9 @@ from fl.config.describe import describe
 from fl.config.grid import from_mapping
 from fl.config.read import packaged_experiments
 from fl.errors import ConfigError
+from fl.reporting.progress import Progress
 from fl.sweeps.folder import checked
+from fl.training.loop import run
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "tutorial.md").read_text("utf-8")
@@ -82,6 +84,34 @@ def test_the_sweep_files_of_the_page_can_run(block: str) -> None:
     left_out = {(found.planned.labels.get("size"), found.planned.labels.get("rule")) for found in runs.impossible}
     assert left_out <= {("30", "krum")}
     assert len(runs.possible) >= 18
+
+
+class Begun(Exception):  # noqa: N818 - nothing is wrong
+    """A run would now play its first round."""
+
+
+class UntilItBegins(Progress):
+    """Ends a run just before its first round."""
+
+    def begin(self, name: str, rounds: int, done: int) -> None:
+        raise Begun
+
+    def warn(self, text: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("block", blocks(SWEEPS, "toml"))
+def test_every_run_of_the_sweeps_page_can_begin(block: str) -> None:
+    """Of one seed: with its data, weights and noise, which `checked` alone does not see. Attacks change nothing here."""
+    wanted = {}
+    for found in checked(from_mapping(tomllib.loads(block))).possible:
+        labels = found.planned.labels
+        if labels["seed"] == "0":
+            wanted.setdefault(str([label for axis, label in labels.items() if axis != "attack"]), found)
+    assert len(wanted) in (2, 30)
+    for found in wanted.values():
+        with pytest.raises(Begun):
+            run(experiment({**found.planned.tables, "machine": {"workers": 0}}), show=UntilItBegins())
 
 
 def test_the_python_of_the_sweeps_page_is_that_of_the_docstring() -> None:

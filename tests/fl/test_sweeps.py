@@ -24,7 +24,7 @@ from fl.cli import main
 from fl.config.checks import experiment
 from fl.config.grid import from_mapping, read_sweep
 from fl.config.read import packaged_experiments, write_tables
-from fl.errors import ConfigError, RecordError, TrainingWarning
+from fl.errors import ConfigError, RecordError, TrainingError, TrainingWarning
 from fl.reporting.begun import ATTRIBUTES
 from fl.reporting.full import advised
 from fl.reporting.records import Folder
@@ -34,7 +34,7 @@ from fl.sweeps import folder, pool, worker
 from fl.sweeps.estimate import Cost, Estimate, _cost, _samples, estimate, several
 from fl.sweeps.kept import check_kept
 from fl.sweeps.pool import Job, work
-from fl.sweeps.sweep import _told
+from fl.sweeps.sweep import _told, forecast
 from fl.training.loop import run
 
 SMALL: dict[str, Any] = {
@@ -320,6 +320,61 @@ def test_combinations_that_cannot_run_are_refused_or_left_out() -> None:
         folder.checked(from_mapping({**tables, "skip_impossible": True, "measure": "f1"}))
 
 
+UNEQUAL: dict[str, Any] = {  # in one partition, a client's weight is too large for a cluster of three
+    "experiment": {**SMALL, "byzantine": 0, "rounds": 1, "data": {**SMALL["data"], "alpha": 0.3}},
+    "grid": {"data.partition": ["dirichlet", "iid"]},
+}
+
+
+def test_a_run_that_is_refused_when_it_begins_is_left_out(tmp_path: Path) -> None:
+    """Its keys are right, so only its data show that it cannot run. A second command gives the same tables."""
+    asked, show = {**UNEQUAL, "skip_impossible": True}, _Quiet()
+    done = fl.sweep(asked, out=tmp_path, jobs=1, show=show)
+    (left_out,) = done.results.impossible
+    assert (done.failed, done.results.finished, left_out.labels) == ({}, 1, {"partition": "dirichlet"})
+    assert "above 0.5" in left_out.why
+    assert f"partition dirichlet cannot run and is left out: {left_out.why}" in show.told
+    assert str(done).splitlines()[-1].startswith("- 1 combination cannot run and is left out; the first: partition dir")
+    answer = json.loads((tmp_path / "results.json").read_text())
+    assert answer["impossible"] == [{"labels": {"partition": "dirichlet"}, "why": left_out.why}]
+    assert [entry["run"] for entry in answer["runs"]] == ["partition=iid"]
+    assert "1 more combination cannot run" in (tmp_path / "report.html").read_text()
+    before, again = {name: (tmp_path / name).read_bytes() for name in ("results.json", "runs.csv")}, _Quiet()
+    fl.sweep(asked, out=tmp_path, jobs=1, show=again)
+    assert again.told[0] == f"{tmp_path}: 1 run left out, 1 run finished"
+    assert {name: (tmp_path / name).read_bytes() for name in before} == before
+    assert forecast(asked, out=tmp_path).rounds == 0
+    with pytest.raises(ConfigError, match="no combination can run; the first: partition dirichlet: privacy: "):
+        fl.sweep({**asked, "grid": {"data.partition": ["dirichlet"]}}, out=tmp_path / "none", jobs=1, show=_Quiet())
+
+
+def test_a_run_that_is_refused_when_it_begins_fails_and_does_not_bind_its_folder(tmp_path: Path) -> None:
+    """Without skip_impossible. With other settings, which a run with rounds would refuse, the same folder serves."""
+    with pytest.warns(TrainingWarning, match="partition dirichlet failed: .* set skip_impossible = true"):
+        done = fl.sweep(UNEQUAL, out=tmp_path, jobs=1)
+    assert done.results.finished == 1
+    error = done.failed["partition=dirichlet"]
+    assert [entry.get("error") for entry in done.results.to_json()["runs"]] == [error, None]
+    assert "above 0.5" in (tmp_path / "runs" / "partition=dirichlet" / "error.txt").read_text()
+    alone = {"experiment": UNEQUAL["experiment"], "grid": {"data.partition": ["dirichlet"]}}
+    equal = {**UNEQUAL["experiment"], "privacy": {"weight_ratio": 1.41}}
+    assert fl.sweep({**alone, "experiment": equal}, out=tmp_path, jobs=1).results.finished == 1
+
+
+def test_a_sample_that_fails_does_not_end_the_forecast(tmp_path: Path) -> None:
+    """The first run is measured first. It fails, and the next one is measured in its place."""
+    found = forecast(UNEQUAL, out=tmp_path, jobs=1)
+    assert (found.runs, found.rounds, found.measured, list(found.not_measured)) == (2, 1, 1, ["partition dirichlet"])
+    first, told, why = str(found).splitlines()
+    assert first.startswith("2 runs; 1 round to train")
+    assert told == "1 run could not be measured and counts nothing here:"
+    assert why.startswith("- privacy: 1 fixed grouping")
+    assert why.endswith("(partition dirichlet)")
+    alone = {**UNEQUAL, "grid": {"data.partition": ["dirichlet"]}}
+    with pytest.raises(TrainingError, match="no run could be measured; the first: partition dirichlet: privacy: "):
+        forecast(alone, out=tmp_path, jobs=1)
+
+
 def test_a_sweep_does_not_mix_with_a_single_run(tmp_path: Path) -> None:
     Folder.create(tmp_path / "run", experiment(rounds=1)).close()
     with pytest.raises(ConfigError, match="holds a single run"):
@@ -507,7 +562,7 @@ def test_one_of_something_is_not_several(file: Path, swept: fl.Swept) -> None:
     first = replace(runs, impossible=[folder.Impossible(runs.possible[0].planned, "it cannot")])
     told = list(_told(file.parent / "none", first, {"a": FINISHED, "b": folder.NEW, "c": folder.NEW}))
     assert told[0].endswith(": 1 run finished, 2 runs new")
-    assert told[1].startswith("1 combination cannot run and is left out; the first is ")
+    assert told[1].startswith("1 combination cannot run and is left out; the first: ")
 
 
 def test_a_full_disk_under_a_sweep_asks_for_the_same_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
