@@ -93,7 +93,8 @@ class Cell(NamedTuple):
 class Worst(NamedTuple):
     """The worst attack on one combination of the other axes; no mean if an attack of the grid has no result.
 
-    `impossible` are the attacks of which every run was left out, `unfinished` those without a finished run.
+    `impossible` are the attacks of which every run was left out, `unfinished` those without a finished run. `finished`
+    are the seeds of the attack that has the fewest: if some are missing there, another attack may turn out the worst.
     """
 
     labels: Labels
@@ -101,6 +102,8 @@ class Worst(NamedTuple):
     mean: Mean | None
     impossible: Sequence[str] = ()
     unfinished: Sequence[str] = ()
+    finished: int = 0
+    wanted: int = 0
 
 
 def in_words(labels: Labels) -> str:
@@ -203,15 +206,17 @@ class Results:
 
     def _worst(self, cells: Mapping[str, Cell], attacks: Sequence[str]) -> Worst:
         """The worst of the cells of one row, by attack, if there is a mean for every attack."""
-        labels = {axis.name: next(iter(cells.values())).labels[axis.name] for axis in self.others}
+        some = next(iter(cells.values()))
+        labels, wanted = {axis.name: some.labels[axis.name] for axis in self.others}, some.wanted
         means = {attack: cell.mean for attack, cell in cells.items() if cell.mean is not None}
         impossible = [attack for attack in attacks if attack not in cells]
         unfinished = [attack for attack in attacks if attack in cells and attack not in means]
         if impossible or unfinished:
-            return Worst(labels, "", None, impossible, unfinished)
+            return Worst(labels, "", None, impossible, unfinished, 0, wanted)
+        finished = min(cell.finished for cell in cells.values())
         value = self.measure.worst(mean.value for mean in means.values())
         attack = next(attack for attack in attacks if means[attack].value == value)
-        return Worst(labels, attack, means[attack])
+        return Worst(labels, attack, means[attack], finished=finished, wanted=wanted)
 
     @cached_property
     def footnotes(self) -> list[str]:
@@ -252,8 +257,10 @@ class Results:
             (self._down(cell.labels), self._across(cell)): self.show_mean(cell.mean, cell.finished, cell.wanted)
             for cell in self.cells
         }
-        worst = {self._down(entry.labels): self.show_mean(entry.mean) for entry in self.worst}
-        head = ["", *(column or self.measure.name for column in across), *(["worst"] if worst else [])]
+        worst = {
+            self._down(entry.labels): self.show_mean(entry.mean, entry.finished, entry.wanted) for entry in self.worst
+        }
+        head = [self.down_head, *(column or self.measure.name for column in across), *(["worst"] if worst else [])]
         return [head] + [
             [row or self.name, *(texts.get((row, column), "-") for column in across), *([worst[row]] if worst else [])]
             for row in down
@@ -261,6 +268,11 @@ class Results:
 
     def _across(self, cell: Cell) -> str:
         return ", ".join(cell.labels[axis.name] for axis in self.attacks)
+
+    @property
+    def down_head(self) -> str:
+        """What the labels of a row mean: the names of their axes."""
+        return ", ".join(axis.name for axis in self.others)
 
     def _down(self, labels: Labels) -> str:
         return ", ".join(labels[axis.name] for axis in self.others)
@@ -295,6 +307,7 @@ class Results:
                     **{"labels": dict(entry.labels), "attack": entry.attack},
                     **{"mean": entry.mean and entry.mean._asdict()},
                     **{"impossible": list(entry.impossible), "unfinished": list(entry.unfinished)},
+                    **{"finished": entry.finished, "wanted": entry.wanted},
                 }
                 for entry in self.worst
             ],
@@ -327,8 +340,12 @@ class Results:
 
     def worst_csv(self) -> str:
         """One line per combination of the axes without seeds and attacks."""
-        rows = [[*entry.labels.values(), entry.attack, *(entry.mean or [None] * 3)[:3]] for entry in self.worst]
-        return _csv([*(axis.name for axis in self.others), "worst_attack", "mean", "low", "high"], rows)
+        rows = [
+            [*entry.labels.values(), entry.attack, entry.finished, entry.wanted, *(entry.mean or [None] * 3)[:3]]
+            for entry in self.worst
+        ]
+        heads = ["worst_attack", "finished", "wanted", "mean", "low", "high"]
+        return _csv([*(axis.name for axis in self.others), *heads], rows)
 
 
 def _csv(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

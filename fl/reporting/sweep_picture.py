@@ -8,7 +8,7 @@ from typing import Any
 
 from fl.reporting.charts import COLOURS
 from fl.reporting.results import Results
-from fl.reporting.sweep_page import Heat, Panel, main_heat, panels, scale_for
+from fl.reporting.sweep_page import Heat, Panel, main_heat, panels, scale_for, shades
 
 MOST_PANELS = 12
 PAINT = {name: light for name, (light, _) in COLOURS.items()}
@@ -21,8 +21,8 @@ def draw_sweep(found: Results, path: Path) -> None:
 
     shown, legend = panels(found)
     shown, heat = shown[:MOST_PANELS], main_heat(found)
-    across = min(4, len(shown))
-    down = math.ceil(len(shown) / across)
+    across = min(4, max(1, len(shown)))
+    down = max(1, math.ceil(len(shown) / across))
     tall = 0.8 + 0.42 * len(heat.rows)
     figure = Figure(figsize=(max(8.0, 3.4 * across), tall + 0.6 + 2.6 * down), layout="constrained", facecolor="white")
     FigureCanvasAgg(figure)
@@ -46,15 +46,17 @@ def draw_sweep(found: Results, path: Path) -> None:
 
 
 def _draw_heat(axis: Any, heat: Heat) -> None:
-    values = [[math.nan if cell.heat is None else cell.heat for cell in cells] for _, cells in heat.rows]
-    axis.imshow(values, cmap="Blues", vmin=-0.1, vmax=1.2, aspect="auto")
+    from matplotlib.colors import to_rgb
+
+    paints = [[shades(cell.heat)[0] for cell in cells] for _, cells in heat.rows]
+    axis.imshow([[to_rgb(paint) for paint, _ in row] for row in paints], aspect="auto")
     for i, (_, cells) in enumerate(heat.rows):
         for j, cell in enumerate(cells):
-            strong = (cell.heat or 0) > 0.6
             text = f"{cell} {cell.detail}".strip()
-            axis.text(j, i, text, ha="center", va="center", fontsize=8, color="white" if strong else "#16202c")
+            axis.text(j, i, text, ha="center", va="center", fontsize=8, color=paints[i][j][1])
     axis.set_xticks(range(len(heat.heads)), heat.heads, fontsize=8)
     axis.set_yticks(range(len(heat.rows)), [label for label, _ in heat.rows], fontsize=8)
+    axis.set_ylabel(heat.corner, fontsize=8)
     axis.xaxis.tick_top()
     axis.set_title(heat.title, fontsize=10, loc="left")
     axis.spines[:].set_visible(False)

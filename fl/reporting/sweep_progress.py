@@ -1,17 +1,19 @@
-"""Progress of a sweep as a whole: a bar on a terminal, a line per finished run elsewhere."""
+"""Progress of a sweep as a whole: a bar on a terminal; elsewhere a line per finished run, or per minute."""
 
 from __future__ import annotations
 
 import sys
 import time
 import warnings
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from fl.errors import TrainingWarning
 from fl.reporting.progress import bar_on, can_redraw
 
 if TYPE_CHECKING:
     from rich import progress as rich_progress
+
+QUIET: Final = 60.0  # seconds after which a log has another line
 
 
 class SweepProgress:
@@ -49,33 +51,48 @@ class SweepProgress:
 
 
 class SweepLines(SweepProgress):
-    """One line per finished run, for logs."""
+    """For logs: a line at the beginning, one per run that has ended, and one after a minute without any."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = stream or sys.stderr
         self._runs = self._done = self._rounds = self._played = 0
-        self._start = 0.0
+        self._first: float | None = None  # when the first round had ended: before that, processes start
+        self._told = 0.0
 
     def begin(self, name: str, runs: int, rounds: int, left: int) -> None:
-        self._runs, self._done, self._rounds, self._start = runs, runs - left, rounds, time.monotonic()
+        self._runs, self._done, self._rounds, self._told = runs, runs - left, rounds, time.monotonic()
+        if left:
+            self._announce(f"{name}: {left} of {runs} runs to train, {rounds} rounds; processes start")
 
     def round(self, run: str) -> None:
+        now = time.monotonic()
         self._played += 1
+        self._first = now if self._first is None else self._first
+        if now - self._told >= QUIET:
+            self._announce(f"[{self._done}/{self._runs}] {self._played} of {self._rounds} rounds{self._left()}")
 
     def finished(self, run: str) -> None:
         self._done += 1
-        self.note(f"[{self._done}/{self._runs}] {run}: finished{self._left()}")
+        self._tell(f"[{self._done}/{self._runs}] {run}: finished{self._left()}")
 
     def failed(self, run: str, error: str) -> None:
         self._done += 1
-        self.note(f"[{self._done}/{self._runs}] {run}: FAILED: {error}")
+        self._tell(f"[{self._done}/{self._runs}] {run}: FAILED; the error is told at the end")
 
     def left_out(self, run: str, why: str) -> None:
         self._done += 1
-        self.note(f"[{self._done}/{self._runs}] {run}: cannot run, left out: {why}")
+        self._tell(f"[{self._done}/{self._runs}] {run}: cannot run, left out: {why}")
 
     def dropped(self, rounds: int) -> None:
         self._rounds -= rounds
+
+    def _announce(self, text: str) -> None:
+        """Tell what a bar shows anyway."""
+        self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        self._told = time.monotonic()
+        self.note(text)
 
     def note(self, text: str) -> None:
         print(text, file=self._stream, flush=True)
@@ -85,9 +102,9 @@ class SweepLines(SweepProgress):
 
     def _left(self) -> str:
         """How long the rest takes, if rounds go on as they did."""
-        if not self._played or self._played >= self._rounds:
+        if self._first is None or not 1 < self._played < self._rounds:
             return ""
-        seconds = (time.monotonic() - self._start) * (self._rounds - self._played) / self._played
+        seconds = (time.monotonic() - self._first) * (self._rounds - self._played) / (self._played - 1)
         return f"; about {seconds / 60:.1f} min left"
 
 
@@ -107,6 +124,9 @@ class SweepBar(SweepLines):
         )
         self._bar.add_task(name, total=max(rounds, 1), runs=f"{self._done}/{runs}", run="starting")
         self._bar.start()
+
+    def _announce(self, text: str) -> None:
+        pass
 
     def round(self, run: str) -> None:
         super().round(run)

@@ -102,7 +102,7 @@ class UntilItBegins(Progress):
 
 @pytest.mark.parametrize("block", blocks(SWEEPS, "toml"))
 def test_every_run_of_the_sweeps_page_can_begin(block: str) -> None:
-    """Of one seed: with its data, weights and noise, which `checked` alone does not see. Attacks change nothing here."""
+    """Of one seed: with its data, weights and noise, which `checked` alone does not see. Attacks change none."""
     wanted = {}
     for found in checked(from_mapping(tomllib.loads(block))).possible:
         labels = found.planned.labels

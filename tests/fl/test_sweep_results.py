@@ -9,7 +9,8 @@ import pytest
 from fl.config.grid import Axis, Value, from_mapping
 from fl.errors import ConfigError
 from fl.reporting.compared import HIGHER, KNOWN, LOWER, Measure
-from fl.reporting.results import FINISHED, Mean, Outcome, Results, mean_of
+from fl.reporting.results import FINISHED, LeftOut, Mean, Outcome, Results, mean_of
+from fl.reporting.sweep_page import MOST_CHARTS, main_heat, panels, shades, sweep_page
 from fl.sweeps import folder
 
 SMALL: dict[str, Any] = {
@@ -21,6 +22,8 @@ SMALL: dict[str, Any] = {
     "data": {"examples": 240, "test_examples": 100},
     "local": {"epochs": 1, "batch_size": 10, "lr": 0.1},
 }
+
+ALL = [("a", "x"), ("a", "y"), ("b", "x"), ("b", "y")]
 
 
 def axis(name: str, key: str, *labels: str) -> Axis:
@@ -75,9 +78,106 @@ def test_a_rule_that_cannot_run_under_an_attack_has_no_worst_case() -> None:
     assert found.worst[1].impossible == ["y"]
     assert found.table()[2] == ["b", "90.0% ± 0.0", "-", "-"]
     assert found.footnotes == ["no worst case for b: y cannot run (skip_impossible)"]
-    assert found.worst_csv().splitlines()[2] == "b,,,,"
+    assert found.worst_csv().splitlines()[2] == "b,,0,2,,,"
     few = Results("test", whole.axes, whole.measure, [outcome for outcome in left if outcome.id != "ay0"])
     assert few.table()[1][2] == "60.0% (1 of 2)"  # of the seeds that were asked for
+
+
+def test_a_worst_case_says_if_seeds_are_missing() -> None:
+    """Also if they are missing in another attack than the worst: with them, that one might be the worst."""
+    values = {("a", "x"): [0.9, 0.9], ("a", "y"): [0.5], ("b", "x"): [0.6], ("b", "y"): [0.5, 0.5]}
+    found = results(values)
+    assert [row[-1] for row in found.table()] == ["worst", "50.0% (1 of 2)", "50.0% ± 0.0 (1 of 2)"]
+    rows = list(csv.DictReader(found.worst_csv().splitlines()))
+    assert [(row["finished"], row["wanted"]) for row in rows] == [("1", "2"), ("1", "2")]
+    assert [entry["finished"] for entry in found.to_json()["worst"]] == [1, 1]
+    heat = main_heat(found)
+    assert [cells[-1].detail for _, cells in heat.rows] == ["1 of 2 seeds", "1 of 2 seeds"]
+    whole = results({**values, ("a", "y"): [0.5, 0.5]})
+    assert main_heat(whole).rows[0][1][-1].detail == "± 0.0"
+
+
+def test_the_rows_of_a_table_say_what_they_are() -> None:
+    found = results({key: [0.5, 0.6] for key in ALL})
+    assert found.table()[0] == ["rule", "x", "y", "worst"]
+    assert main_heat(found).corner == "rule"
+    page = sweep_page(found, [], toml="", info={})
+    assert "<tr><th>rule</th><th>x</th>" in page
+    assert '<td class="name">rule<small>aggregation.rule</small></td>' in page
+    assert '<td class="name">seed</td>' in page
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+def test_every_cell_of_a_heat_map_can_be_read() -> None:
+    """At least 4.5:1, as WCAG 2 asks for small text, on light and dark pages."""
+    for heat in (None, *(i / 200 for i in range(201))):
+        for colours in shades(heat):
+            low, high = sorted(map(luminance, colours))
+            assert (high + 0.05) / (low + 0.05) >= 4.5, (heat, colours)
+    page = sweep_page(results({key: [0.5] for key in ALL}), [], toml="", info={})
+    assert page.count("--paint: ") == page.count('<td class="cell') == 6
+
+
+@pytest.mark.parametrize(
+    ("values", "measure", "words"),
+    [
+        ([0.5, 0.9], "accuracy", "The faintest colour is 50.0%, the strongest 90.0%."),
+        ([0.9, 0.9], "accuracy", "The faintest colour is 75.0%, the strongest 100.0%."),
+        ([0.4, 0.5], "accuracy", "The faintest colour is 32.5%, the strongest 57.5%."),
+        ([2.0, 3.0], "loss", "The faintest colour is 2, the strongest 3."),
+        ([2.0, 2.0], "loss", "There is only one value, so the colours say nothing."),
+    ],
+)
+def test_a_heat_map_says_what_its_colours_mean(values: list[float], measure: str, words: str) -> None:
+    low, high = values
+    found = results({("a", "x"): [low], ("a", "y"): [high], ("b", "x"): [high], ("b", "y"): [high]}, measure)
+    assert words in sweep_page(found, [], toml="", info={})
+    if low == high:
+        assert all((cell.heat or 0) < 0.7 for _, cells in main_heat(found).rows for cell in cells)
+
+
+def test_what_has_no_value_is_not_drawn_and_maps_are_as_many_as_charts() -> None:
+    names = [f"v{i}" for i in range(40)]
+    axes = [
+        axis("rule", "aggregation.rule", "a", "b"),
+        axis("size", "clusters.size", "3", "4"),
+        axis("v", "local.lr", *names),
+    ]
+    outcomes = [
+        Outcome(f"{rule}{size}{v}", {"rule": rule, "size": size, "v": v}, FINISHED if v != "v0" else "failed", points)
+        for rule in "ab"
+        for size in "34"
+        for v in names
+        for points in [[(1.0, 0.5)] if v != "v0" else []]
+    ]
+    found = Results("test", axes, KNOWN["accuracy"], outcomes)
+    assert "v v0" not in " ".join(panel.title for panel in panels(found)[0])
+    page = sweep_page(found, [], toml="", info={})
+    assert page.count('<table class="heat">') == 1 + MOST_CHARTS
+    assert "19 more maps are not drawn" in page  # of 39 + 2 + 2 with values
+    assert "v v0</h3>" not in page
+
+
+def test_failures_are_grouped_below_the_results() -> None:
+    """One line at the top; the table has a line per error, and names that can break between words."""
+    found = results({("a", "x"): [0.5], ("a", "y"): [0.5], ("b", "x"): [0.5, 0.5], ("b", "y"): [0.5, 0.5]})
+    whys = {"ax1": "no memory in rule a, attack x, seed 1", "ay1": "no memory in rule a, attack y, seed 1"}
+    outcomes = [each._replace(error=whys.get(each.id, "")) for each in found.outcomes]
+    left_out = [LeftOut({"rule": "c", "attack": "x", "seed": str(i)}, "too few") for i in range(2)]
+    page = sweep_page(Results("test", found.axes, found.measure, outcomes, left_out), [], toml="", info={})
+    top, rest = page.split("<h2>Results</h2>")
+    assert "2 runs failed and are in no mean" in top
+    assert "2 more combinations cannot run" in top
+    assert "no memory" not in top
+    assert rest.count("no memory in the run") == 1
+    assert "rule a, attack x, seed 1; rule a, attack y, seed 1" in rest
+    assert rest.count("too few") == 1
+    assert "rule c, attack x, seed 0; rule c, attack x, seed 1" in rest
 
 
 @pytest.mark.parametrize(("better", "worst", "best"), [(LOWER, ["x", "y"], 0.1), (HIGHER, ["y", "x"], 2.0)])

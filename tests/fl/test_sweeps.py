@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,7 @@ from fl.reporting.begun import ATTRIBUTES
 from fl.reporting.full import advised
 from fl.reporting.records import Folder
 from fl.reporting.results import FINISHED, NO_VALUE, Mean
-from fl.reporting.sweep_progress import SweepProgress
+from fl.reporting.sweep_progress import SweepLines, SweepProgress
 from fl.sweeps import folder, pool, worker
 from fl.sweeps.estimate import Cost, Estimate, _cost, _samples, estimate, several
 from fl.sweeps.kept import check_kept
@@ -552,6 +553,44 @@ def test_a_forecast_counts_the_start_of_processes_and_only_what_is_left(monkeypa
 def test_a_process_says_how_long_it_has_measured() -> None:
     found = worker.measure({**SMALL, "byzantine": 0})
     assert found["spent"] >= found["setup"] + found["round"] > 0
+
+
+def test_a_log_is_never_quiet_for_long_and_its_forecast_begins_with_the_first_round(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Processes start for 40 seconds; then a round takes 10. A line at the beginning, per minute and per run."""
+    clock, stream = [100.0], StringIO()
+    monkeypatch.setattr("fl.reporting.sweep_progress.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    show = SweepLines(stream)
+    show.begin("small", 4, 30, 3)
+    clock[0] += 30
+    for _ in range(9):
+        clock[0] += 10
+        show.round("a")
+    show.finished("a")
+    show.failed("b", "a long error")
+    show.dropped(10)
+    show.left_out("c", "it cannot")
+    assert stream.getvalue().splitlines() == [
+        "small: 3 of 4 runs to train, 30 rounds; processes start",
+        "[1/4] 3 of 30 rounds; about 4.5 min left",
+        "[1/4] 9 of 30 rounds; about 3.5 min left",
+        "[2/4] a: finished; about 3.5 min left",
+        "[3/4] b: FAILED; the error is told at the end",
+        "[4/4] c: cannot run, left out: it cannot",
+    ]
+    assert show._left() == "; about 1.8 min left"
+
+
+def test_a_terminal_tells_the_error_of_a_run_once(
+    file: Path, swept: fl.Swept, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A failed run is trained again by the same command, and fails again."""
+    out = tmp_path / "out"
+    shutil.copytree(swept.folder, out)
+    assert main(["sweep", str(file), "--out", str(out), "--jobs", "1"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("an attack of mine") == said.count("FAILED") == 4
 
 
 def test_one_of_something_is_not_several(file: Path, swept: fl.Swept) -> None:
