@@ -17,6 +17,7 @@ from fl.errors import ConfigError
 from fl.reporting.progress import Progress
 from fl.sweeps.folder import checked
 from fl.training.loop import run
+from tests.paper import explain
 
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = (DOCS / "tutorial.md").read_text("utf-8")
@@ -41,6 +42,9 @@ COMMANDS = [
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_is_one_that_exists(command: str) -> None:
     program, *arguments = shlex.split(command)
+    if arguments[:2] == ["-m", "tests.paper.explain"]:
+        assert explain.asked(arguments[2:]).changes
+        return
     assert program == "share"
     options = parser().parse_args(arguments)
     if arguments[0] == "train" and options.file:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from fl.cli import main as share
 from fl.config.schema import Experiment
@@ -60,7 +61,16 @@ def table(curve: Curve, out: Path) -> list[str]:
     return aligned(found)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+class Asked(NamedTuple):
+    """A command that can be run: its options, the curve, and the settings of each try."""
+
+    options: argparse.Namespace
+    curve: Curve | None
+    changes: dict[str, list[str]]
+
+
+def asked(arguments: Sequence[str] | None) -> Asked:
+    """What a command asks for; it ends the program if there is no such curve or try, or if they do not fit."""
     parser = argparse.ArgumentParser(
         prog="python -m tests.paper.explain", description=(__doc__ or "").partition("\n")[0]
     )
@@ -72,15 +82,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="change one key in every try")
     options = parser.parse_args(arguments)
     if options.curve is None:
-        print("\n".join(f"{name:<12} {about}" for name, about in TRIES.items()))
-        return 0
+        return Asked(options, None, {})
     try:
         (curve,) = chosen([options.curve])
         if unknown := [name for name in options.tries if name not in TRIES]:
             raise ConfigError(f"there is no try {unknown[0]!r}: choose from {', '.join(TRIES)}")
-        changes = {name: settings(name, curve.experiment()) for name in options.tries}
+        return Asked(options, curve, {name: settings(name, curve.experiment()) for name in options.tries})
     except ValueError as error:
         parser.error(str(error))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options, curve, changes = asked(arguments)
+    if curve is None:
+        print("\n".join(f"{name:<12} {about}" for name, about in TRIES.items()))
+        return 0
     code = 0
     for name, changed in changes.items():
         more = [part for setting in (*changed, *options.set) for part in ("--set", setting)]
