@@ -5,17 +5,37 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from markupsafe import Markup
 
-from fl.reporting.charts import COLOURS, Line, curve_colour, legend_of, lines, shares_up_to
+from fl.reporting.charts import COLOURS, Line, legend_of, lines, shares_up_to
 from fl.reporting.page import render
 from fl.reporting.records import write
 from fl.reproduction.compare import HEADS, Row, as_csv, as_json, as_markdown, cells, table
 from fl.reproduction.measured import Measured
 from fl.reproduction.panels import Panel
 from fl.reproduction.published import published
+from fl.reproduction.roles import role
+
+NAMES: Final = (  # what the names of curves are made of, and what each part means
+    ("foe", "The attack Fall of Empires: attackers send beta times the mean of their own updates."),
+    ("beta", "The factor of this attack: -10, or -1 where the name says beta-1."),
+    ("q3, q6, q12", "The number of attackers among all clients, such as 3 of 60."),
+    ("m1, m3, m5, m10", "The number of clients in a cluster. With 1, the server sees single updates."),
+    ("R1, R5, R10, R20", "Reclusterings: how many times a round divides all clients into clusters."),
+    ("SHARE, noSHARE", "With ten reclusterings in clusters, or the same robust rule on single updates."),
+    ("safe", "The main curve of the panel in fixed whole clusters. The paper has no such curve."),
+    ("fixed5", "Fixed clusters of 5 clients, which the paper has."),
+    ("no-defence", "FedAvg: one sum of all clients, with the attack."),
+    ("no-attack", "FedAvg: one sum of all clients, without an attack."),
+    ("2 or 5 labels", "Every client has examples of so many classes only; NI2 and NI5 in published names."),
+    (
+        "LF, FoE10, SH, SH10, NI2, NI5, NI5L",
+        "In published names: label flipping, Fall of Empires with beta = -10, Shakespeare, "
+        "non-IID clients, and label flipping with non-IID clients.",
+    ),
+)
 
 
 def write_all(panels: Sequence[Panel], runs: Mapping[str, Measured], out: Path) -> list[Row]:
@@ -45,15 +65,19 @@ def _worth_showing(panels: Sequence[Panel], runs: Mapping[str, Measured]) -> lis
 
 
 def curves_of(panel: Panel, runs: Mapping[str, Measured], rows: Sequence[Row]) -> list[Line]:
-    """Our curves of a panel, and dashed in the same colour those that they are compared with, up to our last round."""
+    """Our curves of a panel, and dashed in the same colour those that they are compared with, up to our last round.
+
+    A colour has one meaning in all panels.
+    """
     comparable, drawn = {row.curve for row in rows if row.published}, []
-    for i, curve in enumerate(curve for curve in panel.curves if curve.name in runs):
+    for curve in (curve for curve in panel.curves if curve.name in runs):
+        colour, _ = role(curve)
         ours = [(float(number), value) for number, value in runs[curve.name].accuracies]
-        drawn.append(Line(curve.name, ours, curve_colour(i)))
+        drawn.append(Line(curve.name, ours, colour))
         last = max((number for number, _ in ours), default=0)
         theirs = [(float(number), value) for number, value in published().get(curve.published, ()) if number <= last]
         if theirs and curve.name in comparable:
-            drawn.append(Line(f"{curve.published}, published", theirs, curve_colour(i), dashed=True))
+            drawn.append(Line(f"{curve.published}, published", theirs, colour, dashed=True))
     return drawn
 
 
@@ -70,7 +94,9 @@ def page(panels: Sequence[Panel], runs: Mapping[str, Measured], rows: Sequence[R
         for panel in panels
     ]
     title = "The paper's figures, run again"
-    return render("reproduction.html", title=title, heads=HEADS, rows=[cells(row) for row in rows], panels=shown)
+    found = dict(sorted(role(curve) for panel in panels for curve in panel.curves if curve.name in runs))
+    content = {"heads": HEADS, "rows": [cells(row) for row in rows], "roles": found.items(), "names": NAMES}
+    return render("reproduction.html", title=title, panels=shown, **content)
 
 
 def _chart(curves: Sequence[Line]) -> Markup:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-LEAST_CONTRAST = 3.0  # of text and what is behind it, as in WCAG 2 for large text
+LEAST_CONTRAST = 4.5  # of text and what is behind it, as in WCAG 2
+LARGE_CONTRAST = 3.0  # of large text
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 PROBE = """
 const numbers = text => (text.match(/[-+.\\de]+/g) || []).map(Number);
@@ -41,6 +42,8 @@ function look(frame) {
   const view = frame.contentWindow, page = frame.contentDocument, wide = page.documentElement.clientWidth;
   const found = {width: wide, scroll: page.documentElement.scrollWidth, outside: [], cut: [], faint: [], labels: 0};
   found.dark = light(rgba(view.getComputedStyle(page.body).backgroundColor)) < 0.2;
+  found.told = [...page.querySelectorAll("tr.narrow span")].filter(element => element.getClientRects().length)
+    .map(element => [element.clientWidth, parseFloat(view.getComputedStyle(element).fontSize)]);
   for (const element of page.body.querySelectorAll("*")) {
     const own = [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
     const box = element.getBoundingClientRect(), words = element.textContent.trim().slice(0, 60);
@@ -77,13 +80,15 @@ def browser(profile: Path, *more: str) -> list[str]:
     ]
 
 
-def look(page: str, place: Path, widths: tuple[int, ...], *, dark: bool = False) -> list[dict[str, Any]]:
+def look(
+    page: str, place: Path, widths: tuple[int, ...], *, dark: bool = False, least: float = LEAST_CONTRAST
+) -> list[dict[str, Any]]:
     """What a reader would see at each width, with all details open."""
     shown = POLICY.sub("", page).replace("<details", "<details open")
     frames = [
         f'<iframe width="{w}" height="900" style="border:0" srcdoc="{html.escape(shown)}"></iframe>' for w in widths
     ]
-    script = PROBE.replace("LEAST", str(LEAST_CONTRAST))
+    script = PROBE.replace("LEAST", str(least))
     beside = place / "beside.html"
     beside.write_text(f"<!doctype html><pre id=found></pre>{''.join(frames)}<script>{script}</script>", "utf-8")
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"

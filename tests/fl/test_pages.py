@@ -16,8 +16,12 @@ from fl.reporting.measures import summarise
 from fl.reporting.records import Folder, Recorded, recorded
 from fl.reporting.results import FINISHED, LeftOut, Outcome, Results
 from fl.reporting.sweep_page import sweep_page
+from fl.reproduction.compare import table
+from fl.reproduction.measured import Measured
+from fl.reproduction.page import page as reproduction_page
+from fl.reproduction.panels import PANELS, every_curve
 from fl.training.loop import run
-from tests.fl.browser import CHROMIUM, browser, look
+from tests.fl.browser import CHROMIUM, LARGE_CONTRAST, LEAST_CONTRAST, browser, look
 from tests.fl.runs import tiny
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -73,8 +77,15 @@ def sweep_of(measure: Measure, runs: list[Recorded]) -> str:
     return sweep_page(found, banners, toml='name = "rules"\n' * 20, info=runs[0].info)
 
 
+def reproduction() -> str:
+    """The page of all curves of the paper, which differ from the published ones in many rounds."""
+    points = tuple((number, 0.1 + 0.005 * number) for number in range(1, 101))
+    runs = {name: Measured(100, points, (), True, "100 of 200 rounds, seed 0") for name in every_curve()}
+    return reproduction_page(PANELS, runs, table(PANELS, runs))
+
+
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("what", ["one run", "three runs", "24 runs", "sweep", "sweep of errors"])
+@pytest.mark.parametrize("what", ["one run", "three runs", "24 runs", "sweep", "sweep of errors", "reproduction"])
 def test_nothing_sticks_out_is_cut_or_cannot_be_read(
     what: str, dark: bool, runs: list[Recorded], tmp_path: Path
 ) -> None:
@@ -84,14 +95,25 @@ def test_nothing_sticks_out_is_cut_or_cannot_be_read(
         "24 runs": lambda: report.html(many(runs)),
         "sweep": lambda: sweep_of(KNOWN["accuracy"], runs),
         "sweep of errors": lambda: sweep_of(Measure("root_mean_squared_error", LOWER), runs),
+        "reproduction": reproduction,
     }[what]()
-    found = look(page, tmp_path, WIDTHS, dark=dark)
+    least = LARGE_CONTRAST if what.startswith("sweep") else LEAST_CONTRAST  # cells of a sweep's heat map
+    found = look(page, tmp_path, WIDTHS, dark=dark, least=least)
     assert [each["width"] for each in found] == list(WIDTHS)
     for each in found:
         assert each["dark"] == dark
         assert each["scroll"] <= each["width"]
         assert (each["outside"], each["cut"], each["faint"]) == ([], [], [])
         assert each["labels"] > 20
+
+
+def test_an_explanation_is_as_wide_as_a_narrow_window(tmp_path: Path) -> None:
+    """In a row of its own, in letters that can be read: it is not squeezed below a name."""
+    narrow, wide = look(reproduction(), tmp_path, WIDTHS)
+    told = narrow["told"]
+    assert len(told) == len(every_curve())
+    assert all(width > 340 and size >= 12 for width, size in told)
+    assert wide["told"] == []
 
 
 def test_what_sticks_out_is_cut_or_cannot_be_read_is_found(tmp_path: Path) -> None:

@@ -10,11 +10,13 @@ from fl.cli import main
 from fl.config.read import read_tables
 from fl.errors import ConfigError
 from fl.reporting.records import recorded
-from fl.reproduction.compare import UNEXPLAINED, compare, explanation
+from fl.reproduction.compare import UNEXPLAINED, compare, explanation, table
 from fl.reproduction.explained import EXPLAINED
-from fl.reproduction.measured import measured
+from fl.reproduction.measured import Measured, measured
+from fl.reproduction.page import NAMES, page
 from fl.reproduction.panels import PANELS, Curve, chosen, every_curve
 from fl.reproduction.published import published
+from fl.reproduction.roles import MAIN, role
 from fl.reproduction.run import Budget, train_curves
 
 SMALL = [
@@ -63,6 +65,40 @@ def test_without_a_name_the_panels_are_listed(capsys: pytest.CaptureFixture[str]
     assert len(capsys.readouterr().out.splitlines()) == len(PANELS) + 1
     assert main(["reproduce", "--json"]) == 0
     assert [entry["panel"] for entry in json.loads(capsys.readouterr().out)] == [panel.name for panel in PANELS]
+
+
+def test_a_colour_has_one_meaning_in_all_panels() -> None:
+    """What a name ends in decides the colour: here the experiments themselves say whether the name is right."""
+    for panel in PANELS:
+        colours = [role(curve)[0] for curve in panel.curves]
+        assert len(set(colours)) == len(colours), panel.name
+    for curve in every_curve().values():
+        e, (colour, meaning) = curve.experiment(), role(curve)
+        fixed = e.method == "share" and e.clusters.schedule == "fixed"
+        assert (colour == "c1") == fixed, curve.name
+        assert (colour == "c2") == (e.method == "fedavg" and e.byzantine > 0), curve.name
+        assert (colour == "c3") == (e.method == "fedavg" and not e.byzantine), curve.name
+        assert (colour == "c6") == (e.method == "no-share"), curve.name
+        assert (colour == "c7") == (e.method == "share" and e.clusters.groupings == 1 and not fixed), curve.name
+        if meaning == MAIN:
+            assert (e.method, e.clusters.groupings) == ("share", 10), curve.name
+    assert len(dict(map(role, every_curve().values()))) == len(set(map(role, every_curve().values()))) == 8
+
+
+def test_the_page_explains_colours_and_every_part_of_a_name() -> None:
+    runs = {name: Measured(2, ((1, 0.2), (2, 0.3)), (), True, "2 rounds") for name in every_curve()}
+    text = page(PANELS, runs, table(PANELS, runs))
+    for colour, meaning in set(map(role, every_curve().values())):
+        assert f'<span><i class="{colour}"></i>{meaning}</span>' in text
+    told = {part for names, _ in NAMES for part in names.split(", ")}
+    assert all(f"<dt>{names}</dt>" in text for names, _ in NAMES)
+    known = {"label", "flip", "zeno", "krum", "trimmed", "mean", "median", "shakespeare", "sign", "reclustering"}
+    known |= {"a", "b", "c", "1", "5", "labels", "minus", "no", "defence", "attack"}  # words, panels and "beta-1"
+    parts = {part for name in every_curve() for part in name.split("-")}
+    assert parts - known <= told
+    theirs = {part for name in published() for part in name.split("-")}
+    rules_of_theirs = {"zeno", "krum", "trmean", "median", "IID", "is", "nodef", "noattack"}
+    assert theirs - rules_of_theirs <= told
 
 
 def test_slices_end_in_the_bits_of_one_run(tmp_path: Path) -> None:
