@@ -14,30 +14,31 @@ WIDTH = 440  # units of every chart: about the pixels of a phone, so that its te
 MOST_DOTS = 1500  # points of a chart that get a dot with a hover text
 
 
-COLOURS = {  # CSS class: (on light paper, on dark paper). No two meanings share a colour.
-    "c0": ("#2563eb", "#6ea2ff"),  # c0 to c6: curves
-    "c1": ("#e2680c", "#ff9a4d"),
-    "c2": ("#8b46d8", "#c08bff"),
+COLOURS = {  # CSS class: (on light paper, on dark paper). No two are alike, also for colour-blind readers.
+    "c0": ("#2563eb", "#6ea2ff"),  # c0 to c6: curves in their order
+    "c1": ("#d25d03", "#f08e3e"),
+    "c2": ("#6527b4", "#a96fd5"),
     "c3": ("#0b87a5", "#45c4e0"),
     "c4": ("#7a4b1e", "#c9986a"),
-    "c5": ("#6b7a0c", "#b9c94a"),
+    "c5": ("#81992e", "#cddd5f"),
     "c6": ("#111827", "#f1f5f9"),
+    "c7": ("#d4409e", "#f683c3"),  # one more, where curves have colours by their meaning
     "used": ("#0d9268", "#3fcf9d"),  # green: clean; pale: filtered out
-    "wasted": ("#a6dccb", "#1f5b48"),
+    "wasted": ("#a5dec3", "#316656"),
     "poisoned": ("#d3213d", "#ff6b81"),  # red: poisoned; pale: filtered out
-    "caught": ("#f2b3bd", "#7c2f3d"),
+    "caught": ("#f3a09f", "#792c37"),
     "closed": ("#b7bfca", "#566172"),
-    "lost": ("#5d6673", "#98a4b3"),
-    "most": ("#475569", "#cbd5e1"),  # leverage
-    "exposed": ("#a21caf", "#e879f9"),
-    "e0": ("#854d0e", "#fde047"),  # e0 to e2: epsilon
-    "e1": ("#ca8a04", "#eab308"),
-    "e2": ("#e7c35a", "#a16207"),
-    "p0": ("#26384f", "#dbe6f4"),  # p0 to p4: parts of a round
-    "p1": ("#4c668a", "#a9bedb"),
-    "p2": ("#7b93b5", "#7b93b5"),
-    "p3": ("#aabbd3", "#4c668a"),
-    "p4": ("#d3dcea", "#324a68"),
+    "lost": ("#6c757e", "#a1aaad"),
+    "most": ("#07545d", "#a9f0f9"),  # leverage
+    "exposed": ("#9f02a5", "#e470ed"),
+    "e0": ("#a96719", "#fde149"),  # e0 to e2: epsilon
+    "e1": ("#8f3200", "#ebaf00"),
+    "e2": ("#b28d00", "#a16105"),
+    "p0": ("#3b4560", "#ecf7d0"),  # p0 to p4: parts of a round
+    "p1": ("#38699f", "#9ec0e8"),
+    "p2": ("#42a2e0", "#5a3a50"),
+    "p3": ("#ae948a", "#5a70a5"),
+    "p4": ("#9adfff", "#0b3f65"),
 }
 
 

@@ -5,6 +5,7 @@ import io
 import os
 import re
 import shutil
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,14 @@ import pytest
 
 import fl
 from fl.errors import RecordError
-from fl.reporting import charts, detail, measures, picture, report, sections
+from fl.reporting import charts, detail, measures, picture, privacy, report, sections
 from fl.reporting.banner import banner, seen
 from fl.reporting.measures import describe_summary
 from fl.reporting.progress import LiveProgress, describe_round, sparkline
 from fl.reporting.records import Folder, Recorded, recorded
 from fl.reporting.report import read_reference
 from fl.training.loop import run
+from tests.fl.colours import distance
 from tests.fl.runs import tiny
 
 ATTACKED = {
@@ -115,10 +117,34 @@ def test_a_dashed_curve_has_a_dashed_mark_and_notes_of_a_run_are_one_quiet_box(f
     assert 'class="banner warn"' not in below[: below.index("</div>")]
 
 
-def test_no_two_meanings_share_a_colour() -> None:
-    for mode in (0, 1):
-        shown = [colours[mode] for name, colours in charts.COLOURS.items() if not name.startswith("p")]
-        assert len(set(shown)) == len(shown)
+TOGETHER = [  # colours of one chart
+    [f"c{i}" for i in range(7)],
+    [*measures.OUTCOMES],
+    ["most", "exposed"],
+    [colour for _, _, colour in privacy.FIGURES],
+    [colour for _, _, colour in sections.PHASES],
+]
+
+
+@pytest.mark.parametrize("mode", [0, 1], ids=["light", "dark"])
+def test_no_two_meanings_have_colours_that_look_alike(mode: int) -> None:
+    """All may stand on one page. In one chart, colour-blind readers can tell them apart too."""
+    shown = {name: colours[mode] for name, colours in charts.COLOURS.items()}
+    near = {pair: distance(shown[pair[0]], shown[pair[1]]) for pair in combinations(shown, 2)}
+    assert {pair: far for pair, far in near.items() if far < 20} == {}
+    for reader, group in product(("protanopia", "deuteranopia"), TOGETHER):
+        blind = {pair: distance(shown[pair[0]], shown[pair[1]], reader) for pair in combinations(group, 2)}
+        assert {pair: far for pair, far in blind.items() if far < 13} == {}, reader
+
+
+def test_a_distance_of_colours_is_that_of_cie_1976() -> None:
+    assert distance("#000000", "#ffffff") == pytest.approx(100, abs=0.01)
+    assert distance("#ff0000", "#00ff00") == pytest.approx(170.58, abs=0.05)
+    assert distance("#26384f", "#475569") == pytest.approx(13.0, abs=0.1)
+    assert distance("#cc3333", "#339933", "deuteranopia") < distance("#cc3333", "#339933") / 2
+
+
+def test_every_meaning_has_a_colour() -> None:
     used = {"used", "wasted", "poisoned", "caught", "closed", "lost"}
     assert used == set(measures.OUTCOMES)
     assert {colour for _, _, colour in sections.PHASES} == {f"p{i}" for i in range(5)}
