@@ -10,6 +10,8 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext, redirect_stdout
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,6 +132,7 @@ def _add_training(commands: Commands) -> None:
     option("--out", type=Path, default=Path("share-quickstart"), help="folder for the runs and the report")
     option("--seed", type=int, default=0, help="seed of the run (0)")
     option("--rounds", type=int, help="number of rounds (12)")
+    option("--json", action="store_true", help="print the three summaries as JSON")
 
     option = _command(commands, "train", _train, "run the training that a configuration file describes")
     option("file", nargs="?", help="a TOML file, or the name of a packaged experiment (--list)")
@@ -141,6 +144,7 @@ def _add_training(commands: Commands) -> None:
     option("--workers", type=int, help="number of training processes")
     _add_exports(option)
     option("--list", action="store_true", help="list the packaged experiments")
+    option("--json", action="store_true", help="print the summary, or the list, as JSON")
 
     option = _command(commands, "report", _report, "write runs as one HTML page and a picture")
     option("folders", nargs="+", type=Path, metavar="DIR", help="folder of a run")
@@ -148,6 +152,7 @@ def _add_training(commands: Commands) -> None:
     option("--no-picture", action="store_true", help="write no PNG next to the page")
     option("--reference", type=Path, metavar="CSV", help="published curves, as curve_id,round,test_acc")
     option("--curve", action="append", default=[], help="a curve of the CSV to draw next to the runs")
+    option("--json", action="store_true", help="also print the table of the runs as JSON")
 
     from fl.reproduction.options import add_options
 
@@ -206,7 +211,8 @@ def _add_plan(commands: Commands) -> None:
 def _add_data(commands: Commands) -> None:
     command = commands.add_parser("data", help="list, download or import data sets")
     actions = command.add_subparsers(title="actions", required=True, metavar="ACTION")
-    _command(actions, "list", _data_list, "list the data sets and whether they are present")
+    option = _command(actions, "list", _data_list, "list the data sets and whether they are present")
+    option("--json", action="store_true", help="print the list as JSON")
     option = _command(actions, "fetch", _data_fetch, "download a data set from its publisher and check it")
     option("name", help="data set")
     option("--url", help="a mirror of the publisher's files")
@@ -238,16 +244,16 @@ def _add_flower(commands: Commands) -> None:
 def _quickstart(options: argparse.Namespace) -> int:
     from fl.quickstart import quickstart
 
-    return quickstart(options.out, seed=options.seed, rounds=options.rounds)
+    return quickstart(options.out, seed=options.seed, rounds=options.rounds, as_json=options.json)
 
 
 def _train(options: argparse.Namespace) -> int:
     from fl.config.read import packaged_experiments, read_tables
 
     if options.list:
-        for name in packaged_experiments():
-            curves = ", ".join(read_tables(name).get("curves", {}))
-            print(name + (f"  (curves: {curves})" if curves else ""))
+        listed = {name: list(read_tables(name).get("curves", {})) for name in packaged_experiments()}
+        lines = (name + (f"  (curves: {', '.join(curves)})" if curves else "") for name, curves in listed.items())
+        print(json.dumps(listed, indent=1) if options.json else "\n".join(lines))
         return 0
     if (options.file is None) == (options.resume is None):
         raise ConfigError("train: expected either a configuration file or --resume DIR")
@@ -266,19 +272,25 @@ def _train(options: argparse.Namespace) -> int:
         experiment = load(options.file, settings, options.curve)
         folder = Folder.create(options.out or Path("runs") / experiment.name, experiment)
     with folder:
-        return _train_in(folder)
+        return _train_in(folder, as_json=options.json)
 
 
-def _train_in(folder: Folder) -> int:
+def _train_in(folder: Folder, *, as_json: bool) -> int:
     from fl.reporting.measures import describe_summary
     from fl.reporting.progress import display
     from fl.training.interrupt import Stopped
     from fl.training.loop import run
 
     try:
-        done = run(folder.experiment, folder=folder, show=display())
+        with redirect_stdout(sys.stderr) if as_json else nullcontext():  # a user's functions may print
+            done = run(folder.experiment, folder=folder, show=display())
     except Stopped:
         return _complain(f"stopped; continue with: share train --resume {folder.path}", STOPPED)
+    if as_json:
+        from fl.reporting.rows import with_folder
+
+        print(json.dumps(with_folder(folder.path), indent=1))
+        return 0
     print(describe_summary(done.experiment, done.summary))
     print(f"record: {folder.path}\nreport: share report {folder.path}")
     return 0
@@ -322,10 +334,12 @@ def _report(options: argparse.Namespace) -> None:
     out: Path = options.out or (folders[0] / "report.html" if len(folders) == 1 else Path("share-report.html"))
     references = [read_reference(options.reference, curve) for curve in options.curve]
     picture = None if options.no_picture else out.with_suffix(".png")
-    report(folders, out, picture=picture, references=references)
-    print(out)
-    if picture:
-        print(picture)
+    runs = report(folders, out, picture=picture, references=references)
+    print(*filter(None, (out, picture)), sep="\n", file=sys.stderr if options.json else None)
+    if options.json:
+        from fl.reporting.rows import rows
+
+        print(json.dumps(rows(runs), indent=1))
 
 
 def _reproduce(options: argparse.Namespace) -> int:
@@ -351,7 +365,11 @@ def _plan(options: argparse.Namespace) -> int:
 def _data_list(options: argparse.Namespace) -> None:
     from fl import data
 
-    for entry in data.available(options.folder):
+    found = data.available(options.folder)
+    if options.json:
+        print(json.dumps([asdict(entry) | {"path": entry.path and str(entry.path)} for entry in found], indent=1))
+        return
+    for entry in found:
         print(f"{entry.name:<12} {'here' if entry.present else '-':<5} {entry.about}; {entry.terms}")
     print(f"folder: {data.data_folder(options.folder)}")
 

@@ -4,6 +4,7 @@ The same clients, some of which attack, train three times on the handwritten dig
 (the default), with SHARE as the paper has it, and with plain FedAvg. All use real secure aggregation.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fl.reporting.measures import describe_bytes, describe_exposed
 from fl.reporting.progress import display
 from fl.reporting.records import Folder, holds_run
 from fl.reporting.report import report
+from fl.reporting.rows import with_folder
 from fl.reporting.table import aligned
 from fl.training.interrupt import Stopped
 from fl.training.loop import Trained, announce_compilation, run
@@ -52,8 +54,8 @@ def experiments(seed: int = 0, rounds: int | None = None) -> tuple[Experiment, .
     )
 
 
-def quickstart(out: Path, *, seed: int = 0, rounds: int | None = None) -> int:
-    """Train three times, write the report and print a comparison. Returns the exit code."""
+def quickstart(out: Path, *, seed: int = 0, rounds: int | None = None, as_json: bool = False) -> int:
+    """Train three times, write the report and print a comparison, or the summaries. Returns the exit code."""
     if any(holds_run(out / folder) for folder in NAMES):
         raise ConfigError(f"{out} already contains a quickstart; remove it or choose another --out")
     print(INTRODUCTION, file=sys.stderr)
@@ -66,9 +68,11 @@ def quickstart(out: Path, *, seed: int = 0, rounds: int | None = None) -> int:
         return 130
     page, picture = out / "report.html", out / "report.png"
     report([out / folder for folder in NAMES], page, picture=picture)
-    print()
-    print(comparison(trained))
-    print(f"\npicture  {picture.resolve()}\nreport   {page.resolve()}")
+    if as_json:
+        print(json.dumps([with_folder(out / folder) for folder in NAMES], indent=1))
+    told = sys.stderr if as_json else sys.stdout
+    print(f"\n{comparison(trained)}", file=told)
+    print(f"\npicture  {picture.resolve()}\nreport   {page.resolve()}", file=told)
     return 0
 
 

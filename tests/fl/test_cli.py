@@ -57,6 +57,37 @@ def test_train_report_and_resume(
     assert "mine" in (tmp_path / "runs" / "mine" / "report.html").read_text("utf-8")
 
 
+def test_json_is_all_that_stands_on_stdout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if a user's function prints. Progress and paths go to stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "printing_metric.py").write_text(
+        "def ones(found, wanted):\n    print('from a metric')\n    return 1.0\n"
+    )
+    e = tiny(name="mine", rounds=1, task={"metrics": ["accuracy", "printing_metric:ones"]})
+    (tmp_path / "mine.toml").write_text(to_toml(e))
+    assert main(["train", "mine.toml", "--json"]) == 0
+    said = capsys.readouterr()
+    summary = json.loads((tmp_path / "runs" / "mine" / "summary.json").read_text())
+    assert json.loads(said.out) == {"folder": "runs/mine", **summary}
+    assert "round 1/1" in said.err
+    assert "from a metric" in said.err
+    assert main(["report", "runs/mine", "--json"]) == 0
+    said = capsys.readouterr()
+    (row,) = json.loads(said.out)
+    assert said.err.split() == ["runs/mine/report.html", "runs/mine/report.png"]
+    assert (row["run"], row["rounds"], row["measures"]["ones"]) == ("mine", 1, 1.0)
+    assert row["measures"]["accuracy"] == summary["accuracy"]
+    assert (row["exposed_in_a_round"], row["alone"]) == (len(summary["exposed"]), summary["alone"])
+    assert main(["data", "list", "--folder", str(tmp_path), "--json"]) == 0
+    listed = {entry["name"]: entry["present"] for entry in json.loads(capsys.readouterr().out)}
+    assert (listed["digits"], listed["cifar10"]) == (True, False)
+    assert main(["train", "--list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["label-flip-zeno"] == ["m1", "m5", "m10"]
+
+
 MISTAKES = [
     (["train", "nothing.toml"], "there is no file nothing.toml"),
     (["train"], "--resume"),

@@ -1,5 +1,6 @@
 """The quickstart: fixed clusters and SHARE learn under attack, FedAvg does not; what each exposes is said."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,20 @@ def test_what_an_interrupted_start_left_does_not_block_the_quickstart(
     assert main(["quickstart", "--out", str(tmp_path)]) == 130
     (tmp_path / "share" / "rounds.jsonl").write_text("{}\n")
     assert main(["quickstart", "--out", str(tmp_path)]) == 2
+
+
+def test_quickstart_prints_three_summaries_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the clear, which is faster."""
+    clear = [experiment({**to_tables(e), "secure": False}) for e in experiments(0, 1)]
+    monkeypatch.setattr("fl.quickstart.experiments", lambda seed, rounds: clear)
+    assert main(["quickstart", "--out", str(tmp_path), "--rounds", "1", "--json"]) == 0
+    said = capsys.readouterr()
+    found = json.loads(said.out)
+    assert [entry.pop("folder") for entry in found] == [str(tmp_path / name) for name in NAMES]
+    assert found == [recorded(tmp_path / name).summary for name in NAMES]
+    assert "report.html" in said.err
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in (1, 2, 3))])
