@@ -83,7 +83,7 @@ def banner(runs: Sequence[Seen]) -> Banner:
 def _who(some: Sequence[Seen], runs: Sequence[Seen]) -> str:
     """The runs that a sentence is about, in few words."""
     if len(some) == len(runs) > 1:
-        return f"All {len(runs)} runs"
+        return "Both runs" if len(runs) == 2 else f"All {len(runs)} runs"
     if len(some) > SHOWN:
         return f"{len(some)} of {len(runs)} runs, such as {some[0].name}"
     return ", ".join(run.name for run in some)

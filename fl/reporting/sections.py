@@ -42,7 +42,15 @@ TELLING = (
     "attack.name",
 )  # keys to colour many runs by
 LAST = "last 10"
-COLUMNS = {"exposed in a round": "exposed", "over all rounds": ""}  # columns that have their term under another name
+COLUMNS = {  # columns that have their term under another name
+    "exposed in a round": "exposed",
+    "over all rounds": "",
+    "ms per client": "ms",
+    "ms of the server": "ms",
+    "up per client": "up, down",
+    "down per client": "up, down",
+}
+AUDIT_WORDS = ("exact", "REPORT ONLY")  # of its sentences, which have a line of help
 PHASES = (
     ("training", "local training", "p0"),
     ("secure", "secure aggregation", "p1"),
@@ -69,7 +77,9 @@ def page(runs: Sequence[Recorded], references: Sequence[Line] = (), waiting: int
         charts=charts[1:],
         comparison=(comparison := _comparison(runs, curves)),
         common=_common(runs),
-        comparison_terms=terms(*(term for head in comparison.heads if (term := COLUMNS.get(head, head)) in TERMS)),
+        comparison_terms=terms(*(term for head in comparison.heads if (term := COLUMNS.get(head, head)) in TERMS))
+        + _cluster_terms(runs),
+        everyone="Both runs" if len(runs) == 2 else "All runs",
         runs=contents,
         open=len(runs) <= OPEN,
         differences=_differences(runs),
@@ -140,28 +150,48 @@ def _described(run: Recorded) -> dict[str, str]:
 def _common(runs: Sequence[Recorded]) -> str:
     """What is the same in all of several runs."""
     told = [_described(run) for run in runs]
-    return "; ".join(told[0][key] for key in told[0] if len({each[key] for each in told}) == 1) if len(runs) > 1 else ""
+    same = [told[0][key] for key in told[0] if len({each[key] for each in told}) == 1]
+    return "; ".join([*same, *_own_parts(runs)[1]]) if len(runs) > 1 else ""
+
+
+def _own_parts(runs: Sequence[Recorded]) -> tuple[list[str], list[str]]:
+    """The names of many runs without the parts that all have, and these parts: a sweep makes names of parts."""
+    parts = [run.name.split(", ") for run in runs]
+    shared = [part for part in parts[0] if all(part in each for each in parts)]
+    short = [", ".join(part for part in each if part not in shared) for each in parts]
+    if len(runs) <= FEW or not all(short) or len(set(short)) < len({run.name for run in runs}):
+        return [run.name for run in runs], []
+    return short, shared
+
+
+def _cluster_terms(runs: Sequence[Recorded]) -> list[tuple[str, str]]:
+    """What a line on clusters has in short: sizes, groupings, schedules and kinds of groups."""
+    clusters = [run.experiment.clusters for run in runs if run.experiment.defended and run.experiment.method == "share"]
+    kinds = sorted({each.schedule for each in clusters} | {each.groups for each in clusters})
+    return terms(*(["m", "R"] if clusters else []), *(kind for kind in kinds if kind in TERMS))
 
 
 def _comparison(runs: Sequence[Recorded], curves: Sequence[Line]) -> Table:
     rows, told, measured = [], [_described(run) for run in runs], learned.names(runs)
+    name_of = dict(zip([run.name for run in runs], _own_parts(runs)[0], strict=True))
     mean = [LAST] if learned.ACCURACY in measured else []
     differing = [key for key in told[0] if len(runs) == 1 or len({each[key] for each in told}) > 1]
     differing = differing if len(runs) <= FEW else []  # the names of many runs say it, as those of a sweep do
     for run, curve, words in zip(runs, curves, told, strict=True):
         facts = summarise(run.experiment, run.rounds)
-        name = Cell(run.name, detail="; ".join(words[key] for key in differing), swatch=curve.colour)
+        name = Cell(name_of[run.name], detail="; ".join(words[key] for key in differing), swatch=curve.colour)
         last = learned.values(facts)
         found = [learned.show(each, last.get(each)) for each in measured]
-        found[1:1] = [learned.show(learned.ACCURACY, facts["last_10_accuracy"])] * len(mean)
+        rest = [learned.show(learned.ACCURACY, facts["last_10_accuracy"])] * len(mean) + found[1:]
         exposed, anonymity = len(facts["exposed"]), facts["least_anonymity"]
         together = facts["exposed_over_training"]
         seen_ = [Cell(exposed, alert=exposed > 0), "-" if together is None else Cell(together, alert=together > 0)]
-        seen_ += [f"{facts['alone']:.2g}", "-" if anonymity is None else str(anonymity)]
+        told_ = [f"{facts['alone']:.2g}", "-" if anonymity is None else str(anonymity)]
         spent = [f"{seconds_per_round(run, name):.2f}" for name in ("total", "secure")]
         sent = describe_bytes(facts["bytes_up_per_client"] + facts["bytes_down_per_client"])
-        rows.append([name, *found, *seen_, *spent, sent, str(len(run.rounds))])
-    heads = ["run", measured[0], *mean, *measured[1:], "exposed in a round", "over all rounds", "alone", "T"]
+        sent = sent if measures.is_encrypted(run.experiment) else "-"
+        rows.append([name, found[0], *seen_, *rest, *told_, *spent, sent, str(len(run.rounds))])
+    heads = ["run", measured[0], "exposed in a round", "over all rounds", *mean, *measured[1:], "alone", "T"]
     encrypted = any(measures.is_encrypted(run.experiment) for run in runs)
     heads += ["round s", "secure s" if encrypted else "aggregation s", "traffic", "rounds"]
     return Table(heads, rows, numbers=range(1, len(heads)))
@@ -260,12 +290,13 @@ def _cluster_columns(run: Recorded) -> Markup:
 
 def _exposure(run: Recorded) -> dict[str, Any]:
     found = [(record["round"], record["exposure"]) for record in run.rounds]
+    audit = "; ".join(found[-1][1]["sentences"]) if found else ""
     most = [(number, exposure["most_leverage"]) for number, exposure in found]
     share = [(number, len(exposure["exposed"]) / run.experiment.clients) for number, exposure in found]
     curves = [
         Line("leverage of the client with the most", most, "most"),
         Line("mean leverage (dashed)", [(number, exposure["leverage"]) for number, exposure in found], "most", True),
-        Line("share of clients that are exposed", share, "exposed"),
+        Line("share of clients exposed in a round", share, "exposed"),
     ]
     return {
         "most_leverage": max((value for _, value in most), default=0.0),
@@ -273,8 +304,10 @@ def _exposure(run: Recorded) -> dict[str, Any]:
         "together": measures.leverage_if_unchanged(run) if len(found) > 1 else None,
         "chart": lines(curves, y_label="leverage", height=180),
         "legend": legend_of(curves),
-        "terms": terms("leverage", "T", "exposed", "alone"),
-        "audit": "; ".join(found[-1][1]["sentences"]) if found else "",
+        "terms": terms(
+            "leverage", "T", "exposed", "alone", *(word for word in ("exact", "REPORT ONLY") if word in audit)
+        ),
+        "audit": audit,
     }
 
 
@@ -282,9 +315,10 @@ def _costs(run: Recorded) -> dict[str, Any]:
     parts = [Part(phase_name(meaning, [run]), seconds_per_round(run, name), colour) for name, meaning, colour in PHASES]
     return {
         "legend": [(part.colour, f"{part.name}: {part.amount:.2g} s") for part in parts if part.amount > 0],
-        "chart": bar("seconds per round", parts, unit="s"),
+        "chart": bar(f"parts of a round that takes {seconds_per_round(run, 'total'):.2f} s", parts, unit="s"),
+        "parts": terms(*(part.name for part in parts if part.amount > 0)),
         "stages": (stages := _stages(run)),
-        "terms": terms(*(str(row[0]) for row in stages.rows if str(row[0]) in TERMS)),
+        "terms": terms("ms", "up, down", *(str(row[0]) for row in stages.rows if str(row[0]) in TERMS)),
     }
 
 

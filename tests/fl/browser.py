@@ -44,6 +44,8 @@ function look(frame) {
   found.dark = light(rgba(view.getComputedStyle(page.body).backgroundColor)) < 0.2;
   found.told = [...page.querySelectorAll("tr.narrow span")].filter(element => element.getClientRects().length)
     .map(element => [element.clientWidth, parseFloat(view.getComputedStyle(element).fontSize)]);
+  found.names = [...page.querySelectorAll("table.compared td.name")].map(element => element.clientWidth);
+  found.heads = [...page.querySelectorAll("table.compared th")].map(element => element.getBoundingClientRect().right);
   for (const element of page.body.querySelectorAll("*")) {
     const own = [...element.childNodes].some(node => node.nodeType === 3 && node.textContent.trim());
     const box = element.getBoundingClientRect(), words = element.textContent.trim().slice(0, 60);

@@ -116,6 +116,13 @@ def test_an_explanation_is_as_wide_as_a_narrow_window(tmp_path: Path) -> None:
     assert wide["told"] == []
 
 
+def test_names_have_room_and_exposure_over_all_rounds_is_in_sight(runs: list[Recorded], tmp_path: Path) -> None:
+    narrow, wide = look(report.html(many(runs)), tmp_path, WIDTHS)
+    assert len(wide["names"]) == 24
+    assert min(wide["names"]) >= 300
+    assert narrow["heads"][3] <= narrow["width"], "over all rounds"
+
+
 def test_what_sticks_out_is_cut_or_cannot_be_read_is_found(tmp_path: Path) -> None:
     page = """<!doctype html><html><body style="background: white"><p style="width: 900px">sticks out</p>
     <div class="scroll" style="overflow: auto"><p style="width: 900px">scrolls</p></div>

@@ -5,6 +5,7 @@ import io
 import os
 import re
 import shutil
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 
@@ -98,12 +99,53 @@ def test_one_banner_says_who_was_exposed_and_names_the_runs(page: str, folders: 
     assert page.count('<details class="run">') == 0
 
 
+HEAD = r"<th(?: [^>]*)?>(.*?)</th>"
+PLAIN = {"run", "client", "evidence", "reason", "really an attacker", "stage", "times"}  # heads that say it themselves
+ALIAS = sections.COLUMNS | {"over all rounds": "exposed"}
+
+
 def test_every_column_and_every_term_of_a_section_has_a_line_of_help(page: str) -> None:
-    for term in ("accuracy", "last 10", "alone", "T", "round s", "secure s", "traffic", "leverage", "cluster"):
-        assert f"<dt>{term}</dt>" in page
+    told = set(re.findall(r"<dt>(.*?)</dt>", page))
+    above = page[: page.index("Where the runs differ")]  # below are names of runs
+    heads = set(re.findall(HEAD, above))
+    assert {"accuracy", "over all rounds", "rounds", "ms per client", "evidence", "reason"} <= heads
+    assert {head for head in heads - PLAIN if ALIAS.get(head, head) not in told} == set()
+    kinds = {"m", "R", "fixed", "random", "whole", "survivors"} - {"fixed"}  # no run has fixed clusters
+    assert kinds | {"exact", "REPORT ONLY", "leverage", "T", "cluster"} <= told
+    legends = re.findall(r'<span><i class="p\d"></i>(.*?): ', page)
+    assert set(legends) > {name for _, name, _ in sections.PHASES}
+    assert set(legends) <= told
     assert page.count("<dt>exposed</dt>") > 1
     for stage in ("keys", "shares", "inputs", "consistency", "unmasking"):
         assert f"<dt>{stage}</dt>" in page
+
+
+def test_one_number_has_one_name(page: str, folders: list[Path]) -> None:
+    """Exposed in a round is not exposed over the training, and parts of a round are not all of it."""
+    assert "share of clients exposed in a round: " in page
+    assert re.search(r"parts of a round that takes [0-9.]+ s: [0-9.]+ s", page)
+    text = report.html([recorded(folders[0]), recorded(folders[1])])
+    assert "Both runs: " in text
+    assert "All 2 runs" not in text
+    clear = report.html([recorded(folders[2])])
+    assert "0 B" not in clear
+    assert "<span>per client and round</span><b>-</b><small>nothing was sent</small>" in clear
+    heads = re.findall(HEAD, clear)
+    assert heads.index("over all rounds") < heads.index("last 10")
+    row = re.findall(r"<td[^>]*>(.*?)</td>", clear[clear.index("<tbody>") :])
+    assert row[heads.index("traffic")] == "-"
+
+
+def test_what_all_names_of_many_runs_share_stands_once(folders: list[Path]) -> None:
+    found = recorded(folders[2])
+    many = [replace(found, label=f"rule mean, attack {i}, seed 0") for i in range(9)]
+    text = report.html(many)
+    assert '"></i>attack 3<' in text
+    assert "rule mean; seed 0.</p>" in text
+    few = report.html(many[:2])
+    assert '"></i>rule mean, attack 1, seed 0<' in few
+    same = report.html([replace(found, label="rule mean, seed 0")] * 9)
+    assert '"></i>rule mean, seed 0<' in same
 
 
 def test_a_dashed_curve_has_a_dashed_mark_and_notes_of_a_run_are_one_quiet_box(folders: list[Path]) -> None:
