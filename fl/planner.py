@@ -13,15 +13,15 @@ without them. All draws come from a seed, so the same question always has the sa
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_DOWN, Decimal
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fl import placement
 from fl.config import rules
 from fl.config.schema import CELL, GROUPS, LASTING, Clusters, Experiment, Privacy
 from fl.errors import ConfigError
@@ -29,19 +29,13 @@ from fl.secure import figures
 from fl.secure import layout as secure
 from fl.secure.noise import Price, price
 from robust import AGGREGATORS, tolerance
-from secagg import Policy, Schedule
 from secagg.agreement import SURVIVORS, WHOLE, default_colluders, default_threshold
-from secagg.exposure import MEMORIES, Drawn
+from secagg.exposure import MEMORIES
 
 DROPOUT_ROUNDS = 8  # audited rounds per candidate if clients drop out
-PATTERNS = 1000  # rounds with dropouts and attackers in which clusters are only counted, without an audit
-MOST_DRAWN = 2_000_000  # clients times rounds that are drawn at once
 ROUNDS = 3  # simulated rounds per candidate otherwise
-PLACEMENTS = 200  # random placements of the attackers in each simulated round
-BLOCK = 20  # placements that are held in memory together
 GROUPINGS = (1, 2, 3, 5, 10)
 LEAST_OPENED = 0.5  # share of the sums that must be opened after dropouts
-Counts = NDArray[np.int64]
 OVER = "sums of several rounds together can expose a client (--memory round accepts that)"
 
 
@@ -350,9 +344,21 @@ def _robustness(question: Question, candidate: Candidate, experiment: Experiment
         audited.append(groupings)
         if question.dropout and foreseen:
             (drawn,) = schedule.draw_cells(range(cell), secure.sampling_seed(seed), number, (cell,))
-            expected = _enough(question, policy, drawn, there).sum(axis=(0, 2))
+            expected = placement.enough(question.groups, policy, drawn, there).sum(axis=(0, 2))
             foreseen = expected.tolist() == list(map(len, groupings))
-    drawings = _draw(question, policy, layout, schedule, rng) if question.dropout else None
+    drawings = None
+    if question.dropout:
+        in_cells = question.groups == SURVIVORS and question.clients > question.cell
+        drawings = placement.draw(
+            question.groups,
+            policy,
+            schedule,
+            layout.cells if in_cells else (question.clients,),
+            secure.sampling_seed(seed),
+            rng,
+            byzantine=question.byzantine,
+            dropout=question.dropout,
+        )
     if drawings is not None and foreseen:  # many more rounds than could be audited
         opened = float(drawings[0].mean()) / candidate.clusters
     candidate = replace(candidate, anonymity=anonymity, leverage=leverage, opened=round(opened, 12))
@@ -360,11 +366,14 @@ def _robustness(question: Question, candidate: Candidate, experiment: Experiment
     f = written_f(question, candidate)
     if drawings is not None:
         left, bad = drawings
-        fits, fine = _withstood(question.rule, f, left, bad)
+        fits, fine = placement.withstood(question.rule, f, left, bad)
         candidate = replace(candidate, holds=float(fine.mean()), spoiled=float(bad.mean()), fits=float(fits.mean()))
         if foreseen:
             return candidate
-    placed = [_place_attackers(question, groupings, cell, cells, f, rng) for groupings in audited]
+    placed = [
+        placement.place(question.rule, f, groupings, question.clients, question.byzantine, cell, cells, rng)
+        for groupings in audited
+    ]
     held, fitted, spoiled = (round(sum(part) / rounds, 12) for part in zip(*placed, strict=True))
     if drawings is not None:  # the audit closes more than was counted, and never less
         return replace(candidate, holds=min(candidate.holds, held), fits=min(candidate.fits, fitted), spoiled=spoiled)
@@ -379,60 +388,6 @@ def written_f(question: Question, candidate: Candidate) -> int | None:
     return min(question.byzantine, candidate.withstands)
 
 
-def _withstood(rule: str, f: int | None, left: Counts, bad: Counts) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """For each round whether the rule can run, and whether it withstands its bad clusters, in every grouping.
-
-    Both have a row for each round: how many clusters each grouping has left, and how many of them are bad. A rule with
-    f skips a grouping that is too small for f. A rule without f withstands what its number of clusters allows.
-    """
-    most = np.array([-1, *(rules.tolerated(rule, count) for count in range(1, int(left.max(initial=0)) + 1))])[left]
-    fits = np.asarray((most >= (f or 0)).all(axis=1))
-    return fits, np.asarray(fits & (bad <= (most if f is None else f)).all(axis=1))
-
-
-def _draw(
-    question: Question, policy: Policy, layout: secure.Layout, schedule: Schedule, rng: np.random.Generator
-) -> tuple[Counts, Counts]:
-    """How many clusters each grouping has left in rounds with random dropouts and attackers, and how many are bad.
-
-    Nothing is audited, so there can be many rounds: the clusters are counted in which enough clients are left.
-    """
-    clients, seed = question.clients, secure.sampling_seed(question.seed)
-    in_cells = question.groups == SURVIVORS and clients > question.cell
-    left = np.zeros((PATTERNS, schedule.groupings), dtype=np.int64)
-    bad = np.zeros_like(left)
-    step = max(1, min(PATTERNS // DROPOUT_ROUNDS, MOST_DRAWN // clients))
-    for number, first in enumerate(range(0, PATTERNS, step)):
-        count = min(step, PATTERNS - first)
-        there = rng.random((count, clients)) >= question.dropout
-        attacking = np.zeros_like(there)
-        if question.byzantine:
-            order = rng.random((count, clients), dtype=np.float32).argpartition(question.byzantine, axis=1)
-            np.put_along_axis(attacking, order[:, : question.byzantine], True, axis=1)
-        sizes = layout.cells if in_cells else (clients,)
-        for drawn in schedule.draw_cells(range(clients), seed, number % DROPOUT_ROUNDS, sizes):
-            enough = _enough(question, policy, drawn, there)
-            spoiled = (there & attacking)[:, np.array(drawn.groupings)].any(axis=3)
-            left[first : first + count] += enough.sum(axis=2)
-            bad[first : first + count] += (enough & spoiled).sum(axis=2)
-    return left, bad
-
-
-def _enough(question: Question, policy: Policy, drawn: Drawn, there: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which clusters have enough clients to be opened: by round, grouping and cluster.
-
-    `there` has a row for each round with the clients that did not drop out; those of broken atoms are removed from it.
-    """
-    groups = np.array(drawn.groupings)
-    if question.groups == WHOLE:
-        return np.asarray(there[:, groups].all(axis=3))
-    if drawn.atoms:
-        atoms = np.array(drawn.atoms)
-        there[:, atoms] &= there[:, atoms].all(axis=2, keepdims=True)
-    least = max(policy.min_survivors, policy.anonymity, math.ceil(1 / policy.max_leverage - 1e-9))
-    return np.asarray(there[:, groups].sum(axis=3) >= least)
-
-
 def _exact_robustness(question: Question, candidate: Candidate) -> Candidate:
     """One grouping without dropouts: the distribution of the spoiled clusters has a closed form."""
     clean = tolerance.clean_clusters(question.clients, question.byzantine, candidate.size)
@@ -440,42 +395,6 @@ def _exact_robustness(question: Question, candidate: Candidate) -> Candidate:
     spoiled = sum((candidate.clusters - k) * p for k, p in enumerate(clean))
     certain = question.byzantine <= candidate.withstands
     return replace(candidate, opened=1.0, spoiled=float(spoiled), holds=float(holds), certain=certain)
-
-
-def _place_attackers(
-    question: Question,
-    groupings: Sequence[Sequence[Sequence[int]]],
-    cell: int,
-    cells: int,
-    f: int | None,
-    rng: np.random.Generator,
-) -> tuple[float, float, float]:
-    """(probability that all groupings hold, that the rule can run on all, mean number of spoiled ones per grouping)."""
-    if not all(groupings):
-        return 0.0, 0.0, 0.0
-    masks = [np.stack([_indicator(members, cell) for members in grouping]) for grouping in groupings]
-    # Attackers fall into cells at random. All cells have the same clusters as the first one.
-    spoiled = np.empty((len(masks), PLACEMENTS), dtype=np.int64)
-    for first in range(0, PLACEMENTS, BLOCK):
-        placed = np.zeros((min(BLOCK, PLACEMENTS - first), cells, cell), dtype=np.float32)
-        for placement in placed:
-            counts = [question.byzantine]
-            if cells > 1:
-                counts = rng.multivariate_hypergeometric([cell] * cells, question.byzantine).tolist()
-            for row, count in zip(placement, counts, strict=True):
-                row[rng.permutation(cell)[:count]] = 1.0
-        for found, mask in zip(spoiled, masks, strict=True):
-            found[first : first + BLOCK] = np.count_nonzero(placed @ mask.T, axis=(1, 2))
-    left = np.repeat([[len(mask) * cells for mask in masks]], PLACEMENTS, axis=0)
-    fits, fine = _withstood(question.rule, f, left, spoiled.T)
-    return float(fine.mean()), float(fits.mean()), float(spoiled.mean())
-
-
-def _indicator(members: Sequence[int] | NDArray[np.int64], cell: int) -> NDArray[np.float32]:
-    """A vector with 1 for each of these clients of a cell, and 0 for the others."""
-    vector = np.zeros(cell, dtype=np.float32)
-    vector[np.asarray(members, dtype=np.int64)] = 1.0
-    return vector
 
 
 def _unmet(question: Question, candidate: Candidate, at_most: str = "", where: str = "") -> str:

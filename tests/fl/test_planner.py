@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fl import planner
+from fl import placement, planner
 from fl.config.checks import experiment
 from fl.config.rules import rule_problem, tolerated
 from fl.errors import ConfigError
@@ -76,7 +76,7 @@ def test_without_dropouts_the_chance_is_the_exact_one() -> None:
 
 
 def test_drawn_chances_agree_with_the_exact_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planner, "PLACEMENTS", 500)
+    monkeypatch.setattr(placement, "PLACEMENTS", 500)
     exact = found(Question(clients=60, byzantine=10, rule="krum", holds=0.3), "fixed", 3, 1)
     drawn = found(Question(clients=60, byzantine=10, rule="krum", holds=0.3, dropout=1e-9), "fixed", 3, 1)
     assert 0.3 < exact.holds < 0.99
@@ -308,7 +308,7 @@ def test_atoms_that_lost_a_client_are_not_counted() -> None:
     there = np.ones((1, 24), dtype=bool)
     broken = [drawn.atoms[0], drawn.atoms[1]]
     there[0, [broken[0][0], broken[1][0]]] = False
-    (enough,) = planner._enough(question, Policy(), drawn, there)
+    (enough,) = placement.enough(question.groups, Policy(), drawn, there)
     pair = set(broken[0]) | set(broken[1])
     expected = [[set(group) != pair for group in grouping] for grouping in drawn.groupings]
     assert enough.tolist() == expected
