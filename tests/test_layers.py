@@ -60,6 +60,7 @@ LAYERS = {
         ("fl.training",),
         ("fl.sweeps",),
         ("fl",),  # the public names
+        ("fl.placement",),
         ("fl.planner", "fl.flower"),
         ("fl.plan_text",),
         ("fl.quickstart", "fl.reproduction"),
