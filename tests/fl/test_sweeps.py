@@ -621,6 +621,7 @@ def test_a_full_disk_under_a_sweep_asks_for_the_same_command(tmp_path: Path, mon
     )
     failed.__cause__ = full
     monkeypatch.setattr(worker, "train", lambda *_: (_ for _ in ()).throw(failed))
-    told = worker._answer({"folder": str(tmp_path), "compare": False, "experiment": {}}, socket.socket())
+    with socket.socket() as nowhere:
+        told = worker._answer({"folder": str(tmp_path), "compare": False, "experiment": {}}, nowhere)
     assert told["error"] == "cannot write x: No space left on device; free some space, then give the same command again"
     assert advised(RecordError("no records; look")) == "no records; look"
