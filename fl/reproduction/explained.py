@@ -35,4 +35,9 @@ EXPLAINED: Final[dict[str, Explanation]] = {
         "rounds 1 to 5: Zeno accepts poisoned clusters near the first model, and the seed decides when that ends; in "
         "round 4 three seeds of ours have 18.1, 22.2 and 34.1%, and the published curve 34.4%",
     ),
+    "shakespeare-no-defence": Explanation(
+        range(1, 4),
+        "which roles attack: ours have 6.4% of the weights; -10 times the update turns the mean around above 9.1%, "
+        "which half of all draws of six roles exceed",
+    ),
 }
