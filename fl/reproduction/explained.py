@@ -15,10 +15,6 @@ class Explanation(NamedTuple):
 
 
 _FIVE_LABELS = "round 1: the seed; three seeds of ours have {ours}%, and the published curve {theirs}%"
-_SIZES = (
-    "rounds 1 and 2: the sizes of the clients; with 833 images for each, as the authors had, ours has {ours}%, and "
-    "theirs {theirs}%"
-)
 
 EXPLAINED: Final[dict[str, Explanation]] = {
     "label-flip-no-defence": Explanation(
@@ -28,8 +24,16 @@ EXPLAINED: Final[dict[str, Explanation]] = {
         range(1, 2), _FIVE_LABELS.format(ours="26.2 to 30.2", theirs="27.2")
     ),
     "label-flip-5-labels-zeno-SHARE": Explanation(range(1, 2), _FIVE_LABELS.format(ours="25.7 to 29.8", theirs="25.8")),
-    "label-flip-krum-m3": Explanation(range(1, 3), _SIZES.format(ours="27.3 and 31.5", theirs="27.4 and 29.7")),
-    "foe-krum-m3": Explanation(range(1, 3), _SIZES.format(ours="28.0 and 31.4", theirs="27.6 and 29.9")),
+    "label-flip-krum-m3": Explanation(
+        range(1, 2),
+        "round 1: the sizes of the clients; with 833 images for each, as the authors had, two partitions have "
+        "27.2 and 27.3%, and theirs 27.4%",
+    ),
+    "foe-krum-m3": Explanation(
+        range(2, 3),
+        "round 2: the sizes of the clients; with 833 images for each, as the authors had, two partitions have "
+        "31.1 and 31.4%, and theirs 29.9%",
+    ),
     "foe-zeno-m3": Explanation(
         range(1, 6),
         "rounds 1 to 5: Zeno accepts poisoned clusters near the first model, and the seed decides when that ends; in "
@@ -37,7 +41,7 @@ EXPLAINED: Final[dict[str, Explanation]] = {
     ),
     "shakespeare-no-defence": Explanation(
         range(1, 4),
-        "which roles attack: ours have 6.4% of the weights; -10 times the update turns the mean around above 9.1%, "
-        "which half of all draws of six roles exceed",
+        "probably which roles attack: ours have 6.4% of the weights; -10 times the update turns the mean around above "
+        "9.1%, which half of all draws of six roles exceed",
     ),
 }
