@@ -6,8 +6,6 @@ given only where every attack of the grid has a result: a rule that cannot run u
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from fl.config.grid import Axis
 from fl.reporting.compared import Measure
+from fl.reporting.table import as_csv
 
 FINISHED: Final = "finished"
 NO_VALUE: Final = "no value"  # it has ended, and the measure is not a number after its last round
@@ -327,7 +326,7 @@ class Results:
                 told = [len(facts["exposed"]), facts["exposed_over_training"], len(facts["skipped_rounds"])]
                 last = [facts["rounds"], outcome.final, best, *told]
             rows.append([outcome.id, *(outcome.labels[name] for name in axes), outcome.status, *last])
-        return _csv(heads, rows)
+        return as_csv(heads, rows)
 
     def table_csv(self) -> str:
         """One line per combination of the axes without seeds."""
@@ -336,7 +335,7 @@ class Results:
             [*cell.labels.values(), cell.finished, cell.wanted, *(cell.mean or [None] * 3)[:3], cell.best]
             for cell in self.cells
         ]
-        return _csv([*names, "finished", "wanted", "mean", "low", "high", "best_mean"], rows)
+        return as_csv([*names, "finished", "wanted", "mean", "low", "high", "best_mean"], rows)
 
     def worst_csv(self) -> str:
         """One line per combination of the axes without seeds and attacks."""
@@ -345,12 +344,4 @@ class Results:
             for entry in self.worst
         ]
         heads = ["worst_attack", "finished", "wanted", "mean", "low", "high"]
-        return _csv([*(axis.name for axis in self.others), *heads], rows)
-
-
-def _csv(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(heads)
-    writer.writerows(["" if cell is None else cell for cell in row] for row in rows)
-    return text.getvalue()
+        return as_csv([*(axis.name for axis in self.others), *heads], rows)

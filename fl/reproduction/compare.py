@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -14,6 +12,32 @@ from fl.reproduction.published import published
 
 CLOSE: Final = 0.02  # a difference up to here is what two runs of the same experiment can have
 UNEXPLAINED: Final = "unexplained"
+
+
+class Gap(NamedTuple):
+    """How far one curve is above another one, over all rounds that both have."""
+
+    rounds: int  # the last of them
+    difference: float  # after it
+    largest: float
+    largest_round: int
+    mean: float
+
+
+def differences(one: Mapping[int, float], other: Mapping[int, float]) -> dict[int, float]:
+    """One curve minus another one, in every round that both have."""
+    return {number: one[number] - other[number] for number in sorted(one.keys() & other.keys())}
+
+
+def gap(differences: Mapping[int, float]) -> Gap:
+    """The differences of at least one round in short.
+
+    >>> gap({1: 0.25, 2: -0.5, 3: 0.0})
+    Gap(rounds=3, difference=0.0, largest=-0.5, largest_round=2, mean=-0.08333333333333333)
+    """
+    end, worst = max(differences), max(differences, key=lambda number: abs(differences[number]))
+    mean = sum(differences.values()) / len(differences)
+    return Gap(end, differences[end], differences[worst], worst, mean)
 
 
 class Row(NamedTuple):
@@ -37,29 +61,16 @@ def compare(panel: str, curve: Curve, run: Measured) -> Row:
     """Ours and theirs, round by round."""
     ours, rounds, changed, comparable = dict(run.accuracies), run.rounds, run.changed, run.comparable
     theirs = dict(published().get(curve.published, ())) if comparable else {}
-    both = sorted(ours.keys() & theirs.keys())
-    if not both:
+    apart = differences(ours, theirs)
+    if not apart:
         last = ours[max(ours)] if ours else None
         why = "fixed whole clusters: not in the paper" if curve.safe else "no published numbers"
         why = _other(changed, comparable) if changed else curve.note or why
         return Row(panel, curve.name, "", rounds, None, last, None, None, None, None, None, why)
-    differences = {number: ours[number] - theirs[number] for number in both}
-    worst = max(both, key=lambda number: abs(differences[number]))
-    end = both[-1]
-    return Row(
-        panel,
-        curve.name,
-        curve.published,
-        rounds,
-        end,
-        ours[end],
-        theirs[end],
-        differences[end],
-        differences[worst],
-        worst,
-        sum(differences.values()) / len(both),
-        _other(changed, comparable) if changed else explanation(curve, differences),
-    )
+    end, difference, largest, where, mean = gap(apart)
+    both = (curve.published, rounds, end, ours[end], theirs[end])
+    why = _other(changed, comparable) if changed else explanation(curve, apart)
+    return Row(panel, curve.name, *both, difference, largest, where, mean, why)
 
 
 def _other(changed: Sequence[str], comparable: bool) -> str:
@@ -102,37 +113,26 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
 
 
+def at_round(value: float | None, number: int | None) -> str:
+    """A difference with the round that it is from."""
+    return points(value) + (f" (round {number})" if number else "")
+
+
 HEADS: Final = ("curve", "rounds", "theirs", "ours", "difference", "mean", "largest", "explanation")
 
 
 def cells(row: Row) -> list[str]:
     """A row as texts, in the order of HEADS."""
-    largest = points(row.largest) + (f" (round {row.largest_round})" if row.largest_round else "")
-    shown = [percent(row.theirs), percent(row.ours), points(row.difference), points(row.mean), largest]
+    shown = [percent(row.theirs), percent(row.ours), points(row.difference), points(row.mean)]
+    shown.append(at_round(row.largest, row.largest_round))
     return [row.curve, str(row.rounds), *shown, row.explanation]
-
-
-def as_markdown(rows: Sequence[Row]) -> str:
-    """The table for a document."""
-    lines = ["| " + " | ".join(HEADS) + " |", "|---|--:|--:|--:|--:|--:|--:|---|"]
-    lines += ["| " + " | ".join(cells(row)) + " |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def as_csv(rows: Sequence[Row]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(Row._fields)
-    writer.writerows([_short(value) for value in row] for row in rows)
-    return out.getvalue()
 
 
 def as_json(rows: Sequence[Row], runs: Mapping[str, Measured]) -> list[dict[str, Any]]:
     """The rows, each with what was measured in every round, so that another folder can join them."""
-    return [
-        {name: _short(value) for name, value in (row._asdict() | runs[row.curve]._asdict()).items()} for row in rows
-    ]
+    return [{name: short(value) for name, value in (row._asdict() | runs[row.curve]._asdict()).items()} for row in rows]
 
 
-def _short(value: Any) -> Any:
+def short(value: Any) -> Any:
+    """A number with the six digits that a file of results keeps."""
     return round(value, 6) if isinstance(value, float) else value

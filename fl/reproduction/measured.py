@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from fl.config.schema import RUN_ONLY, Experiment, to_tables
 from fl.errors import RecordError
-from fl.reporting.measures import accuracies
+from fl.reporting.measures import accuracies, summarise
 from fl.reporting.records import Recorded, recorded
 from fl.reproduction.panels import Curve
 
@@ -24,6 +24,8 @@ class Measured(NamedTuple):
     accuracies: tuple[tuple[int, float], ...]
     changed: tuple[str, ...]  # tables and keys in which the run differs from its curve
     comparable: bool  # whether it learns what the authors' run learns
+    clients: int
+    exposed: int | None  # of them, over all rounds, if updates stood still; None if it was not computed
     facts: str
 
 
@@ -31,7 +33,9 @@ def measured(curve: Curve, run: Recorded) -> Measured:
     """What the run of a curve has shown so far."""
     changed = _changed(run.experiment, curve.experiment())
     found = tuple((int(number), value) for number, value in accuracies(run))
-    return Measured(len(run.rounds), found, tuple(changed), _comparable(run.experiment, changed), facts(run))
+    comparable, clients = _comparable(run.experiment, changed), run.experiment.clients
+    exposed = summarise(run.experiment, run.rounds)["exposed_over_training"]
+    return Measured(len(run.rounds), found, tuple(changed), comparable, clients, exposed, facts(run))
 
 
 def trained(curves: Iterable[Curve], out: Path) -> dict[str, Measured]:
@@ -63,19 +67,19 @@ def _read(file: Path) -> dict[str, Measured]:
 
 def _entry(entry: dict[str, Any]) -> Measured:
     points = tuple((int(number), float(value)) for number, value in entry["accuracies"])
-    return Measured(int(entry["rounds"]), points, tuple(entry["changed"]), bool(entry["comparable"]), entry["facts"])
+    exposed = entry["exposed"] if entry["exposed"] is None else int(entry["exposed"])
+    how = (tuple(entry["changed"]), bool(entry["comparable"]), int(entry["clients"]), exposed, entry["facts"])
+    return Measured(int(entry["rounds"]), points, *how)
 
 
 def facts(run: Recorded) -> str:
     """How a curve was trained, in one sentence."""
     e, first = run.experiment, run.rounds[0]
-    exposed = len({client for record in run.rounds for client in record["exposure"]["exposed"]})
     seconds = sum(record["seconds"]["total"] for record in run.rounds) / len(run.rounds)
-    who = f"{exposed} of {e.clients} clients exposed" if exposed else "no client exposed"
     sums = len(first["clusters"])
     how = "real secure aggregation" if e.secure else "secure = false (the same bits)"
     return (
-        f"{len(run.rounds)} of {e.rounds} rounds, seed {e.seed}, {how}, {who}, "
+        f"{len(run.rounds)} of {e.rounds} rounds, seed {e.seed}, {how}, "
         f"{sums} sum{'s' if sums > 1 else ''} in a round, {seconds:.0f} s a round, "
         f"torch {run.info.get('versions', {}).get('torch', '?')}"
     )

@@ -10,14 +10,17 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from fl.reporting.charts import COLOURS, Line, legend_of, lines, shares_up_to
-from fl.reporting.page import render
+from fl.reporting.page import Table, render
 from fl.reporting.records import write
-from fl.reproduction.compare import HEADS, Row, as_csv, as_json, as_markdown, cells, table
+from fl.reporting.table import as_csv, as_markdown
+from fl.reproduction import safety
+from fl.reproduction.compare import HEADS, Row, as_json, cells, short, table
 from fl.reproduction.measured import Measured
 from fl.reproduction.panels import Panel
 from fl.reproduction.published import published
 from fl.reproduction.roles import role
 
+TEXTS: Final = ("curve", "panel", "explanation")  # columns of words; the others have numbers
 NAMES: Final = (  # what the names of curves are made of, and what each part means
     ("foe", "The attack Fall of Empires: attackers send beta times the mean of their own updates."),
     ("beta", "The factor of this attack: -10, or -1 where the name says beta-1."),
@@ -39,17 +42,24 @@ NAMES: Final = (  # what the names of curves are made of, and what each part mea
 
 
 def write_all(panels: Sequence[Panel], runs: Mapping[str, Measured], out: Path) -> list[Row]:
-    """Write reproduction.html, .csv, .json and .md, and a picture per panel. Returns the rows of the table."""
+    """Write the page, both tables and a picture per panel. Returns the rows of the table of curves."""
     panels = _worth_showing(panels, runs)
     rows = table(panels, runs)
     out.mkdir(parents=True, exist_ok=True)
-    write(out / "reproduction.csv", as_csv(rows).encode())
+    write(out / "reproduction.csv", as_csv(Row._fields, _short(rows)).encode())
     write(out / "reproduction.json", json.dumps(as_json(rows, runs), indent=1).encode() + b"\n")
-    write(out / "reproduction.md", as_markdown(rows).encode())
+    write(out / "reproduction.md", as_markdown(HEADS, [cells(row) for row in rows], texts=TEXTS).encode())
+    paid = safety.prices(panels, runs)
+    write(out / "safety.csv", as_csv(safety.Price._fields, _short(paid)).encode())
+    write(out / "safety.md", as_markdown(safety.HEADS, [safety.cells(row) for row in paid], texts=TEXTS).encode())
     write(out / "reproduction.html", page(panels, runs, rows).encode())
     for panel in panels:
         draw(panel, runs, rows, out / f"{panel.name}.png")
     return rows
+
+
+def _short(rows: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    return [[short(value) for value in row] for row in rows]
 
 
 def _worth_showing(panels: Sequence[Panel], runs: Mapping[str, Measured]) -> list[Panel]:
@@ -95,7 +105,11 @@ def page(panels: Sequence[Panel], runs: Mapping[str, Measured], rows: Sequence[R
     ]
     title = "The paper's figures, run again"
     found = dict(sorted(role(curve) for panel in panels for curve in panel.curves if curve.name in runs))
-    content = {"heads": HEADS, "rows": [cells(row) for row in rows], "roles": found.items(), "names": NAMES}
+    paid = [safety.cells(row) for row in safety.prices(panels, runs)]
+    content = {
+        **{"heads": HEADS, "rows": [cells(row) for row in rows], "roles": found.items(), "names": NAMES},
+        "safety": Table(safety.HEADS, paid, numbers=range(1, len(safety.HEADS))) if paid else None,
+    }
     return render("reproduction.html", title=title, panels=shown, **content)
 
 

@@ -6,10 +6,11 @@ from typing import Final
 
 from fl.reproduction.panels import Curve
 
+SAFE: Final = ("c1", "fixed whole clusters, which expose nobody")
 MAIN: Final = "SHARE: the main curve of the panel"
 ROLES: Final = {  # the end of a curve's name: (CSS class of its colour, what it is)
-    "safe": ("c1", "fixed whole clusters, which expose nobody"),
-    "fixed5": ("c1", "fixed whole clusters, which expose nobody"),
+    "safe": SAFE,
+    "fixed5": SAFE,
     "no-defence": ("c2", "no defence: one sum of all clients"),
     "no-attack": ("c3", "no attack"),
     "m5": ("c4", "clusters of 5 or 5 reclusterings"),

@@ -80,7 +80,7 @@ def sweep_of(measure: Measure, runs: list[Recorded]) -> str:
 def reproduction() -> str:
     """The page of all curves of the paper, which differ from the published ones in many rounds."""
     points = tuple((number, 0.1 + 0.005 * number) for number in range(1, 101))
-    runs = {name: Measured(100, points, (), True, "100 of 200 rounds, seed 0") for name in every_curve()}
+    runs = {name: Measured(100, points, (), True, 60, 60, "100 of 200 rounds, seed 0") for name in every_curve()}
     return reproduction_page(PANELS, runs, table(PANELS, runs))
 
 

@@ -8,17 +8,20 @@ import pytest
 
 from fl.cli import main
 from fl.config.read import read_tables
+from fl.config.schema import to_tables
 from fl.errors import ConfigError
 from fl.reporting.records import recorded
 from fl.reproduction.compare import UNEXPLAINED, compare, explanation, table
 from fl.reproduction.explained import EXPLAINED
-from fl.reproduction.measured import Measured, measured
-from fl.reproduction.page import NAMES, page
+from fl.reproduction.measured import Measured, joined, measured
+from fl.reproduction.page import NAMES, page, write_all
 from fl.reproduction.panels import PANELS, Curve, chosen, every_curve
 from fl.reproduction.published import published
 from fl.reproduction.roles import MAIN, role
 from fl.reproduction.run import Budget, train_curves
+from fl.reproduction.safety import cells, prices, safe_curve
 
+DOCS = Path(__file__).parents[2] / "docs"
 SMALL = [
     *("data.name=digits", "data.examples=600", "data.test_examples=60", "model=linear", "local.epochs=1"),
     *("machine.workers=0", "secure=false"),
@@ -86,7 +89,7 @@ def test_a_colour_has_one_meaning_in_all_panels() -> None:
 
 
 def test_the_page_explains_colours_and_every_part_of_a_name() -> None:
-    runs = {name: Measured(2, ((1, 0.2), (2, 0.3)), (), True, "2 rounds") for name in every_curve()}
+    runs = {name: Measured(2, ((1, 0.2), (2, 0.3)), (), True, 60, 0, "2 rounds") for name in every_curve()}
     text = page(PANELS, runs, table(PANELS, runs))
     for colour, meaning in set(map(role, every_curve().values())):
         assert f'<span><i class="{colour}"></i>{meaning}</span>' in text
@@ -196,3 +199,56 @@ def test_an_explanation_stands_only_for_the_rounds_that_it_is_about() -> None:
         )
         both = explanation(curve, {last: 0.03, last + 1: 0.03})
         assert both == f"{known.why}; {UNEXPLAINED} in round {last + 1}"
+
+
+def run_of(points: dict[int, float], exposed: int | None) -> Measured:
+    return Measured(len(points), tuple(points.items()), (), True, 60, exposed, "")
+
+
+def test_the_price_of_safety_compares_rounds_that_both_curves_have() -> None:
+    main = run_of({1: 0.2, 2: 0.3, 3: 0.4, 4: 0.5}, 60)
+    runs = {"foe-krum-m3": main, "foe-krum-safe": run_of({1: 0.1, 2: 0.35, 3: 0.39}, 0), "foe-zeno-m3": main}
+    (row,) = prices(PANELS, runs)
+    assert (row.panel, row.main, row.safe, row.rounds) == ("foe-krum", "foe-krum-m3", "foe-krum-safe", 3)
+    assert (row.main_accuracy, row.safe_accuracy) == (0.4, 0.39)
+    assert (row.difference, row.largest, row.mean) == pytest.approx((-0.01, -0.1, -0.02))
+    assert cells(row) == ["foe-krum", "3", "40.0%", "39.0%", "-1.0", "-2.0", "-10.0 (round 1)", "60 of 60", "none"]
+    runs["foe-krum-safe"] = run_of({5: 0.3}, None)
+    assert prices(PANELS, runs) == [], "no round in common"
+    runs["foe-krum-safe"] = run_of({4: 0.3}, None)
+    assert cells(prices(PANELS, runs)[0])[-1] == "not computed"
+
+
+def test_every_panel_has_a_safe_curve() -> None:
+    """And it differs from the main one only in what is protected, but for one curve as the authors ran it."""
+    for panel in PANELS:
+        safe = safe_curve(panel)
+        assert safe is not None, panel.name
+        one, other = (to_tables(curve.experiment()) for curve in (panel.curves[0], safe))
+        apart = {name for name in one if one[name] != other[name]}
+        authors = {"aggregation"} if panel.name == "fixed-or-reclustering-zeno" else set()
+        assert apart == {"name", "clusters", "privacy"} | authors, panel.name
+
+
+def test_exposure_counts_all_rounds_together(tmp_path: Path) -> None:
+    """Six different clusterings expose clients together, also where none of them does so alone."""
+    curve = every_curve()["reclustering-krum-R1"]
+    train_curves([curve], tmp_path, rounds=6, settings=SMALL)
+    run = recorded(tmp_path / curve.name)
+    assert run.summary["exposed"] == []
+    found = measured(curve, run)
+    assert (found.clients, found.exposed) == (50, run.summary["exposed_over_training"])
+    assert found.exposed
+
+
+def test_the_pages_tables_are_those_of_the_committed_curves(tmp_path: Path) -> None:
+    """The tables in docs/experiments.md follow from the accuracies in docs/reproduction, and so do the files there."""
+    page, place = (DOCS / "experiments.md").read_text("utf-8"), DOCS / "reproduction"
+    write_all(PANELS, joined(every_curve().values(), tmp_path, [place / "reproduction.json"]), tmp_path)
+    for name in ("reproduction", "safety"):
+        table = page.partition(f"<!-- {name} -->\n")[2].partition("<!-- end -->")[0]
+        assert table == (tmp_path / f"{name}.md").read_text("utf-8"), name
+    for path in tmp_path.iterdir():
+        if path.suffix != ".png":  # other versions of matplotlib draw other bytes
+            assert path.read_bytes() == (place / path.name).read_bytes(), path.name
+    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in place.iterdir()}
