@@ -89,6 +89,16 @@ def attack_warning(experiment: Experiment, clusters: int) -> str:
     )
 
 
+def left_over_warning(experiment: Experiment) -> str:
+    """A warning if the clusters, which are the same in all rounds, have no place for some clients."""
+    left, size = experiment.left_over, experiment.clusters.atom or experiment.clusters.size
+    if not left:
+        return ""
+    who = f"{left} of {experiment.clients} clients {'are' if left > 1 else 'is'} in no cluster of any round"
+    kind = "atoms" if experiment.clusters.atom else "clusters"
+    return f"{who}: {experiment.clients} clients cannot be divided into {kind} of {size}; change clients or the size"
+
+
 def assumed_bad(experiment: Experiment, clusters: int) -> int:
     """f: how many of the opened clusters are assumed to be bad.
 

@@ -112,8 +112,8 @@ class Local(Section, frozen=True):
     weight_decay: Annotated[float, Meta(ge=0), "weight decay of SGD"] = 1e-4
     drop_last: Annotated[bool, "skip the last minibatch of an epoch if it is not full"] = False
     schedule: Annotated[str, _one_of(RATES), "how the learning rate falls over the rounds"] = "constant"
-    period: Annotated[Positive, "rounds of the schedule: `step` and `exponential` multiply by `decay` in so many"] = 100
-    decay: Annotated[Fraction, "factor of the learning rate after a period; for `cosine` also the last"] = 0.1
+    period: Annotated[Positive, "rounds in which the rate falls by the factor `decay`; `cosine` stays there"] = 100
+    decay: Annotated[Fraction, "factor of the learning rate after `period` rounds"] = 0.1
     proximal: Annotated[float, Meta(ge=0), "mu of FedProx: pulls a client towards the model of the round"] = 0.0
     scaffold: Annotated[
         bool, "SCAFFOLD: control variates against drifting clients; needs `momentum = 0` and clients of equal size"
@@ -266,13 +266,16 @@ class Stop(Section, frozen=True):
 
 
 class Machine(Section, frozen=True):
-    """Where the training runs. On a CPU, these keys do not change the result."""
+    """Where the training runs. On a CPU, no key changes the result; `[stop]` looks at the rounds that are evaluated."""
 
     device: Annotated[
         str,
         "torch device: `cpu`, `cuda`, `cuda:1`, `mps`, or `auto` for the first GPU that torch finds (docs/devices.md)",
     ] = "cpu"
-    workers: Annotated[Natural | None, "training processes; 0: the main process alone; by default one per core"] = None
+    workers: Annotated[
+        Natural | None,
+        "training processes; 0: the main process alone; by default one per core, or 0 if the work is small",
+    ] = None
     checkpoint_every: Annotated[Positive, "rounds between two checkpoints"] = 1
     evaluate_every: Annotated[Positive, "rounds between two evaluations of the model"] = 1
     modules: Annotated[
@@ -305,7 +308,7 @@ class Experiment(Section, frozen=True):
         "`no-share` applies the rule to the update of each client",
     ] = "share"
     secure: Annotated[bool, "use cryptography; `false` computes the same model, bit for bit, without it"] = True
-    rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS), "T, rounds of training"] = 20
+    rounds: Annotated[int, Meta(ge=1, le=MOST_ROUNDS), "rounds of training"] = 20
     clients: Annotated[int, Meta(ge=2, le=65535), "n, number of clients"] = 30
     byzantine: Annotated[Natural, "q, number of Byzantine clients"] = 0
     participation: Annotated[Fraction, "fraction of the clients that is drawn for each round"] = 1.0
@@ -350,6 +353,19 @@ class Experiment(Section, frozen=True):
         if self.method == "fedavg":
             return self.per_round == self.clients and self.per_round % self.cells == 0
         return self.method == "no-share" or self.clusters.schedule in LASTING
+
+    @property
+    def left_over(self) -> int:
+        """How many clients are in no cluster of any round: clusters that last all have one size, and no place for them.
+
+        Whole atoms move between clusters, so clusters of atoms leave over only the clients that are in no atom.
+        """
+        c = self.clusters
+        if self.method != "share" or c.schedule not in LASTING:
+            return 0
+        celled = self.groups == SURVIVORS and self.per_round // c.size > (c.cell or CELL) // c.size
+        in_lasting_cells = celled and self.per_round == self.clients
+        return self.clients % (c.size if in_lasting_cells or not c.atom else c.atom)
 
     @property
     def defended(self) -> bool:

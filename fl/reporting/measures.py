@@ -36,7 +36,8 @@ def describe_clusters(e: Experiment) -> str:
     if e.method == "no-share":
         return "single clients"
     c = e.clusters
-    return f"m = {c.size}, R = {c.groupings}, {c.schedule}{f' of {c.atom}' if c.atom else ''}, {c.groups}"
+    left = f", {e.left_over} of {e.clients} clients in none" if e.left_over else ""
+    return f"m = {c.size}, R = {c.groupings}, {c.schedule}{f' of {c.atom}' if c.atom else ''}, {c.groups}{left}"
 
 
 def describe_attack(e: Experiment) -> str:

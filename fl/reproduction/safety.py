@@ -43,9 +43,10 @@ def prices(panels: Sequence[Panel], runs: Mapping[str, Measured]) -> list[Price]
         pair = runs[main.name], runs[safe.name]
         ours, fixed = (dict(run.accuracies) for run in pair)
         if apart := differences(fixed, ours):
-            short, exposed = gap(apart), [_exposed(run) for run in pair]
-            both = (ours[short.rounds], fixed[short.rounds])
-            found.append(Price(panel.name, main.name, safe.name, short.rounds, *both, *short[1:], *exposed))
+            end, difference, largest, where, mean = gap(apart)
+            both, exposed = (ours[end], fixed[end]), [_exposed(run) for run in pair]
+            names = (panel.name, main.name, safe.name)
+            found.append(Price(*names, end, *both, difference, largest, where, mean, *exposed))
     return found
 
 

@@ -17,7 +17,7 @@ import robust
 import secagg
 from fl import exports
 from fl.config.own import find_modules
-from fl.config.rules import attack_warning, needs_validation
+from fl.config.rules import attack_warning, left_over_warning, needs_validation
 from fl.config.schema import BACKDOOR, LABEL_FLIP, Experiment, to_tables
 from fl.data import DataSet, Federated, federate, flip_labels, load, plant_backdoor
 from fl.errors import ConfigError
@@ -204,11 +204,11 @@ def _check_machine(experiment: Experiment) -> None:
 
 
 def show_warnings(experiment: Experiment, layout: Layout, show: Progress) -> None:
-    """Warn if the server learns single updates, or if there may be too many attackers for the rule.
+    """Warn if the server learns single updates, if attackers may be too many for the rule, and of clients left over.
 
     A training without a display warns through `warnings`.
     """
-    warnings = [attack_warning(experiment, layout.clusters)]
+    warnings = [attack_warning(experiment, layout.clusters), left_over_warning(experiment)]
     if experiment.method == "no-share":
         warnings.append("NO SECURE AGGREGATION: the server sees every update (privacy.expose_every_client)")
     elif experiment.privacy.audit != "enforce":

@@ -5,8 +5,11 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fl.config.read import from_tables
+from fl.config.schema import LASTING
 from fl.errors import ConfigError
 from fl.secure import layout
 from fl.secure.layout import (
@@ -115,6 +118,33 @@ def test_terms_have_the_name_and_length_that_are_asked_for() -> None:
 )
 def test_the_layout_of_an_experiment_field_by_field(tables: dict[str, Any], expected: Layout) -> None:
     assert Layout.of(of(**tables)) == expected
+
+
+@settings(deadline=None)
+@given(
+    st.integers(12, 40),
+    st.sampled_from([("fixed", 0, 2), ("fixed", 0, 5), ("atoms", 2, 4), ("atoms", 3, 6), ("random", 0, 5)]),
+    st.sampled_from(["whole", "survivors"]),
+    st.sampled_from([1.0, 0.75]),
+)
+def test_clients_left_over_are_those_that_no_round_draws(
+    clients: int, drawn: tuple[str, int, int], groups: str, participation: float
+) -> None:
+    name, atom, size = drawn
+    clusters = {"schedule": name, "atom": atom, "size": size, "groups": groups, "cell": 13}
+    if groups == "whole":
+        del clusters["cell"]
+    memory = {"memory": "training" if name in LASTING and groups == "whole" else "round"}
+    e = of(clients=clients, participation=participation, clusters=clusters, privacy=memory)
+    try:
+        agreed = terms_of(e, placeholder_members(clients))
+    except ConfigError:
+        return  # too few clients for these clusters
+    seen: set[int] = set()
+    for number in range(40):
+        cells = agreed.schedule.draw_cells(range(clients), bytes(32), number, agreed.cells, agreed.sample or None)
+        seen.update(client for cell in cells for client in cell.clients)
+    assert clients - len(seen) == e.left_over
 
 
 @pytest.mark.parametrize(("clients", "bound"), [(1, 2**31 - 1), (2, 2**30 - 1), (7, 306_783_378)])

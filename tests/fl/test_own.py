@@ -144,6 +144,7 @@ def test_a_rule_that_validates_needs_examples_before_the_first_round() -> None:
         ),
         ({"method": "no-share", "privacy": {"expose_every_client": True}}, "NO SECURE AGGREGATION"),
         ({"privacy": {"audit": "report-even-if-exposed"}}, "NOBODY IS PROTECTED"),
+        ({"clients": 14}, "2 of 14 clients are in no cluster of any round: .* cannot be divided into clusters of 3"),
     ],
 )
 def test_a_training_without_a_display_warns_through_warnings(changes: dict[str, Any], words: str) -> None:
