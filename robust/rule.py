@@ -7,6 +7,7 @@ as k of the f bad rows, so the rule runs on the other n - k rows with max(f - k,
 
 from __future__ import annotations
 
+import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -337,11 +338,13 @@ def _apply(
     finite = rows.labels if finite is None else finite
     accepted, weights = None, None
     if outcome.accepted is not None:
-        chosen = rows.labels[outcome.accepted]
-        accepted = chosen if buckets is None else np.concatenate([buckets[label] for label in chosen])
-    if outcome.weights is not None and not steps:
-        weights = np.zeros(len(matrix))
-        weights[finite] = outcome.weights
+        chosen = rows.labels[_accepted(outcome.accepted, len(rows), rule.name)]
+        accepted = chosen if buckets is None else np.concatenate([chosen[:0], *(buckets[label] for label in chosen)])
+    if outcome.weights is not None:
+        each = _weights(outcome.weights, len(rows), rule.name)
+        if not steps:
+            weights = np.zeros(len(matrix))
+            weights[finite] = each
     return Aggregate(
         vector=_single(vector),
         rows=len(matrix),
@@ -350,6 +353,28 @@ def _apply(
         weights=weights,
         converged=outcome.converged,
     )
+
+
+def _accepted(given: object, rows: int, name: str) -> Indices:
+    """The rows that a rule says it has chosen."""
+    array = as_array(given, f"accepted of {name}")
+    if array.shape == (0,):
+        return array.astype(np.int64)
+    if not _are_positions(array, rows) or len(np.unique(array)) < len(array):
+        raise TypeError(
+            f"{name}: accepted of its Outcome must be an array of different row numbers, 0 to {rows - 1}; got "
+            f"{reprlib.repr(array.tolist())}"
+        )
+    return array
+
+
+def _weights(given: object, rows: int, name: str) -> Weights:
+    """The weights that a rule says it has used."""
+    array = as_array(given, f"weights of {name}")
+    if array.shape != (rows,) or array.dtype.kind not in "fiu" or not np.isfinite(array).all():
+        got = f"shape {array.shape} of {array.dtype}" if array.shape != (rows,) else reprlib.repr(array.tolist())
+        raise TypeError(f"{name}: weights of its Outcome must be {rows} finite numbers, one per row; got {got}")
+    return array
 
 
 def _single(array: NDArray[Any]) -> NDArray[np.float32]:

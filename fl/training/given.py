@@ -2,6 +2,7 @@
 
 import copy
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -56,6 +57,8 @@ def train(
     >>> train("linear", clients, test=clients[0], rounds=1, clusters={"size": 4}).summary["exposed"]
     []
     """
+    if out is not None and not isinstance(out, str | os.PathLike):
+        raise ConfigError(f"out: expected the name of a folder, got {out!r} ({type(out).__name__})")
     if resume and out is None:
         raise ConfigError("resume: a run continues in its folder; name it with out=..., or leave resume out")
     _check_clients(clients)

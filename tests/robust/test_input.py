@@ -3,6 +3,7 @@
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -327,6 +328,43 @@ def test_what_is_no_outcome_with_real_numbers_is_refused(own: list[str], result:
     returning(own, result)
     with pytest.raises(TypeError, match=rf"^strange must return an Outcome with a vector of length 2, got {got}$"):
         robust.aggregate("strange", [[1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize(
+    ("extra", "problem"),
+    [
+        ({"accepted": np.array([0, 3])}, r"accepted .* different row numbers, 0 to 2; got \[0, 3\]"),
+        ({"accepted": np.array([-1])}, r"accepted .*; got \[-1\]"),
+        ({"accepted": np.array([1, 1])}, r"accepted .*; got \[1, 1\]"),
+        ({"accepted": np.array([True, False, True])}, r"accepted .*; got \[True, False, True\]"),
+        ({"accepted": np.array([0.5])}, r"accepted .*; got \[0.5\]"),
+        ({"accepted": 1}, r"accepted .*; got 1"),
+        ({"weights": np.ones(2)}, r"weights .* 3 finite numbers, one per row; got shape \(2,\) of float64"),
+        ({"weights": 0.5}, r"weights .*; got shape \(\) of float64"),
+        ({"weights": [0.5, 0.5, np.nan]}, r"weights .*; got \[0.5, 0.5, nan\]"),
+        ({"weights": ["a", "b", "c"]}, r"weights .*; got \['a', 'b', 'c'\]"),
+    ],
+)
+@pytest.mark.parametrize("before", [[], [("nnm", {"f": 1})]])
+def test_wrong_rows_or_weights_of_a_rule_of_your_own_are_refused(
+    own: list[str], extra: dict[str, Any], problem: str, before: list[tuple[str, dict[str, Any]]]
+) -> None:
+    returning(own, robust.Outcome(np.zeros(2), **extra))
+    with pytest.raises(TypeError, match=rf"^strange: {problem}$"):
+        robust.aggregate("strange", [[1, 2], [3, 4], [5, 6]], before=before)
+
+
+STEPS: list[list[tuple[str, dict[str, Any]]]] = [
+    [],
+    [("nnm", {"f": 1})],
+    [("bucketing", {"size": 2, "rng": np.random.default_rng(0)})],
+]
+
+
+@pytest.mark.parametrize("before", STEPS)
+def test_a_rule_of_your_own_may_accept_no_row(own: list[str], before: list[tuple[str, dict[str, Any]]]) -> None:
+    returning(own, robust.Outcome(np.zeros(2), accepted=[]))  # type: ignore[arg-type]
+    assert robust.aggregate("strange", [[1, 2], [3, 4], [5, 6]], before=before).accepted == ()
 
 
 ODD = np.zeros((3, 2), dtype=np.float32)
