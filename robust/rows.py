@@ -255,17 +255,24 @@ def as_array(values: Any, name: str) -> NDArray[Any]:
 def _plain(values: Any, name: str) -> Any:
     """A tensor of torch as an array, also in lists, without its graph and in a type that numpy has; else as it is."""
     if isinstance(values, list | tuple):
-        return [_plain(one, name) for one in values]
+        inside = set(map(type, values))  # a long list of numbers is not walked in Python
+        nested = any(issubclass(kind, list | tuple) or hasattr(kind, "detach") for kind in inside)
+        return [_plain(one, name) for one in values] if nested else values
     if not hasattr(values, "detach"):
         return values
+    if values.is_meta:
+        raise TypeError(f"{name} must be real numbers; got a tensor on the device meta, which has no values")
+    tensor = values.detach().cpu()
     try:
-        tensor = values.detach().cpu()
+        tensor = tensor.resolve_conj().resolve_neg()
         return (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
-    except TypeError:
+    except (TypeError, RuntimeError):
         dense = "strided" in str(values.layout)
-        change = "dequantize" if values.is_quantized else "float" if dense else "to_dense"
         got = f"a tensor of {values.dtype}" + ("" if dense else f" in the layout {values.layout}")
-        raise TypeError(f"{name} must be real numbers in a form that numpy has; got {got}: call .{change}()") from None
+        change = "dequantize()" if values.is_quantized else "float()" if dense else "to_dense()"
+        if values.is_nested:
+            got, change = f"a nested tensor of {values.dtype}", "to_padded_tensor(0.0)"
+        raise TypeError(f"{name} must be real numbers in a form that numpy has; got {got}: call .{change}") from None
 
 
 def must_be_among(n: int, label: int) -> None:

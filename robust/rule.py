@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Concatenate, Generic, ParamSpec
 
@@ -218,11 +218,7 @@ class PreAggregator(_Named[P]):
         if not isinstance(made, Mixed):
             raise TypeError(f"{self.name} must return robust.Mixed(matrix), got {type(made).__name__}")
         matrix = as_array(made.matrix, f"the matrix of {self.name}")
-        members = (
-            None if made.members is None else tuple(as_array(one, f"members of {self.name}") for one in made.members)
-        )
-        if members is not None and not all(_are_positions(one, len(rows)) for one in members):
-            raise TypeError(f"{self.name}: each entry of members must be an array of row numbers, 0 to {len(rows) - 1}")
+        members = None if made.members is None else self._members(made.members, len(rows))
         wanted = (len(rows) if members is None else len(members), rows.width)
         if matrix.shape != wanted or not len(matrix) or matrix.dtype.kind not in "fiu":
             each = "input row" if members is None else "entry of members"
@@ -231,6 +227,14 @@ class PreAggregator(_Named[P]):
                 f"{each}; got shape {matrix.shape} of {matrix.dtype}"
             )
         return rows, Mixed(_single(matrix), members)
+
+    def _members(self, made: object, rows: int) -> tuple[Indices, ...]:
+        """Which rows are in each bucket, as the step says."""
+        entries = made if isinstance(made, Iterable) else [made]
+        members = tuple(as_array(one, f"members of {self.name}") for one in entries)
+        if not all(_are_positions(one, rows) for one in members):
+            raise TypeError(f"{self.name}: each entry of members must be an array of row numbers, 0 to {rows - 1}")
+        return members
 
 
 def aggregator(

@@ -161,9 +161,9 @@ def plant_backdoor(
         wanted = f"a target from 0 to {data.classes - 1}, a size of at least 1 and a share above 0 and at most 1"
         raise ValueError(f"backdoor: expected {wanted}, got {target}, {size} and {share}")
     sides = data.train.shape[-2:] if len(data.train.shape) >= 3 else data.train.shape[-1:]
-    if size >= min(sides):
+    if size >= max(sides):
         raise ValueError(
-            f"backdoor: expected a size below {min(sides)}, because a mark that fills inputs of "
+            f"backdoor: expected a size below {max(sides)}, because a mark that fills inputs of "
             f"{' x '.join(map(str, sides))} makes them all the same, got {size}"
         )
     inputs, labels, top = data.train.inputs.clone(), data.train.labels.clone(), data.train.inputs.max()

@@ -24,6 +24,7 @@ import json
 import math
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ from fl.reporting.begun import difference
 Vector = NDArray[np.float32]
 FORMAT = 1
 PACKAGE = "share-secagg"
+EVIDENCE = re.compile(r"evidence-[1-9][0-9]*(\.intoto\.json)?")  # names of evidence and of statements about it
 PATIENCE = 3.0  # seconds to wait for the lock of a folder
 NOT_LONGER = "; here not rounds, because every round draws new clusters from the number of rounds that was agreed"
 NOISE_FOR_ROUNDS = "; here not rounds, because the noise was computed for their number (privacy.epsilon)"
@@ -100,7 +102,7 @@ class Folder(AbstractContextManager["Folder"]):
             folder = cls(place, e, locked(place))
         try:
             with _writing(place):
-                for old in filter(Path.is_file, (place / "run.json", *place.glob("evidence-*"))):
+                for old in filter(Path.is_file, _left_over(place)):
                     old.unlink()
             write(place / "config.toml", to_toml(e).encode())
         except BaseException:
@@ -273,6 +275,13 @@ def recorded(path: Path | str) -> Recorded:
 def holds_run(path: Path | str) -> bool:
     """Whether a folder has a recorded round: a start that failed before it left nothing that is worth keeping."""
     return any((Path(path) / name).exists() for name in ("rounds.jsonl", "checkpoint.json", "summary.json"))
+
+
+def _left_over(place: Path) -> list[Path]:
+    """The files of a start that failed before its first round, but for its configuration."""
+    if not (place / "config.toml").exists():
+        return []  # what is here is not from a run
+    return [place / "run.json", *(file for file in place.glob("evidence-*") if EVIDENCE.fullmatch(file.name))]
 
 
 def planned_rounds(path: Path | str) -> int:

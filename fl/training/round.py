@@ -202,17 +202,16 @@ def target(setting: Setting, t: int, cell: Cell, order: Sequence[int]) -> Callab
 def _will_open(experiment: Experiment, cell: Cell, present: Sequence[int]) -> list[tuple[int, ...]]:
     """The clients of each cluster of the first grouping that will be opened, as far as these clients alone decide it.
 
-    Of a whole group nobody may be missing. Of a group of survivors those who are there are summed if they are enough.
+    Of a whole group nobody may be missing. Of survivors, the audit says which groups are opened.
     """
     groups = [group for (r, _), group in cell.clusters.items() if r == 0]
     if cell.plan is None:
         return [group for group in groups if set(group).issubset(present)]
     if len(present) < cell.plan.t:
         return []
-    rules, summed = cell.plan.policy, set(cell.plan.summed(present))
-    least = max(rules.min_survivors, rules.anonymity) if rules.enforced else 1
-    left = (tuple(client for client in group if client in summed) for group in groups)
-    return [group for group in left if len(group) >= least]
+    summed = set(cell.plan.summed(present))
+    opened = sorted(g for r, g in cell.plan.audit(summed).opened if r == 0)
+    return [tuple(client for client in groups[g] if client in summed) for g in opened]
 
 
 def aggregate_securely(

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from fl.data import DataSet, Examples, federate, flip_labels, load
 from fl.data.examples import consecutive
-from fl.data.partition import by_role, dirichlet, hold_out, iid, shards
+from fl.data.partition import by_role, dirichlet, hold_out, iid, plant_backdoor, shards
 
 Deal = Callable[[np.ndarray, np.ndarray, int, int], tuple[np.ndarray, ...]]
 
@@ -178,3 +179,17 @@ def test_flipping_twice_is_flipping_back():
 def test_flipping_labels_of_an_unknown_client_is_rejected(client: int):
     with pytest.raises(ValueError, match="from 0 to 3"):
         flip_labels(federate(load("digits"), clients=4, seed=1), [client])
+
+
+def test_a_mark_may_be_as_high_as_the_image_but_not_fill_it():
+    def wide(part: Examples) -> Examples:
+        return replace(part, inputs=part.inputs.reshape(-1, 1, 2, 32))
+
+    data = federate(load("digits"), clients=4, seed=1)
+    data = replace(data, train=wide(data.train), test=wide(data.test))
+    marked = plant_backdoor(data, [0], seed=0, size=31).backdoor
+    assert marked is not None
+    assert (marked.inputs[..., 1:] == data.train.inputs.max()).all()
+    assert (marked.inputs[..., 0] == 0).all(), "the first column of digits is empty, and has no mark"
+    with pytest.raises(ValueError, match="a size below 32, because a mark that fills inputs of 2 x 32"):
+        plant_backdoor(data, [0], seed=0, size=32)

@@ -91,7 +91,7 @@ def test_it_is_certain_exactly_if_every_attacker_may_have_a_cluster_of_its_own()
     assert tolerance.bad_clients_worst_case("krum", 60, 3) == 8
 
 
-def test_dropouts_cost_keptsums_and_never_make_it_more_robust() -> None:
+def test_dropouts_cost_opened_sums_and_never_make_it_more_robust() -> None:
     calm = found(alone(clients=60, byzantine=6, rule="krum", groups="survivors"), "random", 3, 1)
     rough = found(alone(clients=60, byzantine=6, rule="krum", groups="survivors", dropout=0.1), "random", 3, 1)
     assert calm.opened == 1.0

@@ -129,6 +129,16 @@ def test_what_a_start_left_that_failed_is_replaced(tmp_path: Path) -> None:
     assert (tmp_path / "other.txt").read_text() == "old"
 
 
+def test_files_that_are_not_of_a_run_stay_where_a_run_begins(tmp_path: Path) -> None:
+    ours, others = {"run.json", "evidence-1"}, {"evidence-of-2025.pdf", "evidence-1.pdf", "evidence-01"}
+    for name in ours | others:
+        (tmp_path / name).write_text("old")
+    Folder.create(tmp_path, tiny()).close()  # nothing here says that a run began in this folder
+    assert {file.name for file in tmp_path.iterdir()} == ours | others | {"config.toml", "lock"}
+    Folder.create(tmp_path, tiny()).close()  # now the configuration does
+    assert {file.name for file in tmp_path.iterdir()} == others | {"config.toml", "lock"}
+
+
 def test_a_start_that_fails_releases_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

@@ -508,9 +508,9 @@ def test_attackers_without_an_honest_client_beside_them_send_what_they_trained()
     assert np.array_equal(now.x, later.x)
 
 
-@pytest.mark.parametrize("groups", ["whole", "survivors"])
+@pytest.mark.parametrize(("groups", "leverage"), [("whole", 0.5), ("survivors", 0.5), ("survivors", 0.25)])
 def test_an_adaptive_attacker_aims_at_the_clusters_that_are_opened(
-    groups: str, monkeypatch: pytest.MonkeyPatch
+    groups: str, leverage: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It computes the mean of each cluster over those who stay: all that the server opens, and nothing else."""
     seen = list[list[tuple[int, ...]]]()
@@ -521,7 +521,8 @@ def test_an_adaptive_attacker_aims_at_the_clusters_that_are_opened(
         return seen[-1]
 
     monkeypatch.setattr(rounds, "_will_open", noted)
-    clusters = {"clusters": {"size": 5, "groups": groups, "schedule": "random"}, "privacy": ROUND, "clients": 30}
+    privacy = ROUND | {"max_leverage": leverage}
+    clusters = {"clusters": {"size": 5, "groups": groups, "schedule": "random"}, "privacy": privacy, "clients": 30}
     attacked = run(tiny(**clusters, **ADAPTIVE, **MANY | {"dropout": {"rate": 0.25}}))
     opened = [[tuple(c["members"]) for c in r["clusters"] if c["state"] == "opened"] for r in attacked.history]
     assert seen == [found for found, record in zip(opened, attacked.history, strict=True) if record["clusters"]]

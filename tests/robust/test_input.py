@@ -228,6 +228,13 @@ def test_parameters_and_results_may_be_tensors_of_torch_in_any_form() -> None:
         robust.label_flip(torch.tensor([0.0, 1.0], requires_grad=True), 10)
 
 
+def test_views_of_tensors_that_torch_has_not_computed_yet_are_read() -> None:
+    torch = pytest.importorskip("torch")
+    numbers = torch.tensor([[1 + 2j, 3 - 4j]])
+    assert robust.mean(numbers.conj().imag).tolist() == [-2, 4]
+    assert robust.mean([numbers.conj().real[0], numbers.real[0]]).tolist() == [1, 3]
+
+
 def test_tensors_in_a_form_that_numpy_does_not_have_are_refused_with_what_to_call() -> None:
     torch = pytest.importorskip("torch")
     ones = torch.ones(3, 2)
@@ -239,12 +246,15 @@ def test_tensors_in_a_form_that_numpy_does_not_have_are_refused_with_what_to_cal
             (ones.to_sparse_csr(), r"in the layout torch\.sparse_csr: call \.to_dense\(\)"),
             (ones.to(torch.bfloat16).to_sparse(), r"of torch\.bfloat16 in the layout torch\.sparse_coo: call"),
             (torch.quantize_per_tensor(ones, 0.1, 0, torch.qint8), r"of torch\.qint8: call \.dequantize\(\)"),
+            (torch.nested.nested_tensor([ones[0], ones[1]]), r"a nested tensor of .*: call \.to_padded_tensor\(0\.0\)"),
         ]
     for tensor, problem in forms:
         with pytest.raises(TypeError, match=rf"^updates must be real numbers in a form that numpy has; .*{problem}"):
             robust.median(tensor)
         with pytest.raises(TypeError, match=r"^rows of <lambda> must be real numbers"):
             robust.Attack(lambda given, sent=tensor: sent)([[1.0, 2.0]], 3)
+    with pytest.raises(TypeError, match=r"^updates must be real numbers; got a tensor on the device meta, which"):
+        robust.median(torch.ones(3, 2, device="meta"))
     float8 = torch.ones(2).to(torch.float8_e4m3fn)
     with pytest.raises(TypeError, match=r"^updates must be .*float8"):
         robust.median([float8, float8])
@@ -378,6 +388,7 @@ WRONG_MIXED = [
     (robust.Mixed(ODD, members=(np.array([0, 1]),)), r"of 1 x 2 real numbers, one row per entry of members; got shape"),
     (robust.Mixed(ODD[:0], members=()), r"of 0 x 2 real numbers, one row per entry of members; got shape \(0, 2\)"),
     (robust.Mixed(ODD[:1], members=(np.array([0, 3]),)), ": each entry of members must be an array of row numbers, 0"),
+    (robust.Mixed(ODD[:1], members=5), "each entry of members must be an array of row numbers"),  # type: ignore[arg-type]
     (robust.Mixed(ODD[:1], members=(np.array([-1]),)), "members must be an array of row numbers, 0 to 2"),
     (robust.Mixed(ODD[:1], members=(np.array([], dtype=int),)), "members must be an array of row numbers, 0 to 2"),
     (robust.Mixed(ODD[:1], members=(np.array([0.5]),)), "members must be an array of row numbers"),  # type: ignore[arg-type]
