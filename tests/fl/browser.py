@@ -14,7 +14,6 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LEAST_CONTRAST = 4.5  # of text and what is behind it, as in WCAG 2
-LARGE_CONTRAST = 3.0  # of large text
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 PROBE = """
 const numbers = text => (text.match(/[-+.\\de]+/g) || []).map(Number);
@@ -82,15 +81,13 @@ def browser(profile: Path, *more: str) -> list[str]:
     ]
 
 
-def look(
-    page: str, place: Path, widths: tuple[int, ...], *, dark: bool = False, least: float = LEAST_CONTRAST
-) -> list[dict[str, Any]]:
+def look(page: str, place: Path, widths: tuple[int, ...], *, dark: bool = False) -> list[dict[str, Any]]:
     """What a reader would see at each width, with all details open."""
     shown = POLICY.sub("", page).replace("<details", "<details open")
     frames = [
         f'<iframe width="{w}" height="900" style="border:0" srcdoc="{html.escape(shown)}"></iframe>' for w in widths
     ]
-    script = PROBE.replace("LEAST", str(least))
+    script = PROBE.replace("LEAST", str(LEAST_CONTRAST))
     beside = place / "beside.html"
     beside.write_text(f"<!doctype html><pre id=found></pre>{''.join(frames)}<script>{script}</script>", "utf-8")
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"

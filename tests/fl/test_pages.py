@@ -21,7 +21,7 @@ from fl.reproduction.measured import Measured
 from fl.reproduction.page import page as reproduction_page
 from fl.reproduction.panels import PANELS, every_curve
 from fl.training.loop import run
-from tests.fl.browser import CHROMIUM, LARGE_CONTRAST, LEAST_CONTRAST, browser, look
+from tests.fl.browser import CHROMIUM, browser, look
 from tests.fl.runs import tiny
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
@@ -97,8 +97,7 @@ def test_nothing_sticks_out_is_cut_or_cannot_be_read(
         "sweep of errors": lambda: sweep_of(Measure("root_mean_squared_error", LOWER), runs),
         "reproduction": reproduction,
     }[what]()
-    least = LARGE_CONTRAST if what.startswith("sweep") else LEAST_CONTRAST  # cells of a sweep's heat map
-    found = look(page, tmp_path, WIDTHS, dark=dark, least=least)
+    found = look(page, tmp_path, WIDTHS, dark=dark)
     assert [each["width"] for each in found] == list(WIDTHS)
     for each in found:
         assert each["dark"] == dark
