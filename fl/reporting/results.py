@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -117,12 +118,15 @@ def in_words(labels: Labels) -> str:
 def grouped(entries: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
     """Pairs of a name and a text as texts with their names, in the order in which they come.
 
+    A name in its own text becomes "the run", unless it is part of a longer word or number.
+
     >>> grouped([("a", "no"), ("b", "why"), ("c", "no")])
     [('no', ['a', 'c']), ('why', ['b'])]
     """
     found: dict[str, list[str]] = {}
     for name, text in entries:
-        found.setdefault(text.replace(name, "the run"), []).append(name)
+        whole = rf"(?<!\w){re.escape(name)}(?!\.?\w)"
+        found.setdefault(re.sub(whole, "the run", text), []).append(name)
     return list(found.items())
 
 

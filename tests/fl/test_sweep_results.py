@@ -9,7 +9,7 @@ import pytest
 from fl.config.grid import Axis, Value, from_mapping
 from fl.errors import ConfigError
 from fl.reporting.compared import HIGHER, KNOWN, LOWER, Measure
-from fl.reporting.results import FINISHED, LeftOut, Mean, Outcome, Results, mean_of
+from fl.reporting.results import FINISHED, LeftOut, Mean, Outcome, Results, grouped, mean_of
 from fl.reporting.sweep_page import MOST_CHARTS, main_heat, panels, shades, sweep_page
 from fl.sweeps import folder
 
@@ -178,6 +178,11 @@ def test_failures_are_grouped_below_the_results() -> None:
     assert "rule a, attack x, seed 1; rule a, attack y, seed 1" in rest
     assert rest.count("too few") == 1
     assert "rule c, attack x, seed 0; rule c, attack x, seed 1" in rest
+
+
+def test_a_name_that_is_part_of_a_longer_name_or_number_stays_in_a_text() -> None:
+    assert grouped([("seed 1", "expected at most seed 10")]) == [("expected at most seed 10", ["seed 1"])]
+    assert grouped([("alpha 0", "alpha 0.5 in alpha 0.")]) == [("alpha 0.5 in the run.", ["alpha 0"])]
 
 
 @pytest.mark.parametrize(("better", "worst", "best"), [(LOWER, ["x", "y"], 0.1), (HIGHER, ["y", "x"], 2.0)])
