@@ -22,7 +22,7 @@ COLOURS = {  # CSS class: (on light paper, on dark paper). No two are alike, als
     "c4": ("#7a4b1e", "#c9986a"),
     "c5": ("#81992e", "#cddd5f"),
     "c6": ("#111827", "#f1f5f9"),
-    "c7": ("#d4409e", "#f683c3"),  # one more, where curves have colours by their meaning
+    "c7": ("#d4409e", "#f67bbf"),  # one more, where curves have colours by their meaning
     "used": ("#0d9268", "#3fcf9d"),  # green: clean; pale: filtered out
     "wasted": ("#a5dec3", "#316656"),
     "poisoned": ("#d3213d", "#ff6b81"),  # red: poisoned; pale: filtered out

@@ -1,5 +1,6 @@
 """What a report shows of each run, and of all runs together, as content of its template."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -305,7 +306,8 @@ def _exposure(run: Recorded) -> dict[str, Any]:
         "chart": lines(curves, y_label="leverage", height=180),
         "legend": legend_of(curves),
         "terms": terms(
-            "leverage", "T", "exposed", "alone", *(word for word in ("exact", "REPORT ONLY") if word in audit)
+            *("leverage", "T", "exposed", "alone"),
+            *(word for word in AUDIT_WORDS if re.search(rf"\b{word}\b", audit)),
         ),
         "audit": audit,
     }

@@ -120,6 +120,13 @@ def test_every_column_and_every_term_of_a_section_has_a_line_of_help(page: str) 
         assert f"<dt>{stage}</dt>" in page
 
 
+def test_a_word_within_another_word_of_the_audit_has_no_line_of_help(folders: list[Path]) -> None:
+    """A sentence that ends in "exactly" says nothing about T."""
+    found = recorded(folders[0])
+    last = {**found.rounds[-1], "exposure": {**found.rounds[-1]["exposure"], "sentences": ["learns 3 updates exactly"]}}
+    assert "<dt>exact</dt>" not in report.html([replace(found, rounds=[last])])
+
+
 def test_one_number_has_one_name(page: str, folders: list[Path]) -> None:
     """Exposed in a round is not exposed over the training, and parts of a round are not all of it."""
     assert "share of clients exposed in a round: " in page
@@ -160,7 +167,7 @@ def test_a_dashed_curve_has_a_dashed_mark_and_notes_of_a_run_are_one_quiet_box(f
 
 
 TOGETHER = [  # colours of one chart
-    [f"c{i}" for i in range(7)],
+    [f"c{i}" for i in range(8)],  # all eight in the panels of the paper's figures
     [*measures.OUTCOMES],
     ["most", "exposed"],
     [colour for _, _, colour in privacy.FIGURES],
