@@ -34,7 +34,8 @@ class Cost(NamedTuple):
 class Estimate:
     """The answer of a dry run, in seconds.
 
-    `not_measured` has the runs that failed when they were measured, with their errors: they count nothing.
+    `not_measured` has the runs that failed when they were measured, with their errors: they count nothing. `left_out`
+    are the combinations that cannot run: `runs` does not count them.
     """
 
     runs: int
@@ -46,13 +47,16 @@ class Estimate:
     start: float
     seconds: float
     not_measured: Mapping[str, str] = field(default_factory=dict)
+    left_out: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def __str__(self) -> str:
+        left_out = f"; {cannot_run(self.left_out)}" if self.left_out else ""
         if not self.rounds:
-            return f"{several(self.runs, 'run')}, {'all' if self.runs > 1 else 'it is'} finished: nothing to train"
+            runs = f"{several(self.runs, 'run')}, {'all' if self.runs > 1 else 'it is'} finished: " if self.runs else ""
+            return f"{runs}nothing to train{left_out}"
         low, high = self.seconds_per_round
         spent = f"{low:.2g} s" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g} s"
         kept = f", of which {self.finished} {'are' if self.finished > 1 else 'is'} finished" if self.finished else ""
@@ -65,7 +69,8 @@ class Estimate:
         return (
             f"{several(self.runs, 'run')}{kept}; {several(self.rounds, 'round')} to train, "
             f"{several(self.at_once, 'run')} at once: about {duration(self.seconds)} (a round of "
-            f"{several(self.measured, 'run')} was measured: {spent}; processes start in {self.start:.2g} s){told}"
+            f"{several(self.measured, 'run')} was measured: {spent}; processes start in {self.start:.2g} s)"
+            f"{left_out}{told}"
         )
 
 
@@ -76,6 +81,15 @@ def several(count: int, word: str) -> str:
     ('1 run', '2 runs')
     """
     return f"{count} {word}{'' if count == 1 else 's'}"
+
+
+def cannot_run(count: int) -> str:
+    """How many combinations are left out.
+
+    >>> cannot_run(1)
+    '1 combination cannot run and is left out'
+    """
+    return f"{several(count, 'combination')} cannot run and {'is' if count == 1 else 'are'} left out"
 
 
 def duration(seconds: float) -> str:

@@ -20,7 +20,7 @@ from fl.config.schema import Experiment
 from fl.errors import ConfigError, RecordError
 from fl.reporting import learned
 from fl.reporting.compared import Measure, compared
-from fl.reporting.records import Recorded, changed_keys, recorded, write
+from fl.reporting.records import Recorded, changed_keys, holds_run, recorded, write
 from fl.reporting.results import FINISHED, NO_VALUE, LeftOut, Outcome, Results
 from fl.sweeps.pool import Job
 
@@ -78,15 +78,15 @@ def refuse_all(first: str, why: str) -> NoReturn:
 
 
 def states(place: Path, runs: Sequence[Checked]) -> dict[str, str]:
-    """New, begun, failed, left out or finished, for each run.
+    """New, begun, failed, left out or finished, for each run. One that was left out with other settings is new.
 
     Raises if the folder holds a run with other settings, or one whose files contradict each other.
     """
     found, foreign, damaged = {}, [], []
     for run in runs:
         folder = place / RUNS / run.planned.id
-        if not has_rounds(folder):
-            left_out = LEFT_OUT if (folder / WHY).exists() else NEW
+        if not holds_run(folder):
+            left_out = LEFT_OUT if _was_left_out(folder, run.experiment) else NEW
             found[run.planned.id] = FAILED if (folder / ERROR).exists() else left_out
             continue
         try:
@@ -111,9 +111,14 @@ def states(place: Path, runs: Sequence[Checked]) -> dict[str, str]:
     return found
 
 
-def has_rounds(folder: Path) -> bool:
-    """Whether a run has recorded something that a later process must continue."""
-    return any((folder / name).exists() for name in ("rounds.jsonl", "checkpoint.json", "summary.json"))
+def _was_left_out(folder: Path, wanted: Experiment) -> bool:
+    """Whether a run was left out with these settings. Of a configuration that cannot be read, nobody knows."""
+    if not (folder / WHY).exists():
+        return False
+    try:
+        return recorded(folder).experiment.fingerprint == wanted.fingerprint
+    except (RecordError, ConfigError):
+        return False
 
 
 def leave_out(folder: Path, why: str) -> None:

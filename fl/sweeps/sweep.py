@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from fl.reporting.sweep_picture import draw_sweep
 from fl.reporting.sweep_progress import SweepProgress
 from fl.reporting.table import aligned
 from fl.sweeps import folder
-from fl.sweeps.estimate import Estimate, estimate, several
+from fl.sweeps.estimate import Estimate, cannot_run, estimate, several
 from fl.sweeps.folder import RUNS, SKIP, Checked, Runs, leave_out, refuse_all
 from fl.sweeps.kept import check_kept
 from fl.sweeps.pool import Job, work
@@ -107,13 +107,14 @@ def forecast(
 ) -> Estimate:
     """How long `sweep` would take with the same arguments, from measured rounds. Nothing is written."""
     asked = _read(what, settings)
-    runs = folder.checked(asked).possible
-    before = folder.states(Path(out), runs)
-    if asked.skip_impossible:
-        runs = [run for run in runs if before[run.planned.id] != folder.LEFT_OUT]
+    found = folder.checked(asked)
+    before = folder.states(Path(out), found.possible)
+    refused = folder.LEFT_OUT if asked.skip_impossible else None
+    runs = [run for run in found.possible if before[run.planned.id] != refused]
     left = {run.planned.id: 0 if before[run.planned.id] == FINISHED else _rounds_left(Path(out), run) for run in runs}
     todo = [run for run in runs if left[run.planned.id]]
-    return estimate(asked.axes, todo, left, _at_once(todo or runs, jobs))
+    left_out = len(found.impossible) + len(found.possible) - len(runs)
+    return replace(estimate(asked.axes, todo, left, _at_once(todo or runs, jobs)), left_out=left_out)
 
 
 def save(asked: Sweep, found: Results, place: Path) -> None:
@@ -152,8 +153,7 @@ def _told(place: Path, runs: Runs, before: Mapping[str, str]) -> Iterable[str]:
 def _left_out(impossible: Sequence[LeftOut]) -> Iterable[str]:
     """A line about the combinations that cannot run, if there are any."""
     if impossible:
-        count, are = several(len(impossible), "combination"), "is" if len(impossible) == 1 else "are"
-        yield f"{count} cannot run and {are} left out; the first: {impossible[0].name}: {impossible[0].why}"
+        yield f"{cannot_run(len(impossible))}; the first: {impossible[0].name}: {impossible[0].why}"
 
 
 def _rounds_left(place: Path, run: Checked) -> int:

@@ -21,8 +21,8 @@ from fl.errors import ConfigError, ShareError
 from fl.reporting.begun import difference
 from fl.reporting.full import advised
 from fl.reporting.progress import Progress
-from fl.reporting.records import Folder, recorded
-from fl.sweeps.folder import ERROR, WHY, has_rounds
+from fl.reporting.records import Folder, holds_run, recorded
+from fl.sweeps.folder import ERROR, WHY
 from fl.training.channel import Message, answer_all, send
 from fl.training.code import fingerprints
 from fl.training.interrupt import Stopped
@@ -63,7 +63,7 @@ def _answer(message: Message, channel: socket.socket) -> Message:
             with suppress(OSError):
                 place.mkdir(parents=True, exist_ok=True)
                 (place / ERROR).write_text("".join(traceback.format_exception(error)), "utf-8")
-        refused = isinstance(error, ConfigError | AgreementRefused) and (place is None or not has_rounds(place))
+        refused = isinstance(error, ConfigError | AgreementRefused) and (place is None or not holds_run(place))
         return {"do": "impossible" if refused else "failed", "error": text}
 
 
@@ -73,9 +73,9 @@ def train(tables: Mapping[str, Any], place: Path, show: Progress) -> None:
     What a start left that ended before its first round binds nobody: the settings may have changed since then.
     """
     chosen = experiment(tables)
-    with Folder.resume(place, e=chosen) if has_rounds(place) else Folder.create(place, chosen) as folder:
-        for name in (ERROR, WHY):
-            (place / name).unlink(missing_ok=True)
+    for name in (ERROR, WHY):  # first: they may belong to other settings than those that are written next
+        (place / name).unlink(missing_ok=True)
+    with Folder.resume(place, e=chosen) if holds_run(place) else Folder.create(place, chosen) as folder:
         run(chosen, folder=folder, show=show)
 
 

@@ -362,6 +362,58 @@ def test_a_run_that_is_refused_when_it_begins_fails_and_does_not_bind_its_folder
     assert fl.sweep({**alone, "experiment": equal}, out=tmp_path, jobs=1).results.finished == 1
 
 
+@pytest.fixture(scope="module")
+def left_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a sweep whose only run was left out when it began."""
+    place = tmp_path_factory.mktemp("left out")
+    with pytest.raises(ConfigError, match="no combination can run"):
+        fl.sweep(REFUSED, out=place, jobs=1, show=_Quiet())
+    return place
+
+
+REFUSED = {**UNEQUAL, "grid": {"data.partition": ["dirichlet"]}, "skip_impossible": True}
+
+
+def test_what_was_left_out_is_not_called_finished(left_out: Path) -> None:
+    found = forecast(REFUSED, out=left_out, jobs=1)
+    assert (found.runs, found.finished, found.left_out) == (0, 0, 1)
+    assert str(found) == "nothing to train; 1 combination cannot run and is left out"
+    more = Estimate(2, 0, 2, 1, 0, (0.0, 0.0), 0.0, 0.0, left_out=3)
+    assert str(more) == "2 runs, all finished: nothing to train; 3 combinations cannot run and are left out"
+    begun = Estimate(1, 1, 0, 1, 1, (0.5, 0.5), 1.0, 2.0, {"a": "why"}, left_out=1)
+    assert "start in 1 s); 1 combination cannot run and is left out\n1 run could not be measured" in str(begun)
+
+
+def test_what_was_refused_with_other_settings_is_new(left_out: Path, tmp_path: Path) -> None:
+    """It is forecast, and a command that is interrupted before it begins does not take over why it was left out."""
+    changed = {**REFUSED, "experiment": {**REFUSED["experiment"], "privacy": {"weight_ratio": 1.41}}}
+    found = forecast(changed, out=left_out, jobs=1)
+    assert (found.runs, found.rounds, found.finished, found.left_out) == (1, 1, 0, 0)
+    asked = from_mapping(changed)
+    results = folder.results(asked, left_out, runs := folder.checked(asked))
+    assert (list(results.impossible), [each.status for each in results.outcomes]) == ([], [folder.NEW])
+    name = runs.possible[0].planned.id
+    for broken in (None, "rounds = 'many'"):
+        shutil.copytree(left_out, place := tmp_path / str(broken is None))
+        (place / "runs" / name / "config.toml").unlink()
+        if broken is not None:
+            (place / "runs" / name / "config.toml").write_text(broken)
+        assert folder.states(place, runs.possible) == {name: folder.NEW}
+
+
+def test_why_a_run_was_left_out_is_gone_before_its_new_settings_are_written(
+    left_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a process that is killed in between leaves no reason that belongs to other settings."""
+    place = tmp_path / "run"
+    shutil.copytree(left_out / "runs" / "partition=dirichlet", place)
+    monkeypatch.setattr(worker, "run", lambda *_, **__: None)
+    create, found = Folder.create, list[bool]()
+    monkeypatch.setattr(Folder, "create", lambda *given: found.append((place / folder.WHY).exists()) or create(*given))
+    worker.train(REFUSED["experiment"], place, worker.Silent())
+    assert found == [False]
+
+
 def test_a_sample_that_fails_does_not_end_the_forecast(tmp_path: Path) -> None:
     """The first run is measured first. It fails, and the next one is measured in its place."""
     found = forecast(UNEQUAL, out=tmp_path, jobs=1)
