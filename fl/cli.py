@@ -10,7 +10,6 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, redirect_stdout
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from fl.errors import ConfigError, ShareError
 
 if TYPE_CHECKING:
     from fl.reporting.records import Folder
+    from fl.training.loop import Trained
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
@@ -265,35 +265,40 @@ def _train(options: argparse.Namespace) -> int:
     settings += [f"machine.workers={options.workers}"] if options.workers is not None else []
     from fl.config.checks import load
     from fl.reporting.records import Folder
+    from fl.reporting.stdout import kept_clean
 
-    if options.resume is not None:
-        folder = Folder.resume(options.resume, settings)
-    else:
-        experiment = load(options.file, settings, options.curve)
-        folder = Folder.create(options.out or Path("runs") / experiment.name, experiment)
-    with folder:
-        return _train_in(folder, as_json=options.json)
+    with kept_clean(options.json):
+        if options.resume is not None:
+            folder = Folder.resume(options.resume, settings)
+        else:
+            experiment = load(options.file, settings, options.curve)
+            folder = Folder.create(options.out or Path("runs") / experiment.name, experiment)
+        with folder:
+            done = _trained(folder)
+    if done is None:
+        return _complain(f"stopped; continue with: share train --resume {folder.path}", STOPPED)
+    if options.json:
+        from fl.reporting.rows import with_folder
 
-
-def _train_in(folder: Folder, *, as_json: bool) -> int:
+        print(json.dumps(with_folder(folder.path), indent=1))
+        return 0
     from fl.reporting.measures import describe_summary
+
+    print(describe_summary(done.experiment, done.summary))
+    print(f"record: {folder.path}\nreport: share report {folder.path}")
+    return 0
+
+
+def _trained(folder: Folder) -> Trained | None:
+    """The training in a folder, or None if it was stopped."""
     from fl.reporting.progress import display
     from fl.training.interrupt import Stopped
     from fl.training.loop import run
 
     try:
-        with redirect_stdout(sys.stderr) if as_json else nullcontext():  # a user's functions may print
-            done = run(folder.experiment, folder=folder, show=display())
+        return run(folder.experiment, folder=folder, show=display())
     except Stopped:
-        return _complain(f"stopped; continue with: share train --resume {folder.path}", STOPPED)
-    if as_json:
-        from fl.reporting.rows import with_folder
-
-        print(json.dumps(with_folder(folder.path), indent=1))
-        return 0
-    print(describe_summary(done.experiment, done.summary))
-    print(f"record: {folder.path}\nreport: share report {folder.path}")
-    return 0
+        return None
 
 
 def _sweep(options: argparse.Namespace) -> int:
@@ -307,18 +312,22 @@ def _sweep(options: argparse.Namespace) -> int:
         raise ConfigError("sweep: expected a sweep file, or --list for those in the package")
     _need("torch")
     settings = _settings(options)
-    out: Path = options.out or Path("sweeps") / read_sweep(options.file, settings).name
+    from fl.reporting.stdout import kept_clean
     from fl.reporting.sweep_progress import sweep_display
     from fl.sweeps.sweep import forecast, sweep
 
+    with kept_clean(options.json):
+        out: Path = options.out or Path("sweeps") / read_sweep(options.file, settings).name
+        try:
+            if options.dry_run:
+                answer = forecast(options.file, out=out, jobs=options.jobs, settings=settings)
+            else:
+                done = sweep(options.file, out=out, jobs=options.jobs, settings=settings, show=sweep_display())
+        except KeyboardInterrupt:
+            return _complain(f"stopped; the same command continues the sweep in {out}", STOPPED)
     if options.dry_run:
-        answer = forecast(options.file, out=out, jobs=options.jobs, settings=settings)
         print(json.dumps(answer.to_json(), indent=1) if options.json else answer)
         return 0
-    try:
-        done = sweep(options.file, out=out, jobs=options.jobs, settings=settings, show=sweep_display())
-    except KeyboardInterrupt:
-        return _complain(f"stopped; the same command continues the sweep in {out}", STOPPED)
     print(json.dumps(done.results.to_json(), indent=1) if options.json else done)
     for run, error in done.failed.items():
         print(f"share: {run} failed: {error}", file=sys.stderr)
@@ -327,6 +336,8 @@ def _sweep(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> None:
     from fl.reporting.report import read_reference, report
+    from fl.reporting.rows import rows
+    from fl.reporting.stdout import kept_clean
 
     if bool(options.reference) != bool(options.curve):
         raise ConfigError("report: --reference and --curve need each other; give both or none")
@@ -334,11 +345,10 @@ def _report(options: argparse.Namespace) -> None:
     out: Path = options.out or (folders[0] / "report.html" if len(folders) == 1 else Path("share-report.html"))
     references = [read_reference(options.reference, curve) for curve in options.curve]
     picture = None if options.no_picture else out.with_suffix(".png")
-    runs = report(folders, out, picture=picture, references=references)
+    with kept_clean(options.json):
+        runs = report(folders, out, picture=picture, references=references)
     print(*filter(None, (out, picture)), sep="\n", file=sys.stderr if options.json else None)
     if options.json:
-        from fl.reporting.rows import rows
-
         print(json.dumps(rows(runs), indent=1))
 
 

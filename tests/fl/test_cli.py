@@ -88,6 +88,84 @@ def test_json_is_all_that_stands_on_stdout(
     assert json.loads(capsys.readouterr().out)["label-flip-zeno"] == ["m1", "m5", "m10"]
 
 
+PRINTING = """
+import os
+
+import numpy as np
+import torch
+from torch import nn
+
+from robust import Outcome, Rows, aggregator
+
+print("printed at import")
+os.write(1, b"written at import\\n")
+
+
+class Printing(nn.Linear):
+    def forward(self, x):
+        print("printed by a model")
+        return super().forward(x.flatten(1))
+
+
+def net(shape, classes):
+    return Printing(shape[0] * shape[1] * shape[2] if len(shape) == 3 else shape[0], classes)
+
+
+@aggregator(paper="Nobody 2000", needs="n > 2f", withstands=lambda n: (n - 1) // 2)
+def plain(rows: Rows) -> Outcome:
+    \"\"\"The mean. Nobody 2000.\"\"\"
+    return rows.average(np.arange(len(rows)))
+"""
+
+
+@pytest.fixture
+def printing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of an experiment whose model and rule are in a module that prints."""
+    (tmp_path / "printing.py").write_text(PRINTING)
+    monkeypatch.syspath_prepend(str(tmp_path))  # so that the configuration can be checked here
+    e = tiny(name="mine", rounds=1, model="printing:net", aggregation={"rule": "printing:plain"})
+    forget()
+    (tmp_path / "mine.toml").write_text(to_toml(e))
+    return tmp_path / "mine.toml"
+
+
+def forget() -> None:
+    """Let the next command import the module again."""
+    sys.modules.pop("printing", None)
+    robust.AGGREGATORS.remove("plain")
+
+
+def test_json_is_all_that_stands_on_stdout_of_a_training_in_several_processes(printing: Path) -> None:
+    done = share("train", "mine.toml", "--workers", "2", "--json", cwd=printing.parent)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["folder"] == "runs/mine"
+    for what in ("printed at import", "written at import", "printed by a model"):
+        assert done.stderr.count(what) >= 2, what  # in this process or in each worker
+
+
+def test_json_is_all_that_stands_on_stdout_of_every_command_that_imports_modules_of_a_user(
+    printing: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(printing.parent)
+    sweep = 'base = "mine.toml"\n[experiment]\nmachine = { workers = 0 }\n[grid]\nseed = [0]\n'
+    Path("seeds.toml").write_text(sweep)
+    capfd.readouterr()
+    for command in (
+        ["sweep", "seeds.toml", "--jobs", "1", "--dry-run", "--json"],
+        ["sweep", "seeds.toml", "--jobs", "1", "--json"],
+        ["report", "sweeps/seeds/runs/seed=0", "--no-picture", "--json"],
+    ):
+        assert main(command) == 0 or command[0] == "report"
+        forget()
+        said = capfd.readouterr()
+        assert json.loads(said.out), command
+        assert "printed at import" in said.err
+        assert "written at import" in said.err
+    print("later")
+    os.write(1, b"to the descriptor\n")
+    assert sorted(capfd.readouterr().out.splitlines()) == ["later", "to the descriptor"]
+
+
 MISTAKES = [
     (["train", "nothing.toml"], "there is no file nothing.toml"),
     (["train"], "--resume"),
