@@ -1,5 +1,8 @@
 """Functions of the user's own: an error in them ends the training, and nothing is left out without a word."""
 
+import importlib
+import pickle
+import random
 import sys
 import warnings
 from collections.abc import Iterator
@@ -14,8 +17,10 @@ import fl
 import robust
 from fl.cli import main
 from fl.config.grid import read_sweep
+from fl.config.own import find_modules, imported
 from fl.config.read import to_toml
 from fl.config.rules import assumed_bad
+from fl.data import DataSet, Examples, load
 from fl.errors import ConfigError, TrainingWarning
 from fl.reporting.measures import describe_summary
 from fl.reporting.progress import describe_round
@@ -25,6 +30,7 @@ from fl.secure.layout import segments_of
 from fl.secure.population import as_entry
 from fl.training.learner import Learner
 from fl.training.loop import run
+from fl.training.models import import_path
 from secagg.crypto import Segment, Segments
 from tests.fl.runs import tiny
 
@@ -294,6 +300,9 @@ def net(shape, classes):
 """
 
 
+OWN_MODULES = ("same_net", "own_package", "lib_net", "net_a", "net_b", "helper", "nsp")
+
+
 @pytest.fixture
 def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Modules and folders that the test loads are gone after it."""
@@ -301,7 +310,7 @@ def apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = dict(sys.modules)
     yield
     for name in [name for name in sys.modules if name not in before]:
-        if name in ("same_net", "own_package", "lib_net"):
+        if name.partition(".")[0] in OWN_MODULES:
             del sys.modules[name]
     tiny()  # whose folders, none, are looked in now
 
@@ -334,6 +343,115 @@ def test_a_second_file_does_not_get_the_module_of_the_first(tmp_path: Path, mode
     (tmp_path / "b" / mine).rename(tmp_path / "b" / "other")
     (tmp_path / "b" / mine).symlink_to(tmp_path / "a" / mine)
     assert run(second).x.tobytes() == trained.x.tobytes()  # it is the same file
+
+
+def written(folder: Path, files: dict[str, str]) -> str:
+    """A folder with modules."""
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    return str(folder)
+
+
+HELPED = "from helper import WIDTH\n\ndef net():\n    return WIDTH\n"
+
+
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("helper", ["helper.py", "helper/__init__.py"])
+def test_a_module_does_not_get_what_a_module_of_another_experiment_imports(tmp_path: Path, helper: str) -> None:
+    first = written(tmp_path / "a", {"net_a.py": HELPED, helper: "WIDTH = 3"})
+    second = written(tmp_path / "b", {"net_b.py": HELPED, helper: "WIDTH = 5"})
+    find_modules([first])
+    assert imported("net_a:net", "model")() == 3
+    find_modules([second])
+    with pytest.raises(ConfigError) as refused:
+        imported("net_b:net", "model")
+    assert "net_b" not in sys.modules  # it did not run with another helper
+    assert str(refused.value) == (
+        f"model: 'net_b:net': expected the module helper of {second}, but this process has loaded another module "
+        f"helper, from {tmp_path / 'a' / helper}; rename {tmp_path / 'b' / Path(helper).parts[0]}, or train in a "
+        "process of its own if both are yours"
+    )
+    find_modules([first])
+    assert imported("net_a:net", "model")() == 3
+
+
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("nsp/net.py", "nsp/net.py"), ("nsp/net.py", "nsp/net/__init__.py"), ("nsp/__init__.py", "nsp/__init__.py")],
+)
+def test_a_folder_without_init_is_not_exchanged_for_another_of_its_name(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    text = "def net():\n    return {}\n"
+    find_modules([written(tmp_path / "a", {before: text.format(3), "nsp/net.py": text.format(3)})])
+    assert imported("nsp.net:net", "model")() == 3
+    find_modules([written(tmp_path / "b", {after: text.format(5), "nsp/other.py": text.format(7)})])
+    with pytest.raises(
+        ConfigError, match=rf"but this process has loaded another module nsp.*; rename {tmp_path}/b/nsp,"
+    ):
+        imported("nsp.net:net", "model")
+
+
+@pytest.mark.usefixtures("apart")
+def test_folders_of_one_name_with_other_modules_do_not_disturb_each_other(tmp_path: Path) -> None:
+    text = "def net():\n    return {}\n"
+    first = written(tmp_path / "a", {"nsp/net.py": text.format(3)})
+    second = written(tmp_path / "b", {"nsp/other.py": text.format(7)})
+    for folder, named, width in ((first, "nsp.net", 3), (second, "nsp.other", 7), (first, "nsp.net", 3)):
+        find_modules([folder])
+        assert imported(f"{named}:net", "model")() == width
+    with pytest.raises(ConfigError, match=r"there is no module nsp\.other"):
+        imported("nsp.other:net", "model")
+
+
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_module_that_is_missing_is_not_found_in_the_folder_of_another_experiment(
+    tmp_path: Path, loaded: bool
+) -> None:
+    first = written(tmp_path / "a", {"net_a.py": HELPED, "helper.py": "WIDTH = 3"})
+    second = written(tmp_path / "b", {"net_b.py": HELPED})
+    path = list(sys.path)
+    find_modules([first])
+    if loaded:
+        kept = imported("net_a:net", "model")
+    find_modules([second])
+    with pytest.raises(ConfigError, match="'net_a:net': there is no module net_a; put it beside"):
+        imported("net_a:net", "model")
+    with pytest.raises(ModuleNotFoundError, match="helper"):
+        imported("net_b:net", "model")
+    if loaded:
+        assert pickle.loads(pickle.dumps(kept)) is kept  # nothing was unloaded
+    find_modules([])
+    assert sys.path == path
+
+
+@pytest.mark.usefixtures("apart")
+def test_a_module_that_was_imported_before_is_the_one_of_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the folder is one in which Python looks anyway, with a library inside it."""
+    folder = written(tmp_path / "a", {"net_a.py": HELPED, "helper.py": "WIDTH = 3", "env/lib_net.py": HELPED})
+    monkeypatch.syspath_prepend(f"{folder}/env")
+    monkeypatch.syspath_prepend(folder)
+    net = importlib.import_module("net_a").net
+    find_modules([folder])
+    assert imported("net_a:net", "model") is net
+    find_modules([])
+    assert imported("net_a:net", "model") is net
+    assert import_path(net) == "net_a:net"
+    assert imported("lib_net:net", "model")() == 3
+    assert sys.path[:2] == [folder, f"{folder}/env"]
+
+
+@pytest.mark.usefixtures("apart")
+def test_what_only_has_the_name_of_a_module_does_not_disturb(tmp_path: Path) -> None:
+    """A folder of data, and a folder that is not there."""
+    folder = written(tmp_path / "a", {"net_a.py": HELPED, "helper.py": "WIDTH = 3", "torch/x.csv": "", "math/x": ""})
+    find_modules([str(tmp_path / "missing"), folder])
+    assert imported("net_a:net", "model")() == 3
 
 
 @pytest.mark.usefixtures("apart")
@@ -461,3 +579,33 @@ def test_clients_that_are_too_unequal_are_refused_in_one_sentence_that_helps() -
     told = str(refused.value)
     assert told.startswith("privacy: 1 fixed grouping in groups of 3 breaks the policy over all rounds together: the ")
     assert "Instead: use larger groups; or make the members' weights more equal" in told
+
+
+def random_data() -> DataSet:
+    """Data from all three global generators, without a seed."""
+    shift = random.random() + np.random.rand()
+    examples = Examples(torch.randn(60, 4) + shift, torch.arange(60) % 2)
+    return DataSet("random", examples, examples, 2)
+
+
+def test_random_data_of_an_own_function_are_the_same_in_every_run_and_process() -> None:
+    def draw() -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))
+
+    def seed(value: int) -> None:
+        random.seed(value)
+        np.random.seed(value)
+        torch.manual_seed(value)
+
+    e = tiny(clients=6, rounds=1, data={"name": f"{__name__}:random_data", "examples": None, "test_examples": None})
+    trained = []
+    for value in (1, 2):
+        seed(value)
+        found = run(e)
+        trained.append((found.task.data.fingerprint(), found.x.tobytes()))
+    assert trained[0] == trained[1]
+    seed(3)
+    expected = draw()
+    seed(3)
+    load(f"{__name__}:random_data")
+    assert draw() == expected  # the caller's generators go on as if nothing had been drawn
