@@ -26,6 +26,7 @@ from fl.config.schema import (
 from fl.errors import ConfigError
 from fl.secure.layout import Layout, check_exposure, check_size
 from fl.secure.noise import check_noise
+from robust.parameters import check_parameters
 from secagg.agreement import SURVIVORS, WHOLE
 
 
@@ -35,6 +36,10 @@ def experiment(tables: Mapping[str, Any] | None = None, **more: Any) -> Experime
     >>> experiment(rounds=5, clusters={"size": 5}).clusters.size
     5
     """
+    if tables is not None and not isinstance(tables, Mapping):
+        raise ConfigError(
+            f"expected tables as a dictionary, got {tables!r}; fl.load(name) reads a file or a packaged experiment"
+        )
     found = from_record({**(tables or {}), **more})
     _check_measures(found)
     if modules := tuple(str(Path(folder).resolve()) for folder in found.machine.modules):
@@ -136,11 +141,16 @@ def _check_parameters(experiment: Experiment) -> None:
         _check_options("aggregation.options", chosen.options, allowed)
     elif chosen.options:
         raise ConfigError(f"aggregation.options: {WEIGHTED_MEAN} has no parameters; remove this key")
-    allowed = {p for name in chosen.before for p in rules.configurable(rules.pre_aggregator(name))}
+    steps = [rules.pre_aggregator(name) for name in chosen.before]
+    allowed = {p for step in steps for p in rules.configurable(step)}
     _check_options("aggregation.before_options", chosen.before_options, allowed)
+    for step in steps:
+        _check_values("aggregation.before_options", step, rules.filled(step, chosen.before_options, {}))
     kind = None if attack.name in DATA_ATTACKS else rules.attack(attack.name)
     in_data = BACKDOOR_OPTIONS if attack.name == BACKDOOR else ()
     _check_options("attack.options", attack.options, rules.configurable(kind) if kind else in_data)
+    if kind is not None:
+        _check_values("attack.options", kind, attack.options)
     if attack.adaptive:
         if kind is None or "against" not in kind.parameters:
             able = ", ".join(name for name, found in robust.ATTACKS.items() if "against" in found.parameters)
@@ -181,6 +191,15 @@ def _check_options(path: str, options: Mapping[str, Option], allowed: Iterable[s
         if name not in allowed:
             hint = suggestion(name, allowed) if allowed else "; there are none"
             raise ConfigError(f"{path}.{name}: there is no such parameter{hint}")
+
+
+def _check_values(path: str, kind: rules.Kind, options: Mapping[str, Option]) -> None:
+    """Refuse options of a wrong type, and a missing one that only a configuration could give."""
+    known = {name: kind.parameters[name] for name in kind.parameters if name in rules.configurable(kind)}
+    try:
+        check_parameters(kind.name, known, options)
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
 
 
 def _check_no_share(experiment: Experiment) -> None:

@@ -59,6 +59,26 @@ SURVIVORS = {"clusters": {"groups": "survivors"}, "privacy": {"memory": "round"}
         ({"byzantine": 31, "attack": {"name": "sign_flip"}}, "byzantine", "30 clients"),
         ({"byzantine": 3, "attack": {"name": "sign_flip", "options": {"skale": 2}}}, "attack.options.skale", "scale"),
         ({"byzantine": 3, "attack": {"name": "label-flip", "options": {"scale": 2}}}, "attack.options", "none"),
+        (
+            {"byzantine": 2, "attack": {"name": "sign_flip", "options": {"scale": "a"}}},
+            "attack.options",
+            "sign_flip: scale='a' is not float; it takes scale: float = 1.0",
+        ),
+        (
+            {"byzantine": 2, "attack": {"name": "a_little_is_enough", "options": {"knows": "all"}}},
+            "attack.options",
+            "knows='all' is not 'honest' or 'own'",
+        ),
+        (
+            {"aggregation": {"before": ["bucketing"], "before_options": {"size": "a"}}},
+            "aggregation.before_options",
+            "bucketing: size='a' is not int",
+        ),
+        (
+            {"method": "fedavg", "aggregation": {"before": ["clipping"], "before_options": {"radius": True}}},
+            "aggregation.before_options",
+            "clipping: radius=True is not float",
+        ),
         ({"data": {"name": "imagenet"}}, "data.name", "digits"),
         ({"data": {"roles": 3}}, "data.roles", "shakespeare"),
         ({"data": {"partition": "role"}}, "data.partition", "digits"),
@@ -71,6 +91,24 @@ def test_a_mistake_names_its_key_and_what_was_expected(tables: dict, key: str, a
     assert str(caught.value).startswith(f"{key}:") or str(caught.value).startswith(f"{key}.")
     assert advice in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@robust.attack
+def strict_attack(given: robust.AttackInput, *, size: float) -> robust.Matrix:
+    return given.all_send(size * given.honest[0])
+
+
+robust.ATTACKS.remove("strict_attack")
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"), [({"size": "a"}, "size='a' is not float"), ({}, "needs size; it takes size: float")]
+)
+def test_options_of_an_own_attack_are_checked_before_anything_is_trained(options: dict, advice: str) -> None:
+    named = {"name": "tests.fl.test_config:strict_attack"}
+    with pytest.raises(ConfigError, match=rf"^attack\.options: strict_attack:? {advice}"):
+        experiment(byzantine=2, attack={**named, "options": options})
+    assert experiment(byzantine=2, attack={**named, "options": {"size": 2}}).attack.options == {"size": 2}
 
 
 @pytest.mark.parametrize(
