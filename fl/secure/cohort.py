@@ -5,7 +5,7 @@ Samples, cells, clusters and the clients that are left out follow from the agree
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,7 @@ from secagg.whole import WholeResult
 Vector = NDArray[np.float32]
 Ring32 = NDArray[np.uint32]
 NO_ANSWER = "it did not answer in time"
+NOT_FINITE = "its update is not finite"
 KEPT_VERDICTS = 8
 Opened = tuple[tuple[tuple[int, ...], ...], ...]
 
@@ -171,6 +172,13 @@ class CellResult:
         found = sum(int(part.total[update.length :].view(np.int32)[0]) for part in sums)
         return found, update.length * sum(len(part.members) for part in sums)
 
+    def reject(self, clients: Collection[int]) -> None:
+        """Give the reason why these dropped out: their updates are not finite. Clusters lost with them get it too."""
+        self.dropouts |= dict.fromkeys(clients, Dropout(Stage.INPUTS, NOT_FINITE))
+        reasons = {client: dropout.reason for client, dropout in self.dropouts.items()}
+        lost = (group for group in self.lost if not set(clients).isdisjoint(self.cell.clusters[group]))
+        self.lost = {**self.lost, **{group: why_lost(self.cell.clusters[group], reasons) for group in lost}}
+
     def forget(self, grouping: int) -> None:
         """Free the sums of a grouping that was aggregated: at the paper's size all of them are 1.7 GB."""
         self.groups = {row: part for row, part in self.groups.items() if row[0] != grouping}
@@ -179,9 +187,9 @@ class CellResult:
         return sum(self.weights[client] for client in clients)
 
 
-def why_lost(members: Iterable[int], drop: Mapping[int, Stage]) -> str:
+def why_lost(members: Iterable[int], reasons: Mapping[int, str]) -> str:
     """The dropouts of a lost cluster. Whether one still sent an advert depends on when the run was resumed."""
-    return "; ".join(f"client {client}: {NO_ANSWER}" for client in members if client in drop)
+    return "; ".join(f"client {client}: {reasons[client]}" for client in members if client in reasons)
 
 
 def floats_of(encoding: Segments) -> FixedPoint:

@@ -130,8 +130,9 @@ class Population(Cohort):
         else:
             absent, noise = {*drop, *misbehave}, self._noise
             result = clear_whole(agreement, cell.round, inputs, absent, context=cell.context, noise=noise)
-        dropouts = {client: NO_ANSWER if client in drop else why for client, why in result.dropouts.items()}
-        lost = {group: why_lost(cell.clusters[group], drop) or why for group, why in result.lost.items()}
+        silent = dict.fromkeys(drop, NO_ANSWER)
+        dropouts = {client: silent.get(client, why) for client, why in result.dropouts.items()}
+        lost = {group: why_lost(cell.clusters[group], silent) or why for group, why in result.lost.items()}
         return CellResult.of_whole(result, cell, self, cost, dropouts, lost)
 
     def _survivors(

@@ -2,7 +2,6 @@
 
 import copy
 import math
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -20,6 +19,7 @@ from fl.data import Examples, from_clients
 from fl.errors import ConfigError
 from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, planned_rounds
+from fl.training.arguments import check_out, check_shown
 from fl.training.loop import Trained, run
 from fl.training.models import Factory
 from fl.training.objective import Function
@@ -57,8 +57,10 @@ def train(
     >>> train("linear", clients, test=clients[0], rounds=1, clusters={"size": 4}).summary["exposed"]
     []
     """
-    if out is not None and not isinstance(out, str | os.PathLike):
-        raise ConfigError(f"out: expected the name of a folder, got {out!r} ({type(out).__name__})")
+    check_out(out)
+    check_shown(show, callbacks)
+    if not isinstance(model, str | nn.Module) and not callable(model):
+        raise ConfigError(f"model: expected a torch module, a function or a name, got {model!r} ({_name(model)})")
     if resume and out is None:
         raise ConfigError("resume: a run continues in its folder; name it with out=..., or leave resume out")
     _check_clients(clients)

@@ -1,6 +1,8 @@
 """A whole training: data for the clients, rounds until it is time to stop, and records to resume from."""
 
+import copy
 import math
+import reprlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,10 +28,12 @@ from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, now, versions
 from fl.secure.layout import Layout
 from fl.secure.population import Population
+from fl.training.arguments import check_run
 from fl.training.code import fingerprints
 from fl.training.devices import find_device
 from fl.training.interrupt import Interrupt, Stopped
 from fl.training.models import Factory, Vector, fingerprint, unflatten
+from fl.training.notices import Notices
 from fl.training.objective import Function
 from fl.training.randomness import attackers
 from fl.training.round import Callback, Played, Setting, play
@@ -141,6 +145,7 @@ def run(
     >>> trained.model(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 10])
     """
+    check_run(experiment, folder, show, callbacks)
     show = show or Progress()
     find_modules(experiment.machine.modules)  # other configurations may have been read since
     byzantine = attackers(experiment)
@@ -238,8 +243,10 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
             folder.describe({**_info(setting, x), **prints, "code": code})
     else:
         x, memory, history = checkpoint.x, checkpoint.memory, list(checkpoint.history)
+    notices = Notices(experiment)
     for record in history:
         setting.cohort.suspects.remember(record)
+        notices.of(record)
     done = len(history)
     show.begin(experiment.name, experiment.rounds, done)
     reason = stop_reason(experiment, history)
@@ -255,8 +262,9 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
                 if done % experiment.machine.checkpoint_every == 0 or done == experiment.rounds or reason:
                     folder.checkpoint(done, x, memory)
             show.round(played.record)
-            answers = [callback(played.record, x.copy()) for callback in setting.callbacks]
-            if said := next((text for text in answers if isinstance(text, str) and text), ""):
+            for warning in notices.of(played.record):
+                show.warn(f"{experiment.name}: {warning}")
+            if said := call_back(setting.callbacks, played.record, x):
                 reason = reason or said
                 if folder:
                     folder.checkpoint(done, x, memory)
@@ -279,6 +287,19 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
     if folder:
         folder.finish(_parameters(task, x), summary)
     return Trained(experiment, task, x, history, summary, folder.path if folder else None)
+
+
+def call_back(callbacks: Sequence[Callback], record: Mapping[str, Any], x: Vector) -> str:
+    """Call all callbacks with copies of a round's record and of the model. Returns the first reason to stop, if any."""
+    reasons = []
+    for callback in callbacks:
+        answer = callback(copy.deepcopy(dict(record)), x.copy())
+        if answer is not None and not isinstance(answer, str):
+            name = getattr(callback, "__name__", type(callback).__name__)
+            wanted = "None to go on, or a text with the reason to stop"
+            raise ConfigError(f"callbacks: expected that {name} returns {wanted}, got {reprlib.repr(answer)}")
+        reasons.append(answer or "")
+    return next(filter(None, reasons), "")
 
 
 def stop_reason(experiment: Experiment, history: Sequence[Mapping[str, Any]]) -> str:

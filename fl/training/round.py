@@ -32,12 +32,12 @@ from fl.training.randomness import absences, context, generator
 from fl.training.scaffold import Variates, shifts
 from fl.training.server import LAST, Memory, step
 from fl.training.workers import Trainer
-from secagg import Dropout, Stage, Verdict
+from secagg import Stage, Verdict
 from secagg.agreement import Agreement, worst_round
 from secagg.simulation import Cost, Misbehaviour
 
 Callback = Callable[[Mapping[str, Any], Vector], object]
-"""Called after every round with its record and the model's vector. A text that it returns stops the training."""
+"""Called after every round with its record and the model's vector. Returns None, or a text that ends the training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ def play(setting: Setting, population: Population, t: int, x: Vector, memory: Me
         with clock("secure"):
             drop = absent | dict.fromkeys(broken, Stage.INPUTS)
             result = aggregate_securely(setting, population, cell, rows, drop, left_out)
-            result.dropouts |= dict.fromkeys(broken, Dropout(Stage.INPUTS, "its update is not finite"))
+            result.reject(broken)
             results.append(result)
         del updates, rows  # keep one cell's updates at a time
         setting.interrupt.safe_point()
@@ -269,10 +269,15 @@ def combine(
     return decision
 
 
+def evaluated(experiment: Experiment, number: int) -> bool:
+    """Whether the model is tested after this round."""
+    return number % experiment.machine.evaluate_every == 0 or number >= experiment.rounds
+
+
 def evaluate(setting: Setting, t: int, x: Vector) -> dict[str, Any]:
     """Accuracy, loss and other metrics on the test examples, or nothing in a round without evaluation."""
     experiment = setting.experiment
-    if (t + 1) % experiment.machine.evaluate_every and t + 1 < experiment.rounds:
+    if not evaluated(experiment, t + 1):
         return {"accuracy": None, "loss": None, "metrics": {}}
     setting.show.phase("testing", 0, 1)
     score = setting.trainer.evaluate(x)

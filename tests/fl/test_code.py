@@ -482,8 +482,6 @@ def test_a_resumed_run_cannot_have_fewer_rounds_than_are_done(tmp_path: Path) ->
     assert recorded(tmp_path / "run").experiment.rounds == 2
     with pytest.raises(ConfigError, match="resume: a run continues in its folder"):
         fl.train("linear", clients, clients[0], rounds=1, resume=True, **settings)
-    with pytest.raises(ConfigError, match=r"^out: expected the name of a folder, got 5 \(int\)$"):
-        fl.train("linear", clients, clients[0], out=5, rounds=1, **settings)  # type: ignore[arg-type]
 
 
 def test_another_python_is_named() -> None:

@@ -133,11 +133,27 @@ def test_clipped_coordinates_are_counted_and_of_how_many(tables: dict[str, Any])
         assert summed(people(**tables), inputs=given).clipped(0) == (3, 36)
 
 
-def test_a_lost_cluster_names_the_members_that_did_not_answer() -> None:
-    drop = {3: Stage.KEYS, 5: Stage.INPUTS, 8: Stage.INPUTS}
-    told = "client 5: it did not answer in time; client 3: it did not answer in time"
-    assert why_lost((5, 1, 3), drop) == told
-    assert why_lost((1, 2), drop) == ""
+def test_a_lost_cluster_names_the_members_that_dropped_out_and_why() -> None:
+    reasons = {3: "it did not answer in time", 5: "its update is not finite", 8: "it did not answer in time"}
+    told = "client 5: its update is not finite; client 3: it did not answer in time"
+    assert why_lost((5, 1, 3), reasons) == told
+    assert why_lost((1, 2), reasons) == ""
+
+
+def test_updates_that_are_not_finite_are_the_reason_of_the_dropouts_and_of_their_lost_clusters() -> None:
+    everybody = people()
+    (cell,) = everybody.cells(3, C)
+    (one, late, *_), (silent, *_), _ = cell.clusters.values()
+    found = summed(everybody, drop=dict.fromkeys((one, late, silent), Stage.INPUTS))
+    found.reject([one])
+    in_time, finite = "it did not answer in time", "its update is not finite"
+    assert {c: dropout.reason for c, dropout in found.dropouts.items()} == {one: finite, late: in_time, silent: in_time}
+    assert found.lost == {
+        (0, 0): "; ".join(
+            f"client {c}: {finite if c == one else in_time}" for c in cell.clusters[0, 0] if c in (one, late)
+        ),
+        (0, 1): f"client {silent}: {in_time}",
+    }
 
 
 def test_without_an_agreement_clients_are_drawn_from_the_seed() -> None:

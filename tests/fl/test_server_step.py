@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fl.config.schema import Server
+from fl.errors import ConfigError
 from fl.reporting.records import Folder
 from fl.training.loop import run
 from fl.training.server import blank, step
@@ -83,6 +84,40 @@ def test_callbacks_see_every_round_and_stop_a_training(tmp_path: Path) -> None:
     assert seen[-1][1] == stopped.x.tobytes() == run(tiny(rounds=3)).x.tobytes()
     with Folder.resume(tmp_path / "run") as folder:
         assert run(e, folder=folder).x.tobytes() == run(tiny(rounds=5)).x.tobytes()
+
+
+def test_callbacks_cannot_change_the_record_and_all_of_them_are_called() -> None:
+    seen: list[int] = []
+
+    def spoil(record: Any, x: np.ndarray) -> str:
+        record["groupings"].clear()
+        record["accuracy"] = 2.0
+        return "spoiled"
+
+    def look(record: Mapping[str, Any], x: np.ndarray) -> str:
+        seen.append(len(record["groupings"]))
+        return "looked"
+
+    trained = run(tiny(rounds=3), callbacks=[spoil, look])
+    assert seen == [1]
+    assert trained.summary["stopped"] == "spoiled"
+    assert trained.history[0]["groupings"]
+    assert trained.accuracy <= 1
+
+
+@pytest.mark.parametrize("answer", [True, 0.5, [], b"enough"])
+def test_a_callback_that_returns_neither_nothing_nor_a_reason_ends_the_training(answer: object, tmp_path: Path) -> None:
+    def odd(record: Mapping[str, Any], x: np.ndarray) -> object:
+        return answer
+
+    e = tiny(rounds=3)
+    with Folder.create(tmp_path / "run", e) as folder, pytest.raises(ConfigError) as refused:
+        run(e, folder=folder, callbacks=[odd])
+    assert str(refused.value) == (
+        "callbacks: expected that odd returns None to go on, or a text with the reason to stop, got " + repr(answer)
+    )
+    with Folder.resume(tmp_path / "run") as folder:
+        assert run(e, folder=folder).x.tobytes() == run(e).x.tobytes()
 
 
 def test_an_error_in_a_callback_ends_the_training_after_the_round_is_recorded(tmp_path: Path) -> None:

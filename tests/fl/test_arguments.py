@@ -1,0 +1,64 @@
+"""What a caller passes to a training in Python is checked before anything is done, and said in one line."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import fl
+from fl.errors import ConfigError
+from tests.fl.runs import tiny
+
+CLIENTS = [(np.zeros((4, 2), np.float32), np.arange(4) % 2) for _ in range(9)]
+SMALL: dict[str, Any] = {"rounds": 1, "secure": False, "machine": {"workers": 0}, "clusters": {"size": 3}}
+CALLBACKS = "callbacks: expected a list of functions of (record, vector), got "
+EXPERIMENT = "experiment: expected an Experiment, which fl.experiment(...) or fl.load(...) makes, got "
+FOLDER = "folder: expected a Folder, which Folder.create(path, experiment) of fl.reporting.records makes, got "
+OF_BOTH = [
+    ({"show": True}, "show: expected a Progress, such as LineProgress() of fl.reporting.progress, got True (bool)"),
+    ({"callbacks": print}, f"{CALLBACKS}<built-in function print> (builtin_function_or_method)"),
+    ({"callbacks": ["x"]}, f"{CALLBACKS}['x'] (list)"),
+]
+OF_TRAIN = [
+    ({"out": 5}, "out: expected the name of a folder, got 5 (int)"),
+    ({"out": ""}, "out: expected the name of a folder, got '' (str)"),
+    ({"model": 5}, "model: expected a torch module, a function or a name, got 5 (int)"),
+]
+OF_RUN = [
+    ({"experiment": {"rounds": 1}}, f"{EXPERIMENT}{{'rounds': 1}} (dict)"),
+    ({"experiment": "digits"}, f"{EXPERIMENT}'digits' (str)"),
+    ({"folder": "runs/x"}, f"{FOLDER}'runs/x' (str)"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "told"), [*OF_BOTH, *OF_TRAIN])
+def test_train_names_the_argument_that_is_of_another_kind(
+    arguments: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as refused:
+        fl.train(arguments.pop("model", "linear"), CLIENTS, CLIENTS[0], **SMALL, **arguments)
+    assert str(refused.value) == told
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("arguments", "told"), [*OF_BOTH, *OF_RUN])
+def test_run_names_the_argument_that_is_of_another_kind(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        fl.run(**{"experiment": tiny(rounds=1), **arguments})
+    assert str(refused.value) == told
+
+
+def test_tables_and_settings_have_to_be_what_they_are_called() -> None:
+    with pytest.raises(ConfigError) as refused:
+        fl.experiment("digits")  # type: ignore[arg-type]
+    assert str(refused.value) == (
+        "expected tables as a dictionary, got 'digits'; fl.load(name) reads a file or a packaged experiment"
+    )
+    for settings in ("rounds=3", {"rounds": 3}, [3]):
+        with pytest.raises(ConfigError) as refused:
+            fl.load("digits", settings)  # type: ignore[arg-type]
+        assert str(refused.value) == (
+            f'settings: expected a list of "key=value" texts, such as ["rounds=3"], got {settings!r}'
+        )

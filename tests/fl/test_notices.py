@@ -1,0 +1,100 @@
+"""What goes wrong in a round without ending the training is said once, also over a resume."""
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fl
+from fl.errors import TrainingWarning
+from fl.reporting.progress import Progress
+from fl.reporting.records import Folder
+from fl.training.loop import Trained, run
+from fl.training.notices import Notices
+from tests.fl.runs import tiny
+
+SMALL: dict[str, Any] = {"secure": False, "machine": {"workers": 0}, "clusters": {"size": 3}}
+
+
+class Heard(Progress):
+    """Keeps the warnings of a training with the number of rounds that were over."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[int, str]] = []
+        self._done = 0
+
+    def round(self, record: Mapping[str, Any]) -> None:
+        self._done = record["round"]
+
+    def warn(self, text: str) -> None:
+        self.said.append((self._done, text))
+
+
+def test_clients_whose_updates_are_not_finite_are_named_once(tmp_path: Path) -> None:
+    e = tiny(rounds=3, byzantine=2, attack={"name": "non_finite"})
+    heard = Heard()
+    with Folder.create(tmp_path / "run", e) as folder:
+        trained = run(e, folder=folder, show=heard)
+    bad = [entry["client"] for entry in trained.history[0]["dropouts"]]
+    assert len(bad) == 2
+    assert [text for _, text in heard.said if "finite" in text] == [
+        f"share: round 1: the updates of clients {bad[0]}, {bad[1]} are not finite and were not summed; look for "
+        "values that are not finite in their examples, or lower local.lr"
+    ]
+    again = Heard()
+    with Folder.resume(tmp_path / "run", ["rounds=4"]) as folder:
+        run(folder.experiment, folder=folder, show=again)
+    assert not [text for _, text in again.said if "finite" in text]
+
+
+def test_clients_whose_updates_become_infinite_later_are_named_then() -> None:
+    def entry(client: int) -> dict[str, Any]:
+        return {"client": client, "why": "its update is not finite"}
+
+    notices = Notices(tiny(rounds=9))
+    silent = {"client": 4, "why": "it did not answer in time"}
+    rounds = [[silent], [entry(4)], [entry(4), entry(7)], [entry(n) for n in range(12)]]
+    found = [notices.of({"round": t + 1, "loss": 1.0, "dropouts": gone}) for t, gone in enumerate(rounds)]
+    assert [len(told) for told in found] == [0, 1, 1, 1]
+    assert "the updates of client 4 are" in found[1][0]
+    assert "the updates of client 7 are" in found[2][0]
+    assert "the updates of clients 0, 1, 2, 3, 5 and 5 more are" in found[3][0]
+
+
+def test_a_client_with_a_value_that_is_not_finite_is_named_to_a_user_of_fl_train() -> None:
+    random = np.random.default_rng(0)
+    clients = [(random.normal(size=(8, 2)).astype(np.float32), np.arange(8) % 2) for _ in range(9)]
+    clients[5][0][3, 1] = np.inf
+    with pytest.warns(TrainingWarning, match="round 1: the updates of client 5 are not finite and were not summed"):
+        trained = train(clients, clients[0])
+    lost = [group for group in trained.history[0]["clusters"] if group["state"] == "lost"]
+    assert [group["why"] for group in lost] == ["client 5: its update is not finite"]
+
+
+def train(clients: Any, test: Any, **settings: Any) -> Trained:
+    return fl.train("linear", clients, test, rounds=2, **{**SMALL, **settings})
+
+
+def test_a_loss_that_is_not_finite_is_said_in_the_first_tested_round() -> None:
+    random = np.random.default_rng(0)
+    clients = [(random.normal(size=(8, 2)).astype(np.float32), np.arange(8) % 2) for _ in range(9)]
+    test = (torch.full((4, 2), torch.nan), torch.zeros(4, dtype=torch.int64))
+    heard = Heard()
+    train(clients, test, show=heard, machine={"workers": 0, "evaluate_every": 2})
+    assert [(done, text) for done, text in heard.said if "loss" in text] == [
+        (
+            2,
+            "share: round 2: the loss on the test examples is not finite; look for values that are not finite in "
+            "the test examples, or lower local.lr",
+        )
+    ]
+
+
+def test_a_training_in_which_all_is_well_warns_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(tiny(rounds=2, dropout={"schedule": [{"round": 1, "clients": [3]}]}))
