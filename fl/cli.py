@@ -58,19 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _in_own_code(error: BaseException) -> bool:
     """Whether an error went through code that neither this package, Python nor an installed package has."""
-    import sysconfig
     from traceback import walk_tb
 
-    ours = Path(__file__).resolve().parents[1]
-    known = [ours / name for name in ("fl", "robust", "secagg")]
-    known += [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
-    for frame, _ in walk_tb(error.__traceback__):
-        file = Path(frame.f_code.co_filename)
-        place = file.resolve()
-        installed = {"site-packages", "dist-packages"} & {*file.parts, *place.parts}
-        if file.is_file() and not installed and not any(place.is_relative_to(folder) for folder in known):
-            return True
-    return False
+    from fl.config.own import is_of_user
+
+    return any(is_of_user(Path(frame.f_code.co_filename)) for frame, _ in walk_tb(error.__traceback__))
 
 
 def _complain(text: str, code: int) -> int:

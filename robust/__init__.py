@@ -23,7 +23,7 @@ from robust.attacks import (
 from robust.kernels import Indices, Matrix, Vector
 from robust.kernels.jit import on_compile
 from robust.kernels.threads import set_threads
-from robust.parameters import Parameter, Registry, UnknownNameError
+from robust.parameters import Parameter, Registry, UnknownNameError, check_parameters
 from robust.pre_aggregators import arc, bucketing, clipping, nnm
 from robust.rows import Outcome, Rows, RowsError, Weights
 from robust.rule import (
@@ -33,12 +33,12 @@ from robust.rule import (
 from robust.zeno import fltrust, zeno, zeno_plus_plus
 
 __all__ = [
-    "AGGREGATORS", "ATTACKS", "PRE_AGGREGATORS", "Aggregate", "Aggregator", "Attack",
-    "AttackInput", "Indices", "Matrix", "Mixed", "Outcome", "Parameter", "PreAggregator",
-    "Prepared", "Registry", "Rows", "RowsError", "UnknownNameError", "Vector", "Weights", "a_little_is_enough",
-    "aggregate", "aggregator", "arc", "attack", "bucketing", "bulyan", "caf", "centered_clipping",
-    "clipping", "dnc", "fall_of_empires", "fltrust", "gaussian", "geometric_median", "krum", "label_flip", "mda",
-    "meamed", "mean", "median", "mimic", "min_max", "min_sum", "monna", "multi_krum", "nnm",
-    "non_finite", "norm_bounded_mean", "on_compile", "pre_aggregator", "set_threads", "sign_flip",
-    "smea", "tolerance", "trimmed_mean", "zeno", "zeno_plus_plus", "zero",
+    "AGGREGATORS", "ATTACKS", "PRE_AGGREGATORS", "Aggregate", "Aggregator", "Attack", "AttackInput",
+    "Indices", "Matrix", "Mixed", "Outcome", "Parameter", "PreAggregator", "Prepared", "Registry", "Rows",
+    "RowsError", "UnknownNameError", "Vector", "Weights", "a_little_is_enough", "aggregate", "aggregator",
+    "arc", "attack", "bucketing", "bulyan", "caf", "centered_clipping", "check_parameters", "clipping", "dnc",
+    "fall_of_empires", "fltrust", "gaussian", "geometric_median", "krum", "label_flip", "mda", "meamed",
+    "mean", "median", "mimic", "min_max", "min_sum", "monna", "multi_krum", "nnm", "non_finite",
+    "norm_bounded_mean", "on_compile", "pre_aggregator", "set_threads", "sign_flip", "smea", "tolerance",
+    "trimmed_mean", "zeno", "zeno_plus_plus", "zero",
 ]  # fmt: skip

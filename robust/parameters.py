@@ -59,7 +59,12 @@ def call_signature(kind: Any, core: Callable[..., Any]) -> inspect.Signature:
 
 
 def check_parameters(owner: str, known: Mapping[str, Parameter], given: Mapping[str, object]) -> dict[str, Any]:
-    """Return the given values, converted to plain int and float; raise ValueError if one does not fit."""
+    """Return the given values, converted to plain int and float; raise ValueError if one does not fit.
+
+    >>> import robust
+    >>> check_parameters("sign_flip", robust.ATTACKS["sign_flip"].parameters, {"scale": np.float32(2)})
+    {'scale': 2.0}
+    """
     listing = ", ".join(map(str, known.values())) or "no parameters"
     unknown = sorted(set(given) - set(known))
     missing = sorted(name for name, one in known.items() if one.required and name not in given)

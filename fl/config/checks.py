@@ -26,7 +26,6 @@ from fl.config.schema import (
 from fl.errors import ConfigError
 from fl.secure.layout import Layout, check_exposure, check_size
 from fl.secure.noise import check_noise
-from robust.parameters import check_parameters
 from secagg.agreement import SURVIVORS, WHOLE
 
 
@@ -197,7 +196,7 @@ def _check_values(path: str, kind: rules.Kind, options: Mapping[str, Option]) ->
     """Refuse options of a wrong type, and a missing one that only a configuration could give."""
     known = {name: kind.parameters[name] for name in kind.parameters if name in rules.configurable(kind)}
     try:
-        check_parameters(kind.name, known, options)
+        robust.check_parameters(kind.name, known, options)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
 

@@ -1,20 +1,21 @@
 """Functions of your own, named in a configuration as `module:function`.
 
 A module is looked for where Python finds modules, and in the folders of `machine.modules`: by default the folder of the
-configuration file. Python loads a module of one name once in a process, so it is an error if Python has another module
-than the one in the folders, also if only a module of yours imports it: the other would run in its place.
+configuration file. Python loads a module of one name once in a process. It is an error if that is another one than in
+the folders: the module that is named, or one of a user's that it may import. The other would run in its place.
 """
 
 import importlib
 import os
 import sys
+import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.machinery import PathFinder
 from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fl.errors import ConfigError
 
@@ -33,15 +34,27 @@ def short_name(name: str) -> str:
     return name.rpartition(":")[2]
 
 
+_OURS: Final = tuple(Path(__file__).resolve().parents[2] / name for name in ("fl", "robust", "secagg"))
+_PYTHON: Final = tuple(Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib"))
+
+
+def is_of_user(file: Path) -> bool:
+    """Whether code is in none of this package, Python, and installed packages.
+
+    >>> is_of_user(Path(os.__file__)), is_of_user(Path(__file__))
+    (False, False)
+    """
+    place = file.resolve()
+    installed = {"site-packages", "dist-packages"} & {*file.parts, *place.parts}
+    return file.exists() and not installed and not any(map(place.is_relative_to, (*_OURS, *_PYTHON)))
+
+
 _FOLDERS: list[Path] = []  # of the experiment that was checked or trained last, in the order in which Python looks
 _LEFT: set[Path] = set()  # of the experiments before it
 
 
 def find_modules(folders: Iterable[str]) -> None:
-    """Let Python find modules in these folders first, and no longer in those of the experiment before.
-
-    Worker processes inherit them.
-    """
+    """Let Python find modules in these folders first, and no longer in those of the experiment before."""
     for place in _FOLDERS:
         with suppress(ValueError):  # somebody else has removed it
             sys.path.remove(str(place))
@@ -49,6 +62,11 @@ def find_modules(folders: Iterable[str]) -> None:
     _FOLDERS[:] = dict.fromkeys(reversed([Path(folder).resolve() for folder in folders]))
     _LEFT.difference_update(_FOLDERS)
     sys.path[:0] = map(str, _FOLDERS)
+
+
+def folders() -> list[str]:
+    """The folders of the last `find_modules`, for a process that is to have the same ones."""
+    return [str(folder) for folder in reversed(_FOLDERS)]
 
 
 def imported(path: str, key: str) -> Callable[..., Any]:
@@ -83,8 +101,11 @@ def imported(path: str, key: str) -> Callable[..., Any]:
 def _check_places(path: str, key: str) -> None:
     """Raise ConfigError if Python has another module than one in the folders of the experiment."""
     here = {entry.partition(".")[0] for folder in _FOLDERS for entry in _entries(folder)} - {"__main__"}
+    named = path.partition(":")[0].partition(".")[0]
     for name in list(sys.modules):
-        if name.partition(".")[0] not in here or (mine := _place(name)) is None or _is_loaded(name, mine):
+        if (top := name.partition(".")[0]) not in here or not (top == named or is_of_user(Path(_origin(name)))):
+            continue  # a folder may well have the name of a library
+        if (mine := _place(name)) is None or _is_loaded(name, mine):
             continue
         folder = mine.parents[name.count(".") + (mine.stem == "__init__")]
         if folder not in _FOLDERS:

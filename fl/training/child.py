@@ -14,6 +14,7 @@ import subprocess
 import sys
 from typing import Final
 
+from fl.config.own import folders
 from fl.errors import WorkerError
 from fl.training.channel import Message, receive
 
@@ -25,7 +26,10 @@ ENVIRONMENT: Final = {
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
 HUGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # unless the user has set this variable
-PROGRAM: Final = "import sys; from {} import serve; serve(int(sys.argv[1]), int(sys.argv[2]))"
+PROGRAM: Final = (
+    "import sys; from {} import serve; from fl.config.own import find_modules; find_modules(sys.argv[3:]); "
+    "serve(int(sys.argv[1]), int(sys.argv[2]))"
+)  # this package and its libraries first: a folder of a user's modules may have other things of their names
 
 
 class Child:
@@ -33,10 +37,12 @@ class Child:
 
     def __init__(self, module: str) -> None:
         self.socket, theirs = socket.socketpair()
-        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+        modules = folders()
+        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry not in modules)
+        numbers = str(theirs.fileno()), str(os.getpid())
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM.format(module), str(theirs.fileno()), str(os.getpid())],
+                [sys.executable, "-P", "-c", PROGRAM.format(module), *numbers, *modules],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env={**HUGE_PAGES, **os.environ, **ENVIRONMENT, "PYTHONPATH": path},

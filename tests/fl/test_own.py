@@ -448,10 +448,23 @@ def test_a_module_that_was_imported_before_is_the_one_of_its_folder(
 
 @pytest.mark.usefixtures("apart")
 def test_what_only_has_the_name_of_a_module_does_not_disturb(tmp_path: Path) -> None:
-    """A folder of data, and a folder that is not there."""
-    folder = written(tmp_path / "a", {"net_a.py": HELPED, "helper.py": "WIDTH = 3", "torch/x.csv": "", "math/x": ""})
+    """A folder of data, a copy of this package or of a library, and a folder that is not there."""
+    others = {"torch/x.csv": "", "math/x": "", "fl/__init__.py": "", "numpy/__init__.py": "", "queue.py": ""}
+    folder = written(tmp_path / "a", {"net_a.py": HELPED, "helper.py": "WIDTH = 3", **others})
     find_modules([str(tmp_path / "missing"), folder])
     assert imported("net_a:net", "model")() == 3
+
+
+@pytest.mark.usefixtures("apart")
+def test_workers_have_the_modules_of_a_user_and_their_own_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the folder, which is the current one too, has something else of the name."""
+    text = "from torch import nn\ndef net(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))"
+    folder = written(tmp_path / "a", {"net_a.py": text, "fl/__init__.py": "raise RuntimeError('not this one')"})
+    monkeypatch.chdir(folder)
+    e = tiny(rounds=1, model="net_a:net", machine={"workers": 1, "modules": [folder]})
+    assert run(e).x.tobytes() == run(tiny(rounds=1, model="net_a:net", machine={"modules": [folder]})).x.tobytes()
 
 
 @pytest.mark.usefixtures("apart")
