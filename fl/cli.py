@@ -310,13 +310,13 @@ def _sweep(options: argparse.Namespace) -> int:
 
     with kept_clean(options.json):
         out: Path = options.out or Path("sweeps") / read_sweep(options.file, settings).name
-        try:
-            if options.dry_run:
-                answer = forecast(options.file, out=out, jobs=options.jobs, settings=settings)
-            else:
+        if options.dry_run:
+            answer = forecast(options.file, out=out, jobs=options.jobs, settings=settings)
+        else:
+            try:
                 done = sweep(options.file, out=out, jobs=options.jobs, settings=settings, show=sweep_display())
-        except KeyboardInterrupt:
-            return _complain(f"stopped; the same command continues the sweep in {out}", STOPPED)
+            except KeyboardInterrupt:
+                return _complain(f"stopped; the same command continues the sweep in {out}", STOPPED)
     if options.dry_run:
         print(json.dumps(answer.to_json(), indent=1) if options.json else answer)
         return 0

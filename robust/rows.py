@@ -260,7 +260,7 @@ def _plain(values: Any, name: str) -> Any:
         return [_plain(one, name) for one in values] if nested else values
     if not hasattr(values, "detach"):
         return values
-    if values.is_meta:
+    if getattr(values, "is_meta", False):
         raise TypeError(f"{name} must be real numbers; got a tensor on the device meta, which has no values")
     tensor = values.detach().cpu()
     try:

@@ -3,6 +3,7 @@
 A combination that cannot work, or that would expose a client, is a `ConfigError` that names a key to change.
 """
 
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,12 @@ def experiment(tables: Mapping[str, Any] | None = None, **more: Any) -> Experime
     """
     if tables is not None and not isinstance(tables, Mapping):
         raise ConfigError(
-            f"expected tables as a dictionary, got {tables!r}; fl.load(name) reads a file or a packaged experiment"
+            f"tables: expected a dictionary, got {reprlib.repr(tables)}; fl.load(name) reads a file or a packaged "
+            "experiment"
         )
     found = from_record({**(tables or {}), **more})
     _check_measures(found)
+    _check_values(found)
     if modules := tuple(str(Path(folder).resolve()) for folder in found.machine.modules):
         found = found.replace(machine=found.machine.replace(modules=modules))  # resumed in any folder
     return found
@@ -143,13 +146,11 @@ def _check_parameters(experiment: Experiment) -> None:
     steps = [rules.pre_aggregator(name) for name in chosen.before]
     allowed = {p for step in steps for p in rules.configurable(step)}
     _check_options("aggregation.before_options", chosen.before_options, allowed)
-    for step in steps:
-        _check_values("aggregation.before_options", step, rules.filled(step, chosen.before_options, {}))
     kind = None if attack.name in DATA_ATTACKS else rules.attack(attack.name)
     in_data = BACKDOOR_OPTIONS if attack.name == BACKDOOR else ()
     _check_options("attack.options", attack.options, rules.configurable(kind) if kind else in_data)
-    if kind is not None:
-        _check_values("attack.options", kind, attack.options)
+    if experiment.method != "fedavg":  # which uses no rule: `experiment` checks its values, and records stay readable
+        _check_values(experiment)
     if attack.adaptive:
         if kind is None or "against" not in kind.parameters:
             able = ", ".join(name for name, found in robust.ATTACKS.items() if "against" in found.parameters)
@@ -192,11 +193,26 @@ def _check_options(path: str, options: Mapping[str, Option], allowed: Iterable[s
             raise ConfigError(f"{path}.{name}: there is no such parameter{hint}")
 
 
-def _check_values(path: str, kind: rules.Kind, options: Mapping[str, Option]) -> None:
+def _check_values(experiment: Experiment) -> None:
     """Refuse options of a wrong type, and a missing one that only a configuration could give."""
-    known = {name: kind.parameters[name] for name in kind.parameters if name in rules.configurable(kind)}
+    chosen, attack = experiment.aggregation, experiment.attack
+    if chosen.rule != WEIGHTED_MEAN:
+        _check_types("aggregation.options", rules.aggregator(chosen.rule), chosen.options)
+    for step in map(rules.pre_aggregator, chosen.before):
+        _check_types("aggregation.before_options", step, rules.filled(step, chosen.before_options, {}))
+    if attack.name == BACKDOOR:
+        _fit("attack.options", BACKDOOR, BACKDOOR_OPTIONS, attack.options)
+    elif attack.name not in DATA_ATTACKS:
+        _check_types("attack.options", rules.attack(attack.name), attack.options)
+
+
+def _check_types(path: str, kind: rules.Kind, options: Mapping[str, Option]) -> None:
+    _fit(path, kind.name, {name: kind.parameters[name] for name in rules.configurable(kind)}, options)
+
+
+def _fit(path: str, name: str, known: Mapping[str, robust.Parameter], options: Mapping[str, Option]) -> None:
     try:
-        robust.check_parameters(kind.name, known, options)
+        robust.check_parameters(name, known, options)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
 

@@ -2,15 +2,14 @@
 
 A module is looked for where Python finds modules, and in the folders of `machine.modules`: by default the folder of the
 configuration file. Python loads a module of one name once in a process. It is an error if that is another one than in
-the folders: the module that is named, or one of a user's that it may import. The other would run in its place.
+the folders: the module that is named, and in a training every module of a user. The other would run in its place.
 """
 
 import importlib
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
 from importlib.machinery import PathFinder
 from itertools import accumulate
 from operator import attrgetter
@@ -50,23 +49,21 @@ def is_of_user(file: Path) -> bool:
 
 
 _FOLDERS: list[Path] = []  # of the experiment that was checked or trained last, in the order in which Python looks
-_LEFT: set[Path] = set()  # of the experiments before it
+_KNOWN: set[str] = set()  # those of all experiments
 
 
 def find_modules(folders: Iterable[str]) -> None:
-    """Let Python find modules in these folders first, and no longer in those of the experiment before."""
-    for place in _FOLDERS:
-        with suppress(ValueError):  # somebody else has removed it
-            sys.path.remove(str(place))
-    _LEFT.update(_FOLDERS)
+    """Let Python find modules in these folders first, the last of them before the others."""
     _FOLDERS[:] = dict.fromkeys(reversed([Path(folder).resolve() for folder in folders]))
-    _LEFT.difference_update(_FOLDERS)
-    sys.path[:0] = map(str, _FOLDERS)
+    first = [str(folder) for folder in _FOLDERS]
+    _KNOWN.update(first)
+    if sys.path[: len(first)] != first:
+        sys.path[:] = [*first, *(entry for entry in sys.path if entry not in first)]
 
 
-def folders() -> list[str]:
-    """The folders of the last `find_modules`, for a process that is to have the same ones."""
-    return [str(folder) for folder in reversed(_FOLDERS)]
+def known_folders() -> list[str]:
+    """The folders that `find_modules` has put where Python looks, in this order."""
+    return [entry for entry in sys.path if entry in _KNOWN]
 
 
 def imported(path: str, key: str) -> Callable[..., Any]:
@@ -78,17 +75,16 @@ def imported(path: str, key: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
     if not module or not name:
         raise ConfigError(f"{key}: expected module:function, got {path!r}")
-    _check_places(path, key)  # before a module of yours runs with the wrong one
+    parts = list(accumulate(module.split("."), "{}.{}".format))
     try:
-        with _without_left():
-            found = importlib.import_module(module)
+        found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        _check_places(path, key)
+        _check_places(parts, f"{key}: {path!r}")
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, and one that it imports is not
         where = "put it beside the configuration file, or name its folder in machine.modules"
         raise ConfigError(f"{key}: {path!r}: there is no module {error.name}; {where}") from None
-    _check_places(path, key)
+    _check_places(parts, f"{key}: {path!r}")
     try:
         function = attrgetter(name)(found)
     except AttributeError:
@@ -98,22 +94,29 @@ def imported(path: str, key: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
-def _check_places(path: str, key: str) -> None:
-    """Raise ConfigError if Python has another module than one in the folders of the experiment."""
+def check_modules() -> None:
+    """Raise ConfigError if this process has a module of a user that an experiment in its folders would not get.
+
+    It may be of another experiment, and a module of this one may have imported it. Modules of Python and of libraries
+    are left out: a folder of any name may stand beside a configuration.
+    """
     here = {entry.partition(".")[0] for folder in _FOLDERS for entry in _entries(folder)} - {"__main__"}
-    named = path.partition(":")[0].partition(".")[0]
-    for name in list(sys.modules):
-        if (top := name.partition(".")[0]) not in here or not (top == named or is_of_user(Path(_origin(name)))):
-            continue  # a folder may well have the name of a library
-        if (mine := _place(name)) is None or _is_loaded(name, mine):
+    names = [name for name in list(sys.modules) if name.partition(".")[0] in here]
+    _check_places((name for name in names if is_of_user(Path(_origin(name)))), "machine.modules")
+
+
+def _check_places(names: Iterable[str], where: str) -> None:
+    """Raise ConfigError if Python has other modules of these names than the folders of the experiment."""
+    for name in names:
+        if name not in sys.modules or (mine := _place(name)) is None or _is_loaded(name, mine):
             continue
         folder = mine.parents[name.count(".") + (mine.stem == "__init__")]
         if folder not in _FOLDERS:
             continue
         raise ConfigError(
-            f"{key}: {path!r}: expected the module {name} of {folder}, but this process has loaded another module "
-            f"{name}, from {_origin(name)}; rename {folder / mine.relative_to(folder).parts[0]}, or train in a process "
-            "of its own if both are yours"
+            f"{where}: expected the module {name} of {folder}, but this process has loaded another module {name}, from "
+            f"{_origin(name)}; rename {folder / mine.relative_to(folder).parts[0]}, or train in a process of its own "
+            "if both are yours"
         )
 
 
@@ -128,11 +131,7 @@ def _place(name: str) -> Path | None:
     """The file in which Python would find a module now; None if there is none, as for a folder without __init__.py."""
     found, path = None, None
     for part in accumulate(name.split("."), "{}.{}".format):
-        try:
-            found = PathFinder.find_spec(part, path)
-        except (KeyError, AttributeError):  # a folder in something that is no package now
-            return None
-        if found is None:
+        if (found := PathFinder.find_spec(part, path)) is None:
             return None
         path = list(found.submodule_search_locations or ())
     return Path(found.origin) if found and found.origin else None
@@ -140,35 +139,9 @@ def _place(name: str) -> Path | None:
 
 def _origin(name: str) -> str:
     """Where a loaded module is from."""
-    module = sys.modules.get(name)
-    return getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), "Python itself")
+    facts = getattr(sys.modules.get(name), "__dict__", {})  # other attributes of a lazy module may raise
+    return facts.get("__file__") or next(iter(facts.get("__path__") or ()), "Python itself")
 
 
 def _is_loaded(name: str, file: Path) -> bool:
     return Path(_origin(name)).resolve() == file.resolve()
-
-
-@contextmanager
-def _without_left() -> Iterator[None]:
-    """Hide modules of the experiments before that Python would not find now, so that a missing one is missed."""
-    left = {name: sys.modules[name] for name in _left()}
-    for name in left:
-        del sys.modules[name]
-    try:
-        yield
-    finally:
-        for name, module in left.items():
-            sys.modules.setdefault(name, module)  # what is pickled by its name needs it
-
-
-def _left() -> list[str]:
-    """The names of modules that are in a folder in which Python no longer looks."""
-    folders = _LEFT - {Path(entry).resolve() for entry in sys.path} if _LEFT else ()
-    names = [name for name in list(sys.modules) if _is_in(name, folders)] if folders else []
-    return [name for name in names if (mine := _place(name)) is None or not _is_loaded(name, mine)]
-
-
-def _is_in(name: str, folders: Iterable[Path]) -> bool:
-    """Whether a module was loaded from one of the folders, and not from a library in a folder inside it."""
-    file, top = str(getattr(sys.modules.get(name), "__file__", "")), name.partition(".")[0]
-    return any(file.startswith((f"{folder}{os.sep}{top}.", f"{folder}{os.sep}{top}{os.sep}")) for folder in folders)

@@ -7,6 +7,7 @@ import difflib
 import json
 import math
 import re
+import reprlib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -113,8 +114,10 @@ def with_curve(tables: dict[str, Any], path: Path | str, curve: str | None) -> d
 
 def with_settings(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """The tables with the changes of `key=value` arguments from the command line."""
-    if isinstance(settings, str | Mapping) or not all(isinstance(setting, str) for setting in settings):
-        raise ConfigError(f'settings: expected a list of "key=value" texts, such as ["rounds=3"], got {settings!r}')
+    if not isinstance(settings, list | tuple) or not all(isinstance(setting, str) for setting in settings):
+        raise ConfigError(
+            f'settings: expected a list of "key=value" texts, such as ["rounds=3"], got {reprlib.repr(settings)}'
+        )
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals or not name.strip():

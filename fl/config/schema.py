@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, NamedTuple, Self, Union, get_args, get
 import msgspec
 from msgspec import Meta, field
 
-from robust import AGGREGATORS, ATTACKS, PRE_AGGREGATORS
+from robust import AGGREGATORS, ATTACKS, PRE_AGGREGATORS, Parameter
 from secagg import Stage
 from secagg.agreement import SURVIVORS, WHOLE, Groups
 from secagg.exposure import ENFORCE, MEMORIES, REPORT_EVEN_IF_EXPOSED, SCHEDULES
@@ -44,7 +44,10 @@ WEIGHTED_MEAN: Final = "weighted-mean"
 LABEL_FLIP: Final = "label-flip"
 NO_ATTACK: Final = "none"
 BACKDOOR: Final = "backdoor"
-BACKDOOR_OPTIONS: Final = ("target", "size", "share")
+BACKDOOR_OPTIONS: Final = {
+    name: Parameter(name, type(default), required=False, default=default)
+    for name, default in {"target": 0, "size": 2, "share": 0.5}.items()
+}
 DATA_ATTACKS: Final = (NO_ATTACK, LABEL_FLIP, BACKDOOR)  # attacks that leave updates as they are trained
 
 Option = bool | int | float | str

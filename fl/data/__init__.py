@@ -26,8 +26,8 @@ __all__ += ["DATA_SETS", "PARTITIONS"]
 def load(name: str, *, folder: Path | str | None = None, roles: int | None = None) -> DataSet:
     """A data set by name, or by the import path `module:function` of a function that returns one.
 
-    The global random generators of torch, numpy and Python are seeded for such a function: a data set is the same for
-    every run and every seed.
+    The global random generators of torch (on the CPU), numpy and Python are seeded for such a function: a data set is
+    the same for every run and every seed.
 
     `roles` keeps only the first roles of Shakespeare (the paper uses 60). All roles together have 4 million examples.
     """
@@ -43,8 +43,10 @@ def load(name: str, *, folder: Path | str | None = None, roles: int | None = Non
         return shakespeare.parse(read(name, folder), roles=roles)
     if not is_own(name):
         raise ValueError(f"unknown data set {name!r}: expected {', '.join(DATA_SETS)}, or module:function")
+    with _same_numbers():  # its module may draw numbers too, but only when it is imported for the first time
+        function = imported(name, "data.name")
     with _same_numbers():
-        data = imported(name, "data.name")()
+        data = function()
     if not isinstance(data, DataSet):
         raise ValueError(f"data set {name!r}: expected a DataSet, it returned {type(data).__name__}")
     return data

@@ -27,7 +27,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -88,21 +88,24 @@ class Folder(AbstractContextManager["Folder"]):
     _lock: IO[bytes]
 
     @classmethod
-    def create(cls, path: Path | str, e: Experiment) -> Folder:
+    def create(cls, path: Path | str, e: Experiment, *, stale: Iterable[str] = ()) -> Folder:
         """Make a new folder. One with a recorded round is refused, because nothing is ever overwritten.
 
-        What a start leaves that failed before its first round does not block the next one, and its evidence is removed.
+        What a start leaves that failed before its first round does not block the next one, and its evidence is removed,
+        and so are the `stale` files.
         """
         place = Path(path)
         if holds_run(place):
             what_to_do = f"continue it with --resume {place} (resume=True), or choose another --out"
             raise RecordError(f"{place} holds a run already: {what_to_do}")
+        if (place / "run.json").exists() and not (place / "config.toml").exists():
+            raise RecordError(f"{place / 'run.json'} is not from a training: move it away, or choose another --out")
         with _writing(place):
             place.mkdir(parents=True, exist_ok=True)
             folder = cls(place, e, locked(place))
         try:
             with _writing(place):
-                for old in filter(Path.is_file, _left_over(place)):
+                for old in filter(Path.is_file, [*_left_over(place), *(place / name for name in stale)]):
                     old.unlink()
             write(place / "config.toml", to_toml(e).encode())
         except BaseException:

@@ -1,5 +1,6 @@
 """With `--json`, a command prints one JSON document on stdout. All else goes to stderr."""
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 @contextmanager
 def kept_clean(as_json: bool) -> Iterator[None]:
     """With JSON, send to stderr what is printed meanwhile: by a user's functions, by libraries and by workers."""
-    if not as_json:
+    if not as_json or sys.stdout is None or sys.stderr is None:  # None if the descriptor is closed
         yield
         return
     sys.stdout.flush()
@@ -20,5 +21,6 @@ def kept_clean(as_json: bool) -> Iterator[None]:
             yield
     finally:
         sys.stdout.flush()  # before the descriptor is stdout again
+        ctypes.CDLL(None).fflush(None)  # what C code has printed
         os.dup2(stdout, 1)
         os.close(stdout)

@@ -173,9 +173,14 @@ class CellResult:
         return found, update.length * sum(len(part.members) for part in sums)
 
     def reject(self, clients: Collection[int]) -> None:
-        """Give the reason why these dropped out: their updates are not finite. Clusters lost with them get it too."""
+        """Give the reason why these dropped out: their updates are not finite. It is that of whole clusters too.
+
+        Clusters of survivors are not lost with a member.
+        """
         self.dropouts |= dict.fromkeys(clients, Dropout(Stage.INPUTS, NOT_FINITE))
         reasons = {client: dropout.reason for client, dropout in self.dropouts.items()}
+        if self.cell.plan is not None:
+            return
         lost = (group for group in self.lost if not set(clients).isdisjoint(self.cell.clusters[group]))
         self.lost = {**self.lost, **{group: why_lost(self.cell.clusters[group], reasons) for group in lost}}
 

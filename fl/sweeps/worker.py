@@ -72,10 +72,11 @@ def train(tables: Mapping[str, Any], place: Path, show: Progress) -> None:
 
     What a start left that ended before its first round binds nobody: the settings may have changed since then.
     """
-    chosen = experiment(tables)
-    for name in (ERROR, WHY):  # first: they may belong to other settings than those that are written next
-        (place / name).unlink(missing_ok=True)
-    with Folder.resume(place, e=chosen) if holds_run(place) else Folder.create(place, chosen) as folder:
+    chosen, stale = experiment(tables), (ERROR, WHY)  # of an earlier start, perhaps with other settings
+    opened = Folder.resume(place, e=chosen) if holds_run(place) else Folder.create(place, chosen, stale=stale)
+    with opened as folder:
+        for name in stale:
+            (place / name).unlink(missing_ok=True)
         run(chosen, folder=folder, show=show)
 
 

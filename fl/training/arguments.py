@@ -2,7 +2,6 @@
 
 import os
 import reprlib
-from collections.abc import Iterable
 from typing import Any, Final
 
 from fl.config.schema import Experiment
@@ -25,7 +24,7 @@ def check_run(experiment: Any, folder: Any, show: Any, callbacks: Any) -> None:
 def check_shown(show: Any, callbacks: Any) -> None:
     """Raise ConfigError for a display or callbacks of another kind."""
     _check("show", show, show is None or isinstance(show, Progress), MAKES_PROGRESS)
-    functions = isinstance(callbacks, Iterable) and all(map(callable, callbacks))
+    functions = isinstance(callbacks, list | tuple) and all(map(callable, callbacks))
     _check("callbacks", callbacks, functions, "a list of functions of (record, vector)")
 
 
@@ -33,6 +32,11 @@ def check_out(out: Any) -> None:
     """Raise ConfigError for what cannot be the name of a folder."""
     named = isinstance(out, str | os.PathLike) and str(out) != ""
     _check("out", out, out is None or named, "the name of a folder")
+
+
+def check_model(model: Any) -> None:
+    """Raise ConfigError for what cannot be a model."""
+    _check("model", model, isinstance(model, str) or callable(model), "a torch module, a function or a name")
 
 
 def _check(name: str, value: Any, right: bool, wanted: str) -> None:

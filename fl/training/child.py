@@ -14,7 +14,7 @@ import subprocess
 import sys
 from typing import Final
 
-from fl.config.own import folders
+from fl.config.own import known_folders
 from fl.errors import WorkerError
 from fl.training.channel import Message, receive
 
@@ -26,10 +26,9 @@ ENVIRONMENT: Final = {
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
 HUGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # unless the user has set this variable
-PROGRAM: Final = (
-    "import sys; from {} import serve; from fl.config.own import find_modules; find_modules(sys.argv[3:]); "
-    "serve(int(sys.argv[1]), int(sys.argv[2]))"
-)  # this package and its libraries first: a folder of a user's modules may have other things of their names
+PROGRAM: Final = (  # this package and its libraries first: a user's folders may have other things of their names
+    "import sys; from {} import serve; sys.path[:0] = sys.argv[3:]; serve(int(sys.argv[1]), int(sys.argv[2]))"
+)
 
 
 class Child:
@@ -37,7 +36,7 @@ class Child:
 
     def __init__(self, module: str) -> None:
         self.socket, theirs = socket.socketpair()
-        modules = folders()
+        modules = known_folders()
         path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry not in modules)
         numbers = str(theirs.fileno()), str(os.getpid())
         with theirs:

@@ -19,7 +19,7 @@ from fl.data import Examples, from_clients
 from fl.errors import ConfigError
 from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, planned_rounds
-from fl.training.arguments import check_out, check_shown
+from fl.training.arguments import check_model, check_out, check_shown
 from fl.training.loop import Trained, run
 from fl.training.models import Factory
 from fl.training.objective import Function
@@ -59,8 +59,7 @@ def train(
     """
     check_out(out)
     check_shown(show, callbacks)
-    if not isinstance(model, str | nn.Module) and not callable(model):
-        raise ConfigError(f"model: expected a torch module, a function or a name, got {model!r} ({_name(model)})")
+    check_model(model)
     if resume and out is None:
         raise ConfigError("resume: a run continues in its folder; name it with out=..., or leave resume out")
     _check_clients(clients)

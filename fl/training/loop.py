@@ -18,7 +18,7 @@ from torch import nn
 import robust
 import secagg
 from fl import exports
-from fl.config.own import find_modules
+from fl.config.own import check_modules, find_modules
 from fl.config.rules import attack_warning, left_over_warning, needs_validation
 from fl.config.schema import BACKDOOR, LABEL_FLIP, Experiment, to_tables
 from fl.data import DataSet, Federated, federate, flip_labels, load, plant_backdoor
@@ -174,6 +174,7 @@ def run(
     except (ValueError, RuntimeError) as error:
         raise ConfigError(f"model: {error}") from error
     with announce_compilation(show.note), Interrupt(show.note) as interrupt, trainer:
+        check_modules()
         population = Population(experiment, [int(size) for size in federated.sizes], len(trainer.initial()))
         show_warnings(experiment, population.layout, show)
         told = [*exports.wanted(experiment, folder.path if folder else None), *callbacks]
@@ -243,10 +244,10 @@ def train_rounds(setting: Setting, task: Task, folder: Folder | None, play: Play
             folder.describe({**_info(setting, x), **prints, "code": code})
     else:
         x, memory, history = checkpoint.x, checkpoint.memory, list(checkpoint.history)
-    notices = Notices(experiment)
+    notices = Notices(experiment, setting.byzantine)
     for record in history:
         setting.cohort.suspects.remember(record)
-        notices.of(record)
+        notices.remember(record)
     done = len(history)
     show.begin(experiment.name, experiment.rounds, done)
     reason = stop_reason(experiment, history)

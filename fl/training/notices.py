@@ -1,6 +1,6 @@
 """What goes wrong in a round without ending the training: each is said once."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from fl.config.schema import Experiment
@@ -12,11 +12,15 @@ ADVICE: Final = "look for values that are not finite in {where}, or lower local.
 
 
 class Notices:
-    """The warnings of a training so far. Those of the rounds that a resumed run has behind it were given before."""
+    """The warnings of a training so far. Those about attackers are left out: a simulation does what is asked of it."""
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, byzantine: Collection[int] = ()) -> None:
         self._experiment = experiment
-        self._told: set[int | str] = set()
+        self._told: set[int | str] = set(byzantine)
+
+    def remember(self, record: Mapping[str, Any]) -> None:
+        """A round that a resumed run has behind it was told before. Whether it was tested, its record does not say."""
+        self._told.update(entry["client"] for entry in record["dropouts"] if entry["why"] == NOT_FINITE)
 
     def of(self, record: Mapping[str, Any]) -> list[str]:
         """What to say about a round that was not said before."""

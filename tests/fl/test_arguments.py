@@ -1,5 +1,6 @@
 """What a caller passes to a training in Python is checked before anything is done, and said in one line."""
 
+import reprlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ OF_BOTH = [
     ({"show": True}, "show: expected a Progress, such as LineProgress() of fl.reporting.progress, got True (bool)"),
     ({"callbacks": print}, f"{CALLBACKS}<built-in function print> (builtin_function_or_method)"),
     ({"callbacks": ["x"]}, f"{CALLBACKS}['x'] (list)"),
+    ({"callbacks": {print}}, f"{CALLBACKS}{{<built-in function print>}} (set)"),
+    ({"callbacks": (print for _ in range(1))}, f"{CALLBACKS}<generator"),
 ]
 OF_TRAIN = [
     ({"out": 5}, "out: expected the name of a folder, got 5 (int)"),
@@ -39,7 +42,7 @@ def test_train_names_the_argument_that_is_of_another_kind(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as refused:
         fl.train(arguments.pop("model", "linear"), CLIENTS, CLIENTS[0], **SMALL, **arguments)
-    assert str(refused.value) == told
+    assert str(refused.value).startswith(told)
     assert not any(tmp_path.iterdir())
 
 
@@ -47,18 +50,18 @@ def test_train_names_the_argument_that_is_of_another_kind(
 def test_run_names_the_argument_that_is_of_another_kind(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError) as refused:
         fl.run(**{"experiment": tiny(rounds=1), **arguments})
-    assert str(refused.value) == told
+    assert str(refused.value).startswith(told)
 
 
 def test_tables_and_settings_have_to_be_what_they_are_called() -> None:
     with pytest.raises(ConfigError) as refused:
         fl.experiment("digits")  # type: ignore[arg-type]
     assert str(refused.value) == (
-        "expected tables as a dictionary, got 'digits'; fl.load(name) reads a file or a packaged experiment"
+        "tables: expected a dictionary, got 'digits'; fl.load(name) reads a file or a packaged experiment"
     )
-    for settings in ("rounds=3", {"rounds": 3}, [3]):
+    for settings in ("rounds=3", {"rounds": 3}, [3], None, 5, iter(["rounds=3"])):
         with pytest.raises(ConfigError) as refused:
             fl.load("digits", settings)  # type: ignore[arg-type]
         assert str(refused.value) == (
-            f'settings: expected a list of "key=value" texts, such as ["rounds=3"], got {settings!r}'
+            f'settings: expected a list of "key=value" texts, such as ["rounds=3"], got {reprlib.repr(settings)}'
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import fl.sweeps.sweep
 import robust
 from fl.cli import main
 from fl.config.read import to_toml
@@ -89,6 +90,7 @@ def test_json_is_all_that_stands_on_stdout(
 
 
 PRINTING = """
+import ctypes
 import os
 
 import numpy as np
@@ -99,6 +101,7 @@ from robust import Outcome, Rows, aggregator
 
 print("printed at import")
 os.write(1, b"written at import\\n")
+ctypes.CDLL(None).puts(b"printed by C")
 
 
 class Printing(nn.Linear):
@@ -141,6 +144,28 @@ def test_json_is_all_that_stands_on_stdout_of_a_training_in_several_processes(pr
     assert json.loads(done.stdout)["folder"] == "runs/mine"
     for what in ("printed at import", "written at import", "printed by a model"):
         assert done.stderr.count(what) >= 2, what  # in this process or in each worker
+    assert "printed by C" in done.stderr
+
+
+def test_json_can_be_asked_for_where_stdout_is_closed(file: Path) -> None:
+    command = f"{sys.executable} -m fl train mine.toml --json >&-"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=file.parent, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert (file.parent / "runs" / "mine" / "summary.json").exists()
+
+
+def test_a_forecast_that_is_stopped_has_nothing_to_continue(
+    printing: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.chdir(printing.parent)
+    Path("seeds.toml").write_text('base = "mine.toml"\n[grid]\nseed = [0]\n')
+    monkeypatch.setattr(fl.sweeps.sweep, "forecast", stopped)
+    assert main(["sweep", "seeds.toml", "--dry-run"]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "share: stopped"
 
 
 def test_json_is_all_that_stands_on_stdout_of_every_command_that_imports_modules_of_a_user(

@@ -156,6 +156,18 @@ def test_updates_that_are_not_finite_are_the_reason_of_the_dropouts_and_of_their
     }
 
 
+def test_clusters_of_survivors_that_are_lost_keep_their_reason() -> None:
+    """They are not lost with a member, but with shares that are missing, for example."""
+    everybody = people(**SURVIVORS)
+    (cell,) = everybody.cells(3, C)
+    one = cell.clusters[0, 0][0]
+    found = summed(everybody, drop={one: Stage.INPUTS})
+    found.lost = {(0, 0): "too few good shares"}
+    found.reject([one])
+    assert found.lost == {(0, 0): "too few good shares"}
+    assert found.dropouts[one] == Dropout(Stage.INPUTS, "its update is not finite")
+
+
 def test_without_an_agreement_clients_are_drawn_from_the_seed() -> None:
     everybody = people(participation=0.5, seed=4, **EXPOSED)
     for round in (0, 1):

@@ -1,5 +1,6 @@
 """A wrong configuration is rejected in one line that names the key and what was expected."""
 
+import inspect
 import tomllib
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from fl.config import schema
 from fl.config.checks import experiment, load
 from fl.config.describe import describe, describe_markdown, sections
 from fl.config.read import packaged_experiments, read_tables, to_toml
+from fl.config.schema import BACKDOOR_OPTIONS
+from fl.data import plant_backdoor
 from fl.errors import ConfigError
 from fl.training.models import MODELS
 from fl.training.objective import ACCURACY, LOSSES, METRICS
@@ -91,6 +94,25 @@ def test_a_mistake_names_its_key_and_what_was_expected(tables: dict, key: str, a
     assert str(caught.value).startswith(f"{key}:") or str(caught.value).startswith(f"{key}.")
     assert advice in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("options", [{"size": "a"}, {"size": 1.5}, {"target": True}, {"share": "x"}])
+def test_options_of_a_backdoor_are_checked_before_anything_is_trained(options: dict) -> None:
+    ((name, value),) = options.items()
+    with pytest.raises(ConfigError) as refused:
+        experiment(byzantine=2, attack={"name": "backdoor", "options": options})
+    kind = "float" if name == "share" else "int"
+    assert str(refused.value) == (
+        f"attack.options: backdoor: {name}={value!r} is not {kind}; it takes target: int = 0, size: int = 2, share: "
+        "float = 0.5"
+    )
+
+
+def test_defaults_of_a_backdoor_are_those_of_the_function() -> None:
+    found = inspect.signature(plant_backdoor).parameters
+    assert {name: found[name].default for name in BACKDOOR_OPTIONS} == {
+        name: one.default for name, one in BACKDOOR_OPTIONS.items()
+    }
 
 
 @robust.attack

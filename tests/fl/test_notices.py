@@ -12,12 +12,11 @@ import torch
 import fl
 from fl.errors import TrainingWarning
 from fl.reporting.progress import Progress
-from fl.reporting.records import Folder
 from fl.training.loop import Trained, run
 from fl.training.notices import Notices
 from tests.fl.runs import tiny
 
-SMALL: dict[str, Any] = {"secure": False, "machine": {"workers": 0}, "clusters": {"size": 3}}
+SMALL: dict[str, Any] = {"rounds": 2, "secure": False, "machine": {"workers": 0}, "clusters": {"size": 3}}
 
 
 class Heard(Progress):
@@ -34,21 +33,27 @@ class Heard(Progress):
         self.said.append((self._done, text))
 
 
-def test_clients_whose_updates_are_not_finite_are_named_once(tmp_path: Path) -> None:
-    e = tiny(rounds=3, byzantine=2, attack={"name": "non_finite"})
-    heard = Heard()
-    with Folder.create(tmp_path / "run", e) as folder:
-        trained = run(e, folder=folder, show=heard)
-    bad = [entry["client"] for entry in trained.history[0]["dropouts"]]
-    assert len(bad) == 2
-    assert [text for _, text in heard.said if "finite" in text] == [
-        f"share: round 1: the updates of clients {bad[0]}, {bad[1]} are not finite and were not summed; look for "
-        "values that are not finite in their examples, or lower local.lr"
+def test_a_client_whose_updates_are_not_finite_is_named_once_also_over_a_resume(tmp_path: Path) -> None:
+    heard, again = Heard(), Heard()
+    broken = spoiled(5)
+    trained = train(broken, broken[0], out=tmp_path / "run", show=heard)
+    assert [text for _, text in heard.said] == [
+        "share: round 1: the updates of client 5 are not finite and were not summed; look for values that are not "
+        "finite in their examples, or lower local.lr"
     ]
-    again = Heard()
-    with Folder.resume(tmp_path / "run", ["rounds=4"]) as folder:
-        run(folder.experiment, folder=folder, show=again)
-    assert not [text for _, text in again.said if "finite" in text]
+    lost = [group for group in trained.history[0]["clusters"] if group["state"] == "lost"]
+    assert [group["why"] for group in lost] == ["client 5: its update is not finite"]
+    train(broken, broken[0], out=tmp_path / "run", show=again, rounds=4, resume=True)
+    assert again.said == []
+    with pytest.warns(TrainingWarning, match="round 1: the updates of client 5 are not finite and were not summed"):
+        train(broken, broken[0])
+
+
+def test_attackers_that_are_to_send_what_is_not_finite_are_not_told_about() -> None:
+    heard = Heard()
+    trained = run(tiny(rounds=1, byzantine=2, attack={"name": "non_finite"}), show=heard)
+    assert len(trained.history[0]["dropouts"]) == 2
+    assert not [text for _, text in heard.said if "finite" in text]
 
 
 def test_clients_whose_updates_become_infinite_later_are_named_then() -> None:
@@ -65,27 +70,27 @@ def test_clients_whose_updates_become_infinite_later_are_named_then() -> None:
     assert "the updates of clients 0, 1, 2, 3, 5 and 5 more are" in found[3][0]
 
 
-def test_a_client_with_a_value_that_is_not_finite_is_named_to_a_user_of_fl_train() -> None:
+def spoiled(*numbers: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Data of nine clients; these have one infinite value each."""
     random = np.random.default_rng(0)
     clients = [(random.normal(size=(8, 2)).astype(np.float32), np.arange(8) % 2) for _ in range(9)]
-    clients[5][0][3, 1] = np.inf
-    with pytest.warns(TrainingWarning, match="round 1: the updates of client 5 are not finite and were not summed"):
-        trained = train(clients, clients[0])
-    lost = [group for group in trained.history[0]["clusters"] if group["state"] == "lost"]
-    assert [group["why"] for group in lost] == ["client 5: its update is not finite"]
+    for number in numbers:
+        clients[number][0][3, 1] = np.inf
+    return clients
 
 
 def train(clients: Any, test: Any, **settings: Any) -> Trained:
-    return fl.train("linear", clients, test, rounds=2, **{**SMALL, **settings})
+    return fl.train("linear", clients, test, **{**SMALL, **settings})
 
 
-def test_a_loss_that_is_not_finite_is_said_in_the_first_tested_round() -> None:
-    random = np.random.default_rng(0)
-    clients = [(random.normal(size=(8, 2)).astype(np.float32), np.arange(8) % 2) for _ in range(9)]
+def test_a_loss_that_is_not_finite_is_said_in_the_first_tested_round(tmp_path: Path) -> None:
+    clients, heard, again = spoiled(), Heard(), Heard()
     test = (torch.full((4, 2), torch.nan), torch.zeros(4, dtype=torch.int64))
-    heard = Heard()
-    train(clients, test, show=heard, machine={"workers": 0, "evaluate_every": 2})
-    assert [(done, text) for done, text in heard.said if "loss" in text] == [
+    where: dict[str, Any] = {"out": tmp_path / "run", "machine": {"workers": 0, "evaluate_every": 9}}
+    train(clients, test, **where, callbacks=[lambda record, x: "enough"], show=again)
+    assert again.said == []  # this round was not tested
+    train(clients, test, **where | {"machine": {"workers": 0, "evaluate_every": 2}}, resume=True, rounds=4, show=heard)
+    assert heard.said == [
         (
             2,
             "share: round 2: the loss on the test examples is not finite; look for values that are not finite in "

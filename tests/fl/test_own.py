@@ -1,12 +1,13 @@
 """Functions of the user's own: an error in them ends the training, and nothing is left out without a word."""
 
 import importlib
-import pickle
+import importlib.util
 import random
 import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import fl
 import robust
 from fl.cli import main
 from fl.config.grid import read_sweep
-from fl.config.own import find_modules, imported
+from fl.config.own import check_modules, find_modules, imported, known_folders
 from fl.config.read import to_toml
 from fl.config.rules import assumed_bad
 from fl.data import DataSet, Examples, load
@@ -300,7 +301,7 @@ def net(shape, classes):
 """
 
 
-OWN_MODULES = ("same_net", "own_package", "lib_net", "net_a", "net_b", "helper", "nsp")
+OWN_MODULES = ("same_net", "own_package", "lib_net", "net_a", "net_b", "helper", "nsp", "rule_one", "rule_two")
 
 
 @pytest.fixture
@@ -353,27 +354,61 @@ def written(folder: Path, files: dict[str, str]) -> str:
     return str(folder)
 
 
-HELPED = "from helper import WIDTH\n\ndef net():\n    return WIDTH\n"
+HELPED = """
+from helper import WIDTH
+from torch import nn
+
+def net(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), nn.Linear(WIDTH, 10))
+"""
 
 
 @pytest.mark.usefixtures("apart")
 @pytest.mark.parametrize("helper", ["helper.py", "helper/__init__.py"])
-def test_a_module_does_not_get_what_a_module_of_another_experiment_imports(tmp_path: Path, helper: str) -> None:
+def test_a_training_does_not_get_what_a_module_of_another_experiment_imported(tmp_path: Path, helper: str) -> None:
     first = written(tmp_path / "a", {"net_a.py": HELPED, helper: "WIDTH = 3"})
     second = written(tmp_path / "b", {"net_b.py": HELPED, helper: "WIDTH = 5"})
-    find_modules([first])
-    assert imported("net_a:net", "model")() == 3
-    find_modules([second])
-    with pytest.raises(ConfigError) as refused:
-        imported("net_b:net", "model")
-    assert "net_b" not in sys.modules  # it did not run with another helper
-    assert str(refused.value) == (
-        f"model: 'net_b:net': expected the module helper of {second}, but this process has loaded another module "
-        f"helper, from {tmp_path / 'a' / helper}; rename {tmp_path / 'b' / Path(helper).parts[0]}, or train in a "
-        "process of its own if both are yours"
+    a, b = (
+        tiny(rounds=1, model=f"{name}:net", machine={"modules": [folder]})
+        for name, folder in (("net_a", first), ("net_b", second))
     )
-    find_modules([first])
-    assert imported("net_a:net", "model")() == 3
+    trained = run(a)
+    with pytest.raises(ConfigError) as refused:
+        run(b)
+    assert str(refused.value) == (
+        f"machine.modules: expected the module helper of {second}, but this process has loaded another module helper, "
+        f"from {tmp_path / 'a' / helper}; rename {tmp_path / 'b' / Path(helper).parts[0]}, or train in a process of "
+        "its own if both are yours"
+    )
+    assert run(a).x.tobytes() == trained.x.tobytes()
+
+
+PLAIN_RULE = '''
+import numpy as np
+from robust import Outcome, Rows, aggregator
+
+@aggregator(paper="Nobody 2000", needs="n > 2f", withstands=lambda n: (n - 1) // 2)
+def {name}(rows: Rows) -> Outcome:
+    """The mean. Nobody 2000."""
+    return rows.average(np.arange(len(rows)))
+'''
+
+
+@pytest.mark.usefixtures("apart")
+def test_runs_whose_modules_have_helpers_of_one_name_are_reported_together(tmp_path: Path) -> None:
+    """A report reads records, and trains nothing."""
+    rule = "import helper\n" + PLAIN_RULE
+    for name in ("one", "two"):
+        folder = written(tmp_path / name, {f"rule_{name}.py": rule.format(name=f"plain_{name}"), "helper.py": ""})
+        e = tiny(rounds=1, aggregation={"rule": f"rule_{name}:plain_{name}"}, machine={"modules": [folder]})
+        with Folder.create(tmp_path / f"run_{name}", e) as opened:
+            run(e, folder=opened)
+        sys.modules.pop("helper")
+        robust.AGGREGATORS.remove(f"plain_{name}")
+        sys.modules.pop(f"rule_{name}")
+    assert main(["report", str(tmp_path / "run_one"), str(tmp_path / "run_two"), "--no-picture"]) == 0
+    for name in ("one", "two"):
+        robust.AGGREGATORS.remove(f"plain_{name}")
 
 
 @pytest.mark.usefixtures("apart")
@@ -402,48 +437,62 @@ def test_folders_of_one_name_with_other_modules_do_not_disturb_each_other(tmp_pa
     for folder, named, width in ((first, "nsp.net", 3), (second, "nsp.other", 7), (first, "nsp.net", 3)):
         find_modules([folder])
         assert imported(f"{named}:net", "model")() == width
-    with pytest.raises(ConfigError, match=r"there is no module nsp\.other"):
-        imported("nsp.other:net", "model")
-
-
-@pytest.mark.usefixtures("apart")
-@pytest.mark.parametrize("loaded", [False, True])
-def test_a_module_that_is_missing_is_not_found_in_the_folder_of_another_experiment(
-    tmp_path: Path, loaded: bool
-) -> None:
-    first = written(tmp_path / "a", {"net_a.py": HELPED, "helper.py": "WIDTH = 3"})
-    second = written(tmp_path / "b", {"net_b.py": HELPED})
-    path = list(sys.path)
-    find_modules([first])
-    if loaded:
-        kept = imported("net_a:net", "model")
-    find_modules([second])
-    with pytest.raises(ConfigError, match="'net_a:net': there is no module net_a; put it beside"):
-        imported("net_a:net", "model")
-    with pytest.raises(ModuleNotFoundError, match="helper"):
-        imported("net_b:net", "model")
-    if loaded:
-        assert pickle.loads(pickle.dumps(kept)) is kept  # nothing was unloaded
-    find_modules([])
-    assert sys.path == path
 
 
 @pytest.mark.usefixtures("apart")
 def test_a_module_that_was_imported_before_is_the_one_of_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the folder is one in which Python looks anyway, with a library inside it."""
-    folder = written(tmp_path / "a", {"net_a.py": HELPED, "helper.py": "WIDTH = 3", "env/lib_net.py": HELPED})
-    monkeypatch.syspath_prepend(f"{folder}/env")
+    """Also where the folder is one in which Python looks anyway."""
+    folder = written(tmp_path / "a", {"net_a.py": HELPED, "helper.py": "WIDTH = 3"})
     monkeypatch.syspath_prepend(folder)
     net = importlib.import_module("net_a").net
-    find_modules([folder])
-    assert imported("net_a:net", "model") is net
-    find_modules([])
-    assert imported("net_a:net", "model") is net
-    assert import_path(net) == "net_a:net"
-    assert imported("lib_net:net", "model")() == 3
-    assert sys.path[:2] == [folder, f"{folder}/env"]
+    for folders in ([folder], []):
+        find_modules(folders)
+        assert imported("net_a:net", "model") is net
+        assert import_path(net) == "net_a:net"
+        check_modules()
+    assert sys.path.count(folder) == 1
+
+
+@pytest.mark.usefixtures("apart")
+def test_a_module_that_an_import_hook_finds_is_imported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a package that is installed to be edited."""
+    folder = written(tmp_path / "a", {"own_package/__init__.py": "def net():\n    return 3\n"})
+
+    class Hook:
+        def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+            there = Path(folder, name, "__init__.py")
+            return importlib.util.spec_from_file_location(name, there) if name == "own_package" else None
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path, Hook()])
+    net = importlib.import_module("own_package").net
+    for folders in ([folder], [written(tmp_path / "b", {"net_b.py": ""})]):
+        find_modules(folders)
+        assert imported("own_package:net", "model") is net
+        check_modules()
+
+
+@pytest.mark.usefixtures("apart")
+def test_the_last_folder_of_modules_comes_first(tmp_path: Path) -> None:
+    text = "def net():\n    return {}\n"
+    folders = [written(tmp_path / str(n), {"net_a.py": text.format(n)}) for n in range(3)]
+    find_modules(folders)
+    assert imported("net_a:net", "model")() == 2
+    assert known_folders()[:3] == folders[::-1]
+
+
+@pytest.mark.usefixtures("apart")
+def test_a_module_whose_attributes_raise_does_not_disturb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lazy(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise ImportError("optional backend is missing")
+
+    monkeypatch.setitem(sys.modules, "helper", Lazy("helper"))
+    find_modules([written(tmp_path / "a", {"helper.py": ""})])
+    check_modules()
+    with pytest.raises(ConfigError, match="has loaded another module helper, from Python itself"):
+        imported("helper:net", "model")
 
 
 @pytest.mark.usefixtures("apart")
@@ -452,7 +501,8 @@ def test_what_only_has_the_name_of_a_module_does_not_disturb(tmp_path: Path) -> 
     others = {"torch/x.csv": "", "math/x": "", "fl/__init__.py": "", "numpy/__init__.py": "", "queue.py": ""}
     folder = written(tmp_path / "a", {"net_a.py": HELPED, "helper.py": "WIDTH = 3", **others})
     find_modules([str(tmp_path / "missing"), folder])
-    assert imported("net_a:net", "model")() == 3
+    imported("net_a:net", "model")
+    check_modules()
 
 
 @pytest.mark.usefixtures("apart")
@@ -622,3 +672,22 @@ def test_random_data_of_an_own_function_are_the_same_in_every_run_and_process() 
     seed(3)
     load(f"{__name__}:random_data")
     assert draw() == expected  # the caller's generators go on as if nothing had been drawn
+
+
+@pytest.mark.usefixtures("apart")
+def test_random_data_do_not_depend_on_whether_their_module_was_imported_before(tmp_path: Path) -> None:
+    text = """
+import torch
+from fl.data import DataSet, Examples
+SHIFT = torch.randn(4)
+def data():
+    examples = Examples(torch.randn(60, 4) + SHIFT, torch.arange(60) % 2)
+    return DataSet("random", examples, examples, 2)
+"""
+    find_modules([written(tmp_path / "a", {"helper.py": text})])
+    torch.manual_seed(1)
+    first, second = load("helper:data"), load("helper:data")
+    assert first.train.inputs.equal(second.train.inputs)
+    del sys.modules["helper"]
+    torch.manual_seed(2)
+    assert first.train.inputs.equal(load("helper:data").train.inputs)

@@ -130,13 +130,32 @@ def test_what_a_start_left_that_failed_is_replaced(tmp_path: Path) -> None:
 
 
 def test_files_that_are_not_of_a_run_stay_where_a_run_begins(tmp_path: Path) -> None:
-    ours, others = {"run.json", "evidence-1"}, {"evidence-of-2025.pdf", "evidence-1.pdf", "evidence-01"}
+    ours, others = {"evidence-1"}, {"evidence-of-2025.pdf", "evidence-1.pdf", "evidence-01"}
     for name in ours | others:
         (tmp_path / name).write_text("old")
     Folder.create(tmp_path, tiny()).close()  # nothing here says that a run began in this folder
     assert {file.name for file in tmp_path.iterdir()} == ours | others | {"config.toml", "lock"}
     Folder.create(tmp_path, tiny()).close()  # now the configuration does
     assert {file.name for file in tmp_path.iterdir()} == others | {"config.toml", "lock"}
+
+
+def test_a_file_that_a_training_would_replace_is_refused_if_it_is_not_of_one(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text("mine")
+    with pytest.raises(RecordError, match=r"run\.json is not from a training: move it away, or choose another --out$"):
+        Folder.create(tmp_path, tiny())
+    assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_stale_files_are_removed_by_the_process_that_has_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "error.txt").write_text("old")
+    monkeypatch.setattr(records, "PATIENCE", 0.0)
+    with records.locked(tmp_path), pytest.raises(RecordError, match="another process"):
+        Folder.create(tmp_path, tiny(), stale=("error.txt",))
+    assert (tmp_path / "error.txt").exists()
+    Folder.create(tmp_path, tiny(), stale=("error.txt", "missing.txt")).close()
+    assert not (tmp_path / "error.txt").exists()
 
 
 def test_a_start_that_fails_releases_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,8 +238,8 @@ def test_other_data_or_another_model_is_refused(tmp_path: Path) -> None:
             with pytest.raises(RecordError) as caught:
                 folder.check_same(wrong)
             assert str(caught.value) == (
-                f"{folder.path}: the data fingerprint is not what the run began with; resume with the same data and "
-                "model, or train in another folder"
+                f"{folder.path}: the data fingerprint is not what the run began with (functions that draw random "
+                "numbers must seed their generators); resume with the same data and model, or train in another folder"
             )
 
 
