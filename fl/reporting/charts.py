@@ -53,20 +53,24 @@ class Line(NamedTuple):
 
 
 class Scale(NamedTuple):
-    """The values that a chart covers, and how they are written."""
+    """The marks of an axis, whose ends are those of the chart, and how values are written."""
 
-    low: float = 0.0
-    high: float = 1.0
+    marks: Sequence[float]
     text: str = "{:.0%}"
     exact: str = "{:.2%}"
 
+    @property
+    def low(self) -> float:
+        return self.marks[0]
 
-SHARES = Scale()
+    @property
+    def high(self) -> float:
+        return self.marks[-1]
 
 
 def shares_up_to(most: float) -> Scale:
     """The scale of shares that are all below a value, so that small ones can be told apart."""
-    return Scale(high=ticks(0.0, min(max(most, 0.1), 1.0))[-1])
+    return Scale(ticks(0.0, min(max(most, 0.1), 1.0)))
 
 
 class Part(NamedTuple):
@@ -96,14 +100,25 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
     raw = (high - low) / count
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if power * factor >= raw)
-    return [round(i * step, 10) for i in range(math.floor(low / step), math.ceil(high / step + 0.999))]
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)  # 0.6 / 0.1 is a little less than 6
+    return [float(f"{i * step:.12g}") for i in range(first, last + 1)]
+
+
+SHARES = Scale(ticks(0.0, 1.0))
 
 
 def scale_of(values: Iterable[float]) -> Scale:
     """A scale that holds these values, which are no shares."""
     found = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
-    marks = ticks(min(found), max(found))
-    return Scale(marks[0], marks[-1] if marks[-1] > marks[0] else marks[0] + 1, "{:.4g}", "{:.5g}")
+    low, high = min(found), max(found)
+    largest = max(abs(low), abs(high))
+    if high - low <= largest * 1e-6:  # a chart of equal values has them in the middle
+        low, high = low - (largest / 2 or 0.5), high + (largest / 2 or 0.5)
+    marks = ticks(low, high)
+    digits = max(
+        4, math.ceil(math.log10(largest / (marks[1] - marks[0]) + 1)) + 1
+    )  # so that no two marks look the same
+    return Scale(marks, f"{{:.{digits}g}}", f"{{:.{digits + 1}g}}")
 
 
 def lines(curves: Sequence[Line], *, y_label: str, height: int = 220, scale: Scale = SHARES) -> Markup:
@@ -121,10 +136,9 @@ def lines(curves: Sequence[Line], *, y_label: str, height: int = 220, scale: Sca
         return across, above + (1 - min(max(share, 0.0), 1.0)) * (height - above - below)
 
     out = []
-    for mark in ticks(scale.low, scale.high):
-        if mark <= scale.high * 1.0001:
-            _, y = place(first, mark)
-            out += [_grid_line(y, left, WIDTH - right), _text("tick", left - 6, y + 4, scale.text.format(mark), "end")]
+    for mark in scale.marks:
+        _, y = place(first, mark)
+        out += [_grid_line(y, left, WIDTH - right), _text("tick", left - 6, y + 4, scale.text.format(mark), "end")]
     for mark in _whole_ticks(first, last, 8):
         out.append(_text("tick", place(mark, 0)[0], height - below + 15, f"{mark:g}", "middle"))
     out.append(_text("label", left + (WIDTH - left - right) / 2, height - 5, "round", "middle"))

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fl.reporting.charts import Line, Scale, legend_of, lines
+from fl.reporting.charts import Line, Scale, legend_of, lines, ticks
 from fl.reporting.page import terms
 from fl.reporting.records import Recorded
 
@@ -38,4 +38,4 @@ def panel(run: Recorded) -> dict[str, Any] | None:
 
 def _scale(curves: list[Line]) -> Scale:
     top = max((value for curve in curves for _, value in curve.points), default=1.0) or 1.0
-    return Scale(0.0, top, "{:.3g}", "{:.3g}")
+    return Scale(ticks(0.0, top), "{:.3g}", "{:.3g}")

@@ -165,6 +165,11 @@ def _own_parts(runs: Sequence[Recorded]) -> tuple[list[str], list[str]]:
     return short, shared
 
 
+def _named_by_settings(runs: Sequence[Recorded]) -> bool:
+    """Whether the names of the runs say where they differ, as in a sweep. Its folders are such as rule=krum,seed=0."""
+    return all("=" in run.folder.name for run in runs)
+
+
 def _cluster_terms(runs: Sequence[Recorded]) -> list[tuple[str, str]]:
     """What a line on clusters has in short: sizes, groupings, schedules and kinds of groups."""
     clusters = [run.experiment.clusters for run in runs if run.experiment.defended and run.experiment.method == "share"]
@@ -177,7 +182,7 @@ def _comparison(runs: Sequence[Recorded], curves: Sequence[Line]) -> Table:
     name_of = dict(zip([run.name for run in runs], _own_parts(runs)[0], strict=True))
     mean = [LAST] if learned.ACCURACY in measured else []
     differing = [key for key in told[0] if len(runs) == 1 or len({each[key] for each in told}) > 1]
-    differing = differing if len(runs) <= FEW else []  # the names of many runs say it, as those of a sweep do
+    differing = [] if len(runs) > FEW and _named_by_settings(runs) else differing
     for run, curve, words in zip(runs, curves, told, strict=True):
         facts = summarise(run.experiment, run.rounds)
         name = Cell(name_of[run.name], detail="; ".join(words[key] for key in differing), swatch=curve.colour)
@@ -383,4 +388,7 @@ def _differences(runs: Sequence[Recorded]) -> Table:
     rows = [(key, values) for key, values in found if len(set(values)) > 1]
     if len(runs) <= FEW:
         return Table(["key", *(run.name for run in runs)], [[key, *values] for key, values in rows])
+    if not _named_by_settings(runs):
+        names, values = [run.name for run in runs], [values for _, values in rows]
+        return Table(["run", *(key for key, _ in rows)], [list(row) for row in zip(names, *values, strict=True)])
     return Table(["key", "values"], [[key, ", ".join(dict.fromkeys(values))] for key, values in rows])

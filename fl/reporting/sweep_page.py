@@ -185,7 +185,7 @@ def _ends(found: Results) -> Ends | None:
 
 
 def main_heat(found: Results) -> Heat:
-    """The other axes down and the attacks across, with the worst attack of each row marked and repeated at the end."""
+    """The other axes down and the attacks across, with the worst attack of each row marked and repeated in front."""
     across, down = list(_combinations(found.attacks)), list(_combinations(found.others))
     cells = {tuple(cell.labels.items()): cell for cell in found.cells}
     worst = {tuple(entry.labels.items()): entry for entry in found.worst}
@@ -202,9 +202,10 @@ def main_heat(found: Results) -> Heat:
             line.append(_heat_cell(found, cell.mean if cell else None, _few(cell), marked))
         if found.worst:
             entry = worst.get(tuple(row.items()))
-            line.append(_heat_cell(found, entry.mean if entry else None, _few(entry)))
+            line.insert(0, _heat_cell(found, entry.mean if entry else None, _few(entry)))
         rows.append((", ".join(row.values()) or "all", line))
-    heads = [", ".join(column.values()) or found.measure.name for column in across] + (["worst"] if found.worst else [])
+    heads = [", ".join(column.values()) or found.measure.name for column in across]
+    heads = ["worst", *heads] if found.worst else heads  # in front: a telephone shows a few columns
     return Heat(f"{found.measure.name} after the last round", heads, rows, found.down_head)
 
 

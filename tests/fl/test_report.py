@@ -6,11 +6,13 @@ import os
 import re
 import shutil
 from dataclasses import replace
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fl
 from fl.errors import RecordError
@@ -141,6 +143,21 @@ def test_one_number_has_one_name(page: str, folders: list[Path]) -> None:
     assert heads.index("over all rounds") < heads.index("last 10")
     row = re.findall(r"<td[^>]*>(.*?)</td>", clear[clear.index("<tbody>") :])
     assert row[heads.index("traffic")] == "-"
+
+
+def test_a_report_of_many_runs_says_which_run_has_which_settings(folders: list[Path]) -> None:
+    """The names of a sweep's runs say it; other names need not."""
+    found = [recorded(folder) for folder in folders]
+    many = [replace(found[i % 3], label=f"run {i}") for i in range(9)]
+    table = sections._differences(many)
+    assert [row[0] for row in table.rows] == [run.name for run in many]
+    sizes = [str(run.experiment.clusters.groupings) for run in many]
+    assert [row[list(table.heads).index("clusters.groupings")] for row in table.rows] == sizes
+    compared = sections._comparison(many, sections.main_curves(many))
+    assert all(row[0].detail for row in compared.rows)
+    swept = [replace(run, folder=Path(f"rule=krum,seed={i}")) for i, run in enumerate(many)]
+    assert sections._differences(swept).heads == ["key", "values"]
+    assert not any(row[0].detail for row in sections._comparison(swept, sections.main_curves(swept)).rows)
 
 
 def test_what_all_names_of_many_runs_share_stands_once(folders: list[Path]) -> None:
@@ -339,6 +356,33 @@ def test_ticks_cover_the_range_with_few_round_numbers(low: float, high: float) -
     assert marks[0] <= low
     assert marks[-1] >= high * 0.999
     assert 2 <= len(marks) <= 9
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=9), st.sampled_from([1e-6, 1.0]), st.sampled_from([0, 1e5]))
+def test_the_marks_of_an_axis_are_apart_cover_all_values_and_are_inside(
+    values: list[float], unit: float, more: float
+) -> None:
+    found = [value * unit + more for value in values]
+    scale = charts.scale_of(found)
+    close = 1e-6 * max(map(abs, found))
+    assert scale.low <= min(found) + close
+    assert scale.high >= max(found) - close
+    chart = charts.lines([charts.Line("a", list(enumerate(found)), "c0")], y_label="a", scale=scale)
+    heights = [float(y) for y in re.findall(r'<line class="grid" [^>]*y1="([^"]*)"', chart)]
+    assert len(heights) >= 2
+    assert all(low - high > 8 for low, high in pairwise(heights))
+    assert (max(heights), min(heights)) == (184.0, 10.0)
+    labels = re.findall(r'<text class="tick" x="34.0"[^>]*>([^<]*)<', chart)
+    assert len(set(labels)) == len(labels) == len(heights)
+
+
+@pytest.mark.parametrize(("low", "high", "marks"), [(0.6, 0.9, [0.6, 0.7, 0.8, 0.9]), (-5, -1, [-5, -4, -3, -2, -1])])
+def test_the_ends_of_an_axis_have_marks(low: float, high: float, marks: list[float]) -> None:
+    assert charts.ticks(low, high) == marks
+    chart = charts.lines(
+        [charts.Line("a", [(1, low), (2, high)], "c0")], y_label="a", scale=charts.scale_of([low, high])
+    )
+    assert re.findall(r'<text class="tick" x="34.0"[^>]*>([^<]*)<', chart) == [f"{mark:g}" for mark in marks]
 
 
 @pytest.fixture(scope="module")

@@ -92,9 +92,9 @@ def test_a_worst_case_says_if_seeds_are_missing() -> None:
     assert [(row["finished"], row["wanted"]) for row in rows] == [("1", "2"), ("1", "2")]
     assert [entry["finished"] for entry in found.to_json()["worst"]] == [1, 1]
     heat = main_heat(found)
-    assert [cells[-1].detail for _, cells in heat.rows] == ["1 of 2 seeds", "1 of 2 seeds"]
+    assert [cells[0].detail for _, cells in heat.rows] == ["1 of 2 seeds", "1 of 2 seeds"]
     whole = results({**values, ("a", "y"): [0.5, 0.5]})
-    assert main_heat(whole).rows[0][1][-1].detail == "± 0.0"
+    assert main_heat(whole).rows[0][1][0].detail == "± 0.0"
 
 
 def test_the_rows_of_a_table_say_what_they_are() -> None:
@@ -102,7 +102,7 @@ def test_the_rows_of_a_table_say_what_they_are() -> None:
     assert found.table()[0] == ["rule", "x", "y", "worst"]
     assert main_heat(found).corner == "rule"
     page = sweep_page(found, [], toml="", info={})
-    assert "<tr><th>rule</th><th>x</th>" in page
+    assert "<tr><th>rule</th><th>worst</th><th>x</th>" in page
     assert '<td class="name">rule<small>aggregation.rule</small></td>' in page
     assert '<td class="name">seed</td>' in page
 
