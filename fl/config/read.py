@@ -187,6 +187,8 @@ def _wrong(path: str, kind: Any, key: Key | None, value: Any) -> str:
 def _expected(kind: Any, key: Key | None, value: Any) -> str:
     if kind is None:
         return "a number, text in quotes, or true or false"
+    if is_section(kind) and isinstance(value, str) and (first := next(iter(keys(kind)))) in ("name", "rule"):
+        return f'a table, such as {{ {first} = "{value}" }}'
     if is_section(kind) or get_origin(kind) is Mapping:
         return "a table"
     if get_origin(kind) is tuple:

@@ -316,6 +316,8 @@ def _changed(before: Mapping[str, Any], after: Mapping[str, Any], path: str = ""
 
 def _config(place: Path) -> dict[str, Any]:
     if not (place / "config.toml").is_file():
+        if holds_run(place):
+            raise RecordError(f"{place} has records of a run, but no config.toml: put the recorded file back")
         raise RecordError(f"there is no run in {place}")
     return read_tables(place / "config.toml")
 

@@ -28,10 +28,14 @@ def check_shown(show: Any, callbacks: Any) -> None:
     _check("callbacks", callbacks, functions, "a list of functions of (record, vector)")
 
 
-def check_out(out: Any) -> None:
-    """Raise ConfigError for what cannot be the name of a folder."""
+def check_out(out: Any, *, resume: bool, folder: Any = None) -> None:
+    """Raise ConfigError for what cannot be the name of a folder, or goes with no name or with an open folder."""
     named = isinstance(out, str | os.PathLike) and str(out) != ""
     _check("out", out, out is None or named, "the name of a folder")
+    if out is not None and folder is not None:
+        raise ConfigError("folder: it is open already; leave out=... away")
+    if resume and out is None:
+        raise ConfigError("resume: a run continues in its folder; name it with out=..., or leave resume out")
 
 
 def check_model(model: Any) -> None:

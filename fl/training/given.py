@@ -3,7 +3,6 @@
 import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from fl.config.schema import Experiment
 from fl.data import Examples, from_clients
 from fl.errors import ConfigError
 from fl.reporting.progress import Progress
-from fl.reporting.records import Folder, planned_rounds
+from fl.reporting.records import planned_rounds
 from fl.training.arguments import check_model, check_out, check_shown
 from fl.training.loop import Trained, run
 from fl.training.models import Factory
@@ -57,11 +56,9 @@ def train(
     >>> train("linear", clients, test=clients[0], rounds=1, clusters={"size": 4}).summary["exposed"]
     []
     """
-    check_out(out)
+    check_out(out, resume=resume)
     check_shown(show, callbacks)
     check_model(model)
-    if resume and out is None:
-        raise ConfigError("resume: a run continues in its folder; name it with out=..., or leave resume out")
     _check_clients(clients)
     parts = [as_examples(part, f"client {i}") for i, part in enumerate(clients)]
     held = None if validation is None else as_examples(validation, "validation")
@@ -79,20 +76,17 @@ def train(
         settings.setdefault("rounds", planned_rounds(out))
     chosen = experiment({"clients": len(parts), "model": called, "data": named, "task": task, **settings})
     measured = _measured(chosen, metrics)
-    opened: AbstractContextManager[Folder | None] = nullcontext()
-    if out is not None:
-        opened = Folder.resume(out, e=chosen) if resume else Folder.create(out, chosen)
-    with opened as folder:
-        return run(
-            chosen,
-            data=data,
-            model=_factory(model),
-            loss=None if isinstance(loss, str) else loss,
-            metrics=measured,
-            folder=folder,
-            show=show,
-            callbacks=callbacks,
-        )
+    return run(
+        chosen,
+        data=data,
+        model=_factory(model),
+        loss=None if isinstance(loss, str) else loss,
+        metrics=measured,
+        out=out,
+        resume=resume,
+        show=show,
+        callbacks=callbacks,
+    )
 
 
 def _check_clients(clients: Any) -> None:

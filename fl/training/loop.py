@@ -5,7 +5,7 @@ import math
 import reprlib
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, now, versions
 from fl.secure.layout import Layout
 from fl.secure.population import Population
-from fl.training.arguments import check_run
+from fl.training.arguments import check_out, check_run
 from fl.training.code import fingerprints
 from fl.training.devices import find_device
 from fl.training.interrupt import Interrupt, Stopped
@@ -131,14 +131,17 @@ def run(
     loss: Function | None = None,
     metrics: Mapping[str, str | Function] | None = None,
     folder: Folder | None = None,
+    out: Path | str | None = None,
+    resume: bool = False,
     show: Progress | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Trained:
-    """Train as the experiment says. With a folder, rounds are recorded, and an earlier run is resumed.
+    """Train as the experiment says. With `out`, the name of a folder, rounds are recorded there.
 
-    `loss` and `metrics` are functions in the place of those that the experiment names. Each of the `callbacks` is
-    called after every round, when its record is on disk, with the record and the model's vector; if one returns a text,
-    the training stops for that reason.
+    `resume=True` resumes the run in that folder. A `folder` is one that is open already. `loss` and `metrics` are
+    functions in the place of those that the experiment names. Each of the `callbacks` is called after every round, when
+    its record is on disk, with the record and the model's vector; if one returns a text, the training stops for that
+    reason.
 
     >>> import fl, torch
     >>> trained = fl.run(fl.experiment(rounds=1, model="linear", secure=False, machine={"workers": 0}))
@@ -146,7 +149,24 @@ def run(
     torch.Size([1, 10])
     """
     check_run(experiment, folder, show, callbacks)
-    show = show or Progress()
+    check_out(out, resume=resume, folder=folder)
+    opened: AbstractContextManager[Folder | None] = nullcontext(folder)
+    if out is not None:
+        opened = Folder.resume(out, e=experiment) if resume else Folder.create(out, experiment)
+    with opened as place:
+        return _run(experiment, data, model, loss, metrics, place, show or Progress(), callbacks)
+
+
+def _run(
+    experiment: Experiment,
+    data: Federated | None,
+    model: str | Factory | None,
+    loss: Function | None,
+    metrics: Mapping[str, str | Function] | None,
+    folder: Folder | None,
+    show: Progress,
+    callbacks: Sequence[Callback],
+) -> Trained:
     find_modules(experiment.machine.modules)  # other configurations may have been read since
     byzantine = attackers(experiment)
     federated = prepare(experiment) if data is None else data

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import fl
-from fl.errors import ConfigError
+from fl.errors import ConfigError, RecordError
+from fl.reporting.records import Folder
 from tests.fl.runs import tiny
 
 CLIENTS = [(np.zeros((4, 2), np.float32), np.arange(4) % 2) for _ in range(9)]
@@ -32,6 +33,7 @@ OF_RUN = [
     ({"experiment": {"rounds": 1}}, f"{EXPERIMENT}{{'rounds': 1}} (dict)"),
     ({"experiment": "digits"}, f"{EXPERIMENT}'digits' (str)"),
     ({"folder": "runs/x"}, f"{FOLDER}'runs/x' (str)"),
+    ({"out": 5}, "out: expected the name of a folder, got 5 (int)"),
 ]
 
 
@@ -51,6 +53,23 @@ def test_run_names_the_argument_that_is_of_another_kind(arguments: dict[str, Any
     with pytest.raises(ConfigError) as refused:
         fl.run(**{"experiment": tiny(rounds=1), **arguments})
     assert str(refused.value).startswith(told)
+
+
+def test_a_run_is_recorded_and_resumed_by_the_name_of_its_folder(tmp_path: Path) -> None:
+    whole = fl.run(tiny(rounds=3))
+    fl.run(tiny(rounds=2), out=tmp_path / "run")
+    with pytest.raises(RecordError, match="holds a run already"):
+        fl.run(tiny(rounds=2), out=tmp_path / "run")
+    resumed = fl.run(tiny(rounds=3), out=str(tmp_path / "run"), resume=True)
+    assert (resumed.folder, resumed.x.tobytes()) == (tmp_path / "run", whole.x.tobytes())
+    assert len(resumed.history) == 3
+    with pytest.raises(ConfigError, match="resume: a run continues in its folder; name it with out="):
+        fl.run(tiny(rounds=3), resume=True)
+    with (
+        Folder.create(tmp_path / "other", tiny()) as folder,
+        pytest.raises(ConfigError, match="folder: it is open already; leave out="),
+    ):
+        fl.run(tiny(), folder=folder, out=tmp_path / "third")
 
 
 def test_tables_and_settings_have_to_be_what_they_are_called() -> None:

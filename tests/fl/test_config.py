@@ -37,6 +37,9 @@ SURVIVORS = {"clusters": {"groups": "survivors"}, "privacy": {"memory": "round"}
     ("tables", "key", "advice"),
     [
         ({"clientz": 3}, "clientz", "clients"),
+        ({"attack": "sign_flip"}, "attack", 'expected a table, such as { name = "sign_flip" }'),
+        ({"aggregation": "krum"}, "aggregation", 'expected a table, such as { rule = "krum" }'),
+        ({"clusters": "5"}, "clusters", "expected a table, "),
         ({"clusters": {"sise": 3}}, "clusters.sise", "clusters.size"),
         ({"rounds": "5"}, "rounds", "whole number"),
         ({"rounds": 1.5}, "rounds", "whole number"),

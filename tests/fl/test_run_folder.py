@@ -331,7 +331,9 @@ def test_a_configuration_that_cannot_be_read_names_the_version_that_wrote_it(tmp
     with pytest.raises(ConfigError, match=r"^speed: there is no such key"):
         recorded(place)
     (place / "config.toml").unlink()
-    with pytest.raises(RecordError, match=f"^there is no run in {place}$"):
+    with pytest.raises(
+        RecordError, match=f"^{place} has records of a run, but no config.toml: put the recorded file back$"
+    ):
         recorded(place)
 
 
