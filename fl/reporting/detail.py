@@ -38,9 +38,10 @@ def by_client(run: Recorded) -> dict[str, Any] | None:
         "honest clients": [each for each in ranked if each[0] not in bad],
         "attackers": [each for each in ranked if each[0] in bad],
     }
-    rows = [[name, str(len(group)), *_spread(group)] for name, group in groups.items() if group]
-    heads = ["", "number", "lowest", "a quarter below", "median", "a quarter above", "highest", "mean"]
-    return {"round": record["round"], "table": Table(heads, rows, numbers=range(1, 8))}
+    kinds = [[name, str(len(group)), *_spread(group)] for name, group in groups.items() if group]
+    names = ["", "number", "lowest", "a quarter below", "median", "a quarter above", "highest", "mean"]
+    heads, *rows = map(list, zip(names, *kinds, strict=True))
+    return {"round": record["round"], "table": Table(heads, rows, numbers=range(1, len(heads)))}
 
 
 def _last(run: Recorded, key: str) -> Mapping[str, Any] | None:

@@ -439,8 +439,8 @@ def test_backdoor_classes_and_clients_are_shown_beside_accuracy(learning: dict[s
     clients = text[text.index("Accuracy of each client") :]
     honest = [value for client, value in enumerate(last["per_client"]) if client not in found.info["byzantine"]]
     assert f"{min(honest):.1%} (client " in clients
-    assert '>honest clients</td><td class="n ">10</td>' in clients
-    assert '>attackers</td><td class="n ">2</td>' in clients
+    assert '<th class="n">honest clients</th><th class="n">attackers</th>' in clients
+    assert '>number</td><td class="n ">10</td><td class="n ">2</td>' in clients
     assert "Only a simulation" in clients
     assert "Accuracy of each client" not in report.html([learning["regression"]])
 
