@@ -19,8 +19,8 @@ _FIVE_LABELS = "round 1: the seed; three seeds of ours have {ours}%, and the pub
 EXPLAINED: Final[dict[str, Explanation]] = {
     "label-flip-no-defence": Explanation(
         range(1, 6),
-        "the seed: with another one of ours the first five rounds are within 2 points, and two seeds of theirs differ by "
-        "3.6 points in round 5",
+        "the seed: with another one of ours the first five rounds are within 2 points, and two seeds of theirs differ "
+        "by 3.6 points in round 5",
     ),
     "label-flip-5-labels-trimmed-mean-SHARE": Explanation(
         range(1, 2), _FIVE_LABELS.format(ours="26.2 to 30.2", theirs="27.2")
