@@ -18,10 +18,10 @@ def difference(info: Mapping[str, Any], fingerprints: Mapping[str, str], code: M
     """
     for name, value in fingerprints.items():
         if info.get(name) != value:
-            random = " (functions that draw random numbers must seed their generators)" if "data" in name else ""
+            random = ". Data that are drawn at random need generators with a seed" if "data" in name else ""
             return (
-                f"the {name.replace('_', ' ')} is not what the run began with{random}; resume with the same data and "
-                "model, or train in another folder"
+                f"the {name.replace('_', ' ')} is not what the run began with; resume with the same data and model, or "
+                f"train in another folder{random}"
             )
     if "code" not in info:  # an earlier version did not record it
         return ""

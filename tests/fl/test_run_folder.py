@@ -238,8 +238,8 @@ def test_other_data_or_another_model_is_refused(tmp_path: Path) -> None:
             with pytest.raises(RecordError) as caught:
                 folder.check_same(wrong)
             assert str(caught.value) == (
-                f"{folder.path}: the data fingerprint is not what the run began with (functions that draw random "
-                "numbers must seed their generators); resume with the same data and model, or train in another folder"
+                f"{folder.path}: the data fingerprint is not what the run began with; resume with the same data and "
+                "model, or train in another folder. Data that are drawn at random need generators with a seed"
             )
 
 

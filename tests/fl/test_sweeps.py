@@ -26,6 +26,7 @@ from fl.config.checks import experiment
 from fl.config.grid import from_mapping, read_sweep
 from fl.config.read import packaged_experiments, write_tables
 from fl.errors import ConfigError, RecordError, TrainingError, TrainingWarning
+from fl.reporting import records
 from fl.reporting.begun import ATTRIBUTES
 from fl.reporting.full import advised
 from fl.reporting.records import Folder
@@ -408,10 +409,24 @@ def test_why_a_run_was_left_out_is_gone_before_its_new_settings_are_written(
     place = tmp_path / "run"
     shutil.copytree(left_out / "runs" / "partition=dirichlet", place)
     monkeypatch.setattr(worker, "run", lambda *_, **__: None)
-    create, found = Folder.create, list[bool]()
-    monkeypatch.setattr(Folder, "create", lambda *given: found.append((place / folder.WHY).exists()) or create(*given))
+    write, found = records.write, list[bool]()
+    monkeypatch.setattr(records, "write", lambda *given: found.append((place / folder.WHY).exists()) or write(*given))
     worker.train(REFUSED["experiment"], place, worker.Silent())
     assert found == [False]
+
+
+def test_an_error_of_a_run_that_another_process_has_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "PATIENCE", 0.0)
+    tables = {**SMALL, "byzantine": 0}
+    for begun in (False, True):
+        place = tmp_path / str(begun)
+        with Folder.create(place, experiment(tables)) as held:
+            if begun:
+                held.append({"round": 1})
+            (place / folder.ERROR).write_text("of the other process")
+            with pytest.raises(RecordError, match="another process is training"):
+                worker.train(tables, place, worker.Silent())
+        assert (place / folder.ERROR).exists()
 
 
 def test_a_sample_that_fails_does_not_end_the_forecast(tmp_path: Path) -> None:
