@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -33,6 +34,8 @@ SET: dict[str, Any] = {"action": "append", "default": [], "metavar": "KEY=VALUE"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code. An error that comes out of a user's own code keeps its traceback."""
+    if sys.stderr is None:  # its descriptor is closed; from here to the end of the process there is one
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     options = parser().parse_args(arguments)
     try:
         return int(options.run(options) or 0)

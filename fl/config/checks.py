@@ -41,16 +41,15 @@ def experiment(tables: Mapping[str, Any] | None = None, **more: Any) -> Experime
             f"tables: expected a dictionary, got {reprlib.repr(tables)}; fl.load(name) reads a file or a packaged "
             "experiment"
         )
-    found = from_record({**(tables or {}), **more})
-    _check_measures(found)
-    _check_values(found)
+    found = from_tables({**(tables or {}), **more})
+    check(found, starting=True)
     if modules := tuple(str(Path(folder).resolve()) for folder in found.machine.modules):
         found = found.replace(machine=found.machine.replace(modules=modules))  # resumed in any folder
     return found
 
 
 def from_record(tables: Mapping[str, Any]) -> Experiment:
-    """The experiment of a run that has begun. What only a start needs is not judged again: records stay readable."""
+    """The experiment of a run that has begun."""
     found = from_tables(tables)
     check(found)
     return found
@@ -69,12 +68,18 @@ def load(path: Path | str, settings: Sequence[str] = (), curve: str | None = Non
     return experiment(with_modules(tables, path))
 
 
-def check(experiment: Experiment) -> None:
-    """Raise `ConfigError` if the experiment cannot work or would expose a client. Needs no data."""
+def check(experiment: Experiment, *, starting: bool = False) -> None:
+    """Raise `ConfigError` if the experiment cannot work or would expose a client. Needs no data.
+
+    What only a start needs is not judged again later, so that records stay readable.
+    """
     find_modules(experiment.machine.modules)
     _check_clients(experiment)
     _check_data(experiment)
     _check_parameters(experiment)
+    if starting:
+        _check_values(experiment)
+        _check_measures(experiment)
     _check_no_share(experiment)
     _check_groups(experiment)
     check_noise(experiment)
@@ -149,8 +154,6 @@ def _check_parameters(experiment: Experiment) -> None:
     kind = None if attack.name in DATA_ATTACKS else rules.attack(attack.name)
     in_data = BACKDOOR_OPTIONS if attack.name == BACKDOOR else ()
     _check_options("attack.options", attack.options, rules.configurable(kind) if kind else in_data)
-    if experiment.method != "fedavg":  # which uses no rule: `experiment` checks its values, and records stay readable
-        _check_values(experiment)
     if attack.adaptive:
         if kind is None or "against" not in kind.parameters:
             able = ", ".join(name for name, found in robust.ATTACKS.items() if "against" in found.parameters)
@@ -195,19 +198,21 @@ def _check_options(path: str, options: Mapping[str, Option], allowed: Iterable[s
 
 def _check_values(experiment: Experiment) -> None:
     """Refuse options of a wrong type, and a missing one that only a configuration could give."""
-    chosen, attack = experiment.aggregation, experiment.attack
+    chosen, attack, unused = experiment.aggregation, experiment.attack, experiment.method == "fedavg"
     if chosen.rule != WEIGHTED_MEAN:
-        _check_types("aggregation.options", rules.aggregator(chosen.rule), chosen.options)
+        _check_types("aggregation.options", rules.aggregator(chosen.rule), chosen.options, unused)
     for step in map(rules.pre_aggregator, chosen.before):
-        _check_types("aggregation.before_options", step, rules.filled(step, chosen.before_options, {}))
+        _check_types("aggregation.before_options", step, rules.filled(step, chosen.before_options, {}), unused)
     if attack.name == BACKDOOR:
         _fit("attack.options", BACKDOOR, BACKDOOR_OPTIONS, attack.options)
     elif attack.name not in DATA_ATTACKS:
         _check_types("attack.options", rules.attack(attack.name), attack.options)
 
 
-def _check_types(path: str, kind: rules.Kind, options: Mapping[str, Option]) -> None:
-    _fit(path, kind.name, {name: kind.parameters[name] for name in rules.configurable(kind)}, options)
+def _check_types(path: str, kind: rules.Kind, options: Mapping[str, Option], unused: bool = False) -> None:
+    """Refuse a wrong type. Nothing is missing where the rule is not used."""
+    known = {name: kind.parameters[name] for name in rules.configurable(kind) if not unused or name in options}
+    _fit(path, kind.name, known, options)
 
 
 def _fit(path: str, name: str, known: Mapping[str, robust.Parameter], options: Mapping[str, Option]) -> None:

@@ -1,20 +1,25 @@
 """Functions of your own, named in a configuration as `module:function`.
 
 A module is looked for where Python finds modules, and in the folders of `machine.modules`: by default the folder of the
-configuration file. Python loads a module of one name once in a process. It is an error if that is another one than in
-the folders: the module that is named, and in a training every module of a user. The other would run in its place.
+configuration file. Python loads only one module of a name in a process, so one of another experiment could run in the
+place of the one that is meant. This is an error. `imported` compares the module that is named, and a training compares
+all modules of a user, because others may be imported by that one.
 """
 
 import importlib
 import os
+import random
 import sys
 import sysconfig
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from importlib.machinery import PathFinder
 from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from fl.errors import ConfigError
 
@@ -49,21 +54,36 @@ def is_of_user(file: Path) -> bool:
 
 
 _FOLDERS: list[Path] = []  # of the experiment that was checked or trained last, in the order in which Python looks
-_KNOWN: set[str] = set()  # those of all experiments
+_EVER: dict[str, None] = {}  # those of all experiments
 
 
 def find_modules(folders: Iterable[str]) -> None:
-    """Let Python find modules in these folders first, the last of them before the others."""
+    """Let Python find modules in these folders first, the last of them before the others.
+
+    It no longer looks in the folders of the experiment before.
+    """
+    others = _other_paths()
     _FOLDERS[:] = dict.fromkeys(reversed([Path(folder).resolve() for folder in folders]))
-    first = [str(folder) for folder in _FOLDERS]
-    _KNOWN.update(first)
-    if sys.path[: len(first)] != first:
-        sys.path[:] = [*first, *(entry for entry in sys.path if entry not in first)]
+    first = list(map(str, _FOLDERS))
+    sys.path[:] = [*first, *others]
+    _EVER.update(dict.fromkeys(first))
 
 
-def known_folders() -> list[str]:
-    """The folders that `find_modules` has put where Python looks, in this order."""
-    return [entry for entry in sys.path if entry in _KNOWN]
+def paths_of_a_worker() -> tuple[list[str], list[str]]:
+    """The folders for `find_modules` in a worker process, and where else it looks for modules.
+
+    A function that the caller passes may be of a module of an earlier experiment.
+    """
+    return list(map(str, reversed(_FOLDERS))), [*map(os.path.abspath, _other_paths()), *_EVER]
+
+
+def _other_paths() -> list[str]:
+    """What Python's search path has besides the folders that `find_modules` put in front."""
+    found = list(sys.path)
+    for folder in map(str, _FOLDERS):
+        with suppress(ValueError):  # somebody else has removed it
+            found.remove(folder)
+    return found
 
 
 def imported(path: str, key: str) -> Callable[..., Any]:
@@ -73,11 +93,12 @@ def imported(path: str, key: str) -> Callable[..., Any]:
     5.0
     """
     module, _, name = path.partition(":")
-    if not module or not name:
-        raise ConfigError(f"{key}: expected module:function, got {path!r}")
     parts = list(accumulate(module.split("."), "{}.{}".format))
+    if not name or not all(part.isidentifier() for part in module.split(".")):
+        raise ConfigError(f"{key}: expected module:function, got {path!r}")
     try:
-        found = importlib.import_module(module)
+        with nullcontext() if module in sys.modules else same_numbers():
+            found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         _check_places(parts, f"{key}: {path!r}")
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
@@ -85,6 +106,7 @@ def imported(path: str, key: str) -> Callable[..., Any]:
         where = "put it beside the configuration file, or name its folder in machine.modules"
         raise ConfigError(f"{key}: {path!r}: there is no module {error.name}; {where}") from None
     _check_places(parts, f"{key}: {path!r}")
+    _check_experiment(parts[0], f"{key}: {path!r}")
     try:
         function = attrgetter(name)(found)
     except AttributeError:
@@ -94,8 +116,24 @@ def imported(path: str, key: str) -> Callable[..., Any]:
     return function  # type: ignore[no-any-return]
 
 
+@contextmanager
+def same_numbers() -> Iterator[None]:
+    """Seed the global random generators, and put them back as they were."""
+    torch = importlib.import_module("torch")  # here, because reading a configuration needs no torch
+    before = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        try:
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+
+
 def check_modules() -> None:
-    """Raise ConfigError if this process has a module of a user that an experiment in its folders would not get.
+    """Raise ConfigError if this process has another module of a user than the folders of the experiment have.
 
     It may be of another experiment, and a module of this one may have imported it. Modules of Python and of libraries
     are left out: a folder of any name may stand beside a configuration.
@@ -120,6 +158,25 @@ def _check_places(names: Iterable[str], where: str) -> None:
         )
 
 
+def _check_experiment(name: str, where: str) -> None:
+    """Raise ConfigError if a module is there only because an experiment of another folder was in this process."""
+    file = _origin(name)
+    known = any(file in (f"{at}/{name}.py", f"{at}/{name}", f"{at}/{name}/__init__.py") for at in _EVER)
+    if known and not _is_found(name):
+        raise ConfigError(
+            f"{where}: this process has loaded the module {name} of another experiment, from {file}; name its folder "
+            "in machine.modules, or train in a process of its own"
+        )
+
+
+def _is_found(name: str) -> bool:
+    """Whether Python would find a module again where it is from, also by a hook, as for a package under development."""
+    specs = (finder.find_spec(name, None) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    spec = next(filter(None, specs), None)
+    places = [spec.origin, *(spec.submodule_search_locations or ())] if spec else []
+    return any(_is_loaded(name, Path(place)) for place in places if place)
+
+
 def _entries(folder: Path) -> list[str]:
     try:
         return os.listdir(folder)
@@ -131,7 +188,11 @@ def _place(name: str) -> Path | None:
     """The file in which Python would find a module now; None if there is none, as for a folder without __init__.py."""
     found, path = None, None
     for part in accumulate(name.split("."), "{}.{}".format):
-        if (found := PathFinder.find_spec(part, path)) is None:
+        try:
+            found = PathFinder.find_spec(part, path)
+        except (KeyError, AttributeError):  # a folder in something that has made itself a package
+            return None
+        if found is None:
             return None
         path = list(found.submodule_search_locations or ())
     return Path(found.origin) if found and found.origin else None

@@ -1,14 +1,8 @@
 """Data sets and their partition among clients. All examples are in memory, as tensors."""
 
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from fl.config.own import imported, is_own
+from fl.config.own import imported, is_own, same_numbers
 from fl.config.schema import DATA_SETS, PARTITIONS
 from fl.data import shakespeare
 from fl.data.examples import DataSet, Examples, Federated, Index, Scaling, from_clients
@@ -43,25 +37,9 @@ def load(name: str, *, folder: Path | str | None = None, roles: int | None = Non
         return shakespeare.parse(read(name, folder), roles=roles)
     if not is_own(name):
         raise ValueError(f"unknown data set {name!r}: expected {', '.join(DATA_SETS)}, or module:function")
-    with _same_numbers():  # its module may draw numbers too, but only when it is imported for the first time
-        function = imported(name, "data.name")
-    with _same_numbers():
+    function = imported(name, "data.name")
+    with same_numbers():
         data = function()
     if not isinstance(data, DataSet):
         raise ValueError(f"data set {name!r}: expected a DataSet, it returned {type(data).__name__}")
     return data
-
-
-@contextmanager
-def _same_numbers() -> Iterator[None]:
-    """Seed the global random generators, and put them back as they were."""
-    before = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        random.seed(0)
-        np.random.seed(0)
-        try:
-            yield
-        finally:
-            random.setstate(before[0])
-            np.random.set_state(before[1])

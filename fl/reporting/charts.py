@@ -70,7 +70,8 @@ class Scale(NamedTuple):
 
 def shares_up_to(most: float) -> Scale:
     """The scale of shares that are all below a value, so that small ones can be told apart."""
-    return Scale(ticks(0.0, min(max(most, 0.1), 1.0)))
+    marks = ticks(0.0, min(max(most, 0.1), 1.0))
+    return Scale(marks, "{:.0%}" if all(mark == round(mark, 2) for mark in marks) else "{:.1%}")
 
 
 class Part(NamedTuple):
@@ -105,25 +106,26 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
 
 
 SHARES = Scale(ticks(0.0, 1.0))
+MOST = 1e300  # larger values stand at the edge of a chart
 
 
 def scale_of(values: Iterable[float]) -> Scale:
     """A scale that holds these values, which are no shares."""
-    found = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
+    found = [min(max(value, -MOST), MOST) for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(found), max(found)
     largest = max(abs(low), abs(high))
-    if high - low <= largest * 1e-6:  # a chart of equal values has them in the middle
+    if high - low <= max(largest * 1e-6, 1 / MOST):  # a chart of equal values has them in the middle
         low, high = low - (largest / 2 or 0.5), high + (largest / 2 or 0.5)
     marks = ticks(low, high)
-    digits = max(
-        4, math.ceil(math.log10(largest / (marks[1] - marks[0]) + 1)) + 1
-    )  # so that no two marks look the same
+    steps = largest / (marks[1] - marks[0]) + 1
+    digits = max(4, math.ceil(math.log10(steps)) + 1)  # so that no two marks look the same
     return Scale(marks, f"{{:.{digits}g}}", f"{{:.{digits + 1}g}}")
 
 
 def lines(curves: Sequence[Line], *, y_label: str, height: int = 220, scale: Scale = SHARES) -> Markup:
     """Curves over the rounds. Their names are in a legend beside the chart."""
-    left, right, above, below = 40, 12, 10, 36
+    labels = [scale.text.format(mark) for mark in scale.marks]
+    left, right, above, below = max(40.0, 10 + 6.7 * max(map(len, labels))), 12, 10, 36
     rounds = [x for curve in curves for x, _ in curve.points]
     if not rounds:
         return _nothing("nothing was measured yet")
@@ -136,9 +138,9 @@ def lines(curves: Sequence[Line], *, y_label: str, height: int = 220, scale: Sca
         return across, above + (1 - min(max(share, 0.0), 1.0)) * (height - above - below)
 
     out = []
-    for mark in scale.marks:
+    for mark, label in zip(scale.marks, labels, strict=True):
         _, y = place(first, mark)
-        out += [_grid_line(y, left, WIDTH - right), _text("tick", left - 6, y + 4, scale.text.format(mark), "end")]
+        out += [_grid_line(y, left, WIDTH - right), _text("tick", left - 6, y + 4, label, "end")]
     for mark in _whole_ticks(first, last, 8):
         out.append(_text("tick", place(mark, 0)[0], height - below + 15, f"{mark:g}", "middle"))
     out.append(_text("label", left + (WIDTH - left - right) / 2, height - 5, "round", "middle"))

@@ -98,8 +98,9 @@ class Folder(AbstractContextManager["Folder"]):
         if holds_run(place):
             what_to_do = f"continue it with --resume {place} (resume=True), or choose another --out"
             raise RecordError(f"{place} holds a run already: {what_to_do}")
-        if (place / "run.json").exists() and not (place / "config.toml").exists():
-            raise RecordError(f"{place / 'run.json'} is not from a training: move it away, or choose another --out")
+        for name in () if (place / "lock").exists() else ("config.toml", "run.json"):
+            if (place / name).exists():
+                raise RecordError(f"{place / name} is not from a training: move it away, or choose another --out")
         with _writing(place):
             place.mkdir(parents=True, exist_ok=True)
             folder = cls(place, e, locked(place))

@@ -386,7 +386,7 @@ def _differences(runs: Sequence[Recorded]) -> Table:
     keys = dict.fromkeys(key for each in settings for key in each if key not in ("name", "machine.modules"))
     found = [(key, [str(each.get(key, "-")) for each in settings]) for key in keys]
     rows = [(key, values) for key, values in found if len(set(values)) > 1]
-    if len(runs) <= FEW:
+    if len(runs) <= FEW or not rows:
         return Table(["key", *(run.name for run in runs)], [[key, *values] for key, values in rows])
     if not _named_by_settings(runs):
         names, values = [run.name for run in runs], [values for _, values in rows]

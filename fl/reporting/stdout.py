@@ -10,7 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 @contextmanager
 def kept_clean(as_json: bool) -> Iterator[None]:
     """With JSON, send to stderr what is printed meanwhile: by a user's functions, by libraries and by workers."""
-    if not as_json or sys.stdout is None or sys.stderr is None:  # None if the descriptor is closed
+    if not as_json or sys.stdout is None:  # None if its descriptor is closed
         yield
         return
     sys.stdout.flush()
@@ -20,7 +20,9 @@ def kept_clean(as_json: bool) -> Iterator[None]:
         with redirect_stdout(sys.stderr):
             yield
     finally:
-        sys.stdout.flush()  # before the descriptor is stdout again
-        ctypes.CDLL(None).fflush(None)  # what C code has printed
-        os.dup2(stdout, 1)
-        os.close(stdout)
+        try:
+            sys.stdout.flush()
+            ctypes.CDLL(None).fflush(None)  # what C code has printed
+        finally:
+            os.dup2(stdout, 1)
+            os.close(stdout)

@@ -14,7 +14,7 @@ import subprocess
 import sys
 from typing import Final
 
-from fl.config.own import known_folders
+from fl.config.own import paths_of_a_worker
 from fl.errors import WorkerError
 from fl.training.channel import Message, receive
 
@@ -27,7 +27,8 @@ ENVIRONMENT: Final = {
 }
 HUGE_PAGES: Final = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}  # unless the user has set this variable
 PROGRAM: Final = (  # this package and its libraries first: a user's folders may have other things of their names
-    "import sys; from {} import serve; sys.path[:0] = sys.argv[3:]; serve(int(sys.argv[1]), int(sys.argv[2]))"
+    "import sys; from {} import serve; from fl.config.own import find_modules; find_modules(sys.argv[3:]); "
+    "serve(int(sys.argv[1]), int(sys.argv[2]))"
 )
 
 
@@ -36,15 +37,14 @@ class Child:
 
     def __init__(self, module: str) -> None:
         self.socket, theirs = socket.socketpair()
-        modules = known_folders()
-        path = os.pathsep.join(os.path.abspath(entry) for entry in sys.path if entry not in modules)
+        modules, others = paths_of_a_worker()
         numbers = str(theirs.fileno()), str(os.getpid())
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", PROGRAM.format(module), *numbers, *modules],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
-                env={**HUGE_PAGES, **os.environ, **ENVIRONMENT, "PYTHONPATH": path},
+                env={**HUGE_PAGES, **os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(others)},
                 process_group=0,
             )
 

@@ -28,7 +28,7 @@ from fl.reporting.progress import Progress
 from fl.reporting.records import Folder, now, versions
 from fl.secure.layout import Layout
 from fl.secure.population import Population
-from fl.training.arguments import check_out, check_run
+from fl.training.arguments import check_model, check_out, check_run
 from fl.training.code import fingerprints
 from fl.training.devices import find_device
 from fl.training.interrupt import Interrupt, Stopped
@@ -150,6 +150,8 @@ def run(
     """
     check_run(experiment, folder, show, callbacks)
     check_out(out, resume=resume, folder=folder)
+    if model is not None:
+        check_model(model)
     opened: AbstractContextManager[Folder | None] = nullcontext(folder)
     if out is not None:
         opened = Folder.resume(out, e=experiment) if resume else Folder.create(out, experiment)

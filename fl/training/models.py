@@ -15,6 +15,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -116,10 +117,9 @@ def import_path(model: str | Callable[..., Any]) -> str | None:
     module, function = getattr(model, "__module__", None), getattr(model, "__qualname__", None)
     if not module or not function or module == "__main__" or module not in sys.modules:
         return None
-    path = f"{module}:{function}"
     try:
-        return path if imported(path, "model") is model else None
-    except ConfigError:
+        return f"{module}:{function}" if attrgetter(function)(sys.modules[module]) is model else None
+    except AttributeError:  # of a function in a function
         return None
 
 

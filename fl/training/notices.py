@@ -19,8 +19,11 @@ class Notices:
         self._told: set[int | str] = set(byzantine)
 
     def remember(self, record: Mapping[str, Any]) -> None:
-        """A round that a resumed run has behind it was told before. Whether it was tested, its record does not say."""
+        """A round that a resumed run has behind it: what was told of it is not told again."""
         self._told.update(entry["client"] for entry in record["dropouts"] if entry["why"] == NOT_FINITE)
+        tested = record["accuracy"] is not None or record["metrics"]  # perhaps less often than the next rounds
+        if tested and record["loss"] is None:
+            self._told.add("loss")
 
     def of(self, record: Mapping[str, Any]) -> list[str]:
         """What to say about a round that was not said before."""

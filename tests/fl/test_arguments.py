@@ -34,6 +34,7 @@ OF_RUN = [
     ({"experiment": "digits"}, f"{EXPERIMENT}'digits' (str)"),
     ({"folder": "runs/x"}, f"{FOLDER}'runs/x' (str)"),
     ({"out": 5}, "out: expected the name of a folder, got 5 (int)"),
+    ({"out": "run", "model": 5}, "model: expected a torch module, a function or a name, got 5 (int)"),
 ]
 
 
@@ -49,10 +50,14 @@ def test_train_names_the_argument_that_is_of_another_kind(
 
 
 @pytest.mark.parametrize(("arguments", "told"), [*OF_BOTH, *OF_RUN])
-def test_run_names_the_argument_that_is_of_another_kind(arguments: dict[str, Any], told: str) -> None:
+def test_run_names_the_argument_that_is_of_another_kind(
+    arguments: dict[str, Any], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as refused:
         fl.run(**{"experiment": tiny(rounds=1), **arguments})
     assert str(refused.value).startswith(told)
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_run_is_recorded_and_resumed_by_the_name_of_its_folder(tmp_path: Path) -> None:

@@ -147,6 +147,27 @@ def test_json_is_all_that_stands_on_stdout_of_a_training_in_several_processes(pr
     assert "printed by C" in done.stderr
 
 
+def test_what_c_code_prints_is_not_on_stdout_either() -> None:
+    code = (
+        "import ctypes, os; from fl.reporting.stdout import kept_clean\n"
+        "with kept_clean(True):\n"
+        "    ctypes.CDLL(None).puts(b'from C'); print('from Python'); os.system('echo from a shell')\n"
+        "print('the answer')"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+    assert done.stdout == "the answer\n"
+    assert sorted(done.stderr.splitlines()) == ["from C", "from Python", "from a shell"]
+
+
+def test_a_report_can_be_asked_for_where_stderr_is_closed(file: Path) -> None:
+    command = f"{sys.executable} -m fl train mine.toml --json 2>&-"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=file.parent, env=environment)
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["folder"] == "runs/mine"
+
+
 def test_json_can_be_asked_for_where_stdout_is_closed(file: Path) -> None:
     command = f"{sys.executable} -m fl train mine.toml --json >&-"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import robust
 from fl.config import schema
-from fl.config.checks import experiment, load
+from fl.config.checks import experiment, from_record, load
 from fl.config.describe import describe, describe_markdown, sections
 from fl.config.read import packaged_experiments, read_tables, to_toml
 from fl.config.schema import BACKDOOR_OPTIONS
@@ -109,6 +109,24 @@ def test_options_of_a_backdoor_are_checked_before_anything_is_trained(options: d
         f"attack.options: backdoor: {name}={value!r} is not {kind}; it takes target: int = 0, size: int = 2, share: "
         "float = 0.5"
     )
+
+
+def test_a_rule_that_is_not_used_may_miss_what_it_needs() -> None:
+    assert experiment(method="fedavg", aggregation={"rule": "monna"}).method == "fedavg"
+    with pytest.raises(ConfigError, match=r"^aggregation\.options: monna needs trusted"):
+        experiment(aggregation={"rule": "monna"})
+    with pytest.raises(ConfigError, match=r"^aggregation\.options: monna: trusted='a' is not int"):
+        experiment(method="fedavg", aggregation={"rule": "monna", "options": {"trusted": "a"}})
+
+
+@pytest.mark.parametrize("method", ["share", "fedavg"])
+def test_a_run_whose_options_had_other_types_can_still_be_read(method: str) -> None:
+    """Earlier versions trained these."""
+    options = {"target": 1.0}
+    tables = {"method": method, "byzantine": 2, "attack": {"name": "backdoor", "options": options}}
+    assert from_record(tables).attack.options == options
+    with pytest.raises(ConfigError, match=r"backdoor: target=1\.0 is not int"):
+        experiment(tables)
 
 
 def test_defaults_of_a_backdoor_are_those_of_the_function() -> None:

@@ -56,6 +56,23 @@ def test_attackers_that_are_to_send_what_is_not_finite_are_not_told_about() -> N
     assert not [text for _, text in heard.said if "finite" in text]
 
 
+def test_a_loss_that_was_told_is_not_told_again_over_a_resume(tmp_path: Path) -> None:
+    clients, heard = spoiled(), Heard()
+    test = (torch.full((4, 2), torch.nan), torch.zeros(4, dtype=torch.int64))
+    train(clients, test, out=tmp_path / "run", show=heard)
+    assert len(heard.said) == 1
+    train(clients, test, out=tmp_path / "run", show=heard, rounds=4, resume=True)
+    assert len(heard.said) == 1
+
+
+def test_a_client_that_only_did_not_answer_before_a_resume_is_named_later() -> None:
+    notices = Notices(tiny(rounds=9))
+    gone = {"client": 4, "why": "it did not answer in time"}
+    notices.remember({"round": 1, "loss": 1.0, "accuracy": 0.5, "metrics": {}, "dropouts": [gone]})
+    broken = {"client": 4, "why": "its update is not finite"}
+    assert len(notices.of({"round": 2, "loss": 1.0, "dropouts": [broken]})) == 1
+
+
 def test_clients_whose_updates_become_infinite_later_are_named_then() -> None:
     def entry(client: int) -> dict[str, Any]:
         return {"client": client, "why": "its update is not finite"}

@@ -18,7 +18,7 @@ import fl
 import robust
 from fl.cli import main
 from fl.config.grid import read_sweep
-from fl.config.own import check_modules, find_modules, imported, known_folders
+from fl.config.own import check_modules, find_modules, imported, paths_of_a_worker
 from fl.config.read import to_toml
 from fl.config.rules import assumed_bad
 from fl.data import DataSet, Examples, load
@@ -406,7 +406,8 @@ def test_runs_whose_modules_have_helpers_of_one_name_are_reported_together(tmp_p
         sys.modules.pop("helper")
         robust.AGGREGATORS.remove(f"plain_{name}")
         sys.modules.pop(f"rule_{name}")
-    assert main(["report", str(tmp_path / "run_one"), str(tmp_path / "run_two"), "--no-picture"]) == 0
+    runs, page = [str(tmp_path / "run_one"), str(tmp_path / "run_two")], str(tmp_path / "both.html")
+    assert main(["report", *runs, "--out", page, "--no-picture"]) == 0
     for name in ("one", "two"):
         robust.AGGREGATORS.remove(f"plain_{name}")
 
@@ -437,6 +438,83 @@ def test_folders_of_one_name_with_other_modules_do_not_disturb_each_other(tmp_pa
     for folder, named, width in ((first, "nsp.net", 3), (second, "nsp.other", 7), (first, "nsp.net", 3)):
         find_modules([folder])
         assert imported(f"{named}:net", "model")() == width
+
+
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("folders", [[], ["empty"]])
+def test_a_module_of_an_experiment_before_does_not_run_in_the_place_of_one_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: list[str]
+) -> None:
+    text = "def net():\n    return {}\n"
+    monkeypatch.syspath_prepend(written(tmp_path / "here", {"helper.py": text.format(5)}))
+    before = list(sys.path)
+    find_modules([written(tmp_path / "a", {"helper.py": text.format(3), "net_a.py": text.format(7)})])
+    assert imported("helper:net", "model")() == 3
+    find_modules([str(tmp_path / folder) for folder in folders])
+    with pytest.raises(ConfigError) as refused:
+        imported("helper:net", "model")
+    assert str(refused.value) == (
+        f"model: 'helper:net': this process has loaded the module helper of another experiment, from "
+        f"{tmp_path}/a/helper.py; name its folder in machine.modules, or train in a process of its own"
+    )
+    with pytest.raises(ConfigError, match="there is no module net_a"):
+        imported("net_a:net", "model")  # it was not loaded
+    find_modules([])
+    assert sys.path == before
+
+
+@pytest.mark.usefixtures("apart")
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_part_of_a_package_does_not_run_in_the_place_of_that_of_another_folder(tmp_path: Path, loaded: bool) -> None:
+    text = "def net():\n    return {}\n"
+    find_modules([written(tmp_path / "a", {"nsp/__init__.py": "", "nsp/net.py": text.format(3)})])
+    if loaded:
+        assert imported("nsp.net:net", "model")() == 3
+    find_modules([written(tmp_path / "b", {"nsp/net.py": text.format(5)})])
+    if loaded:
+        with pytest.raises(ConfigError, match="has loaded another module nsp"):
+            imported("nsp.net:net", "model")
+    else:
+        assert imported("nsp.net:net", "model")() == 5
+
+
+@pytest.mark.usefixtures("apart")
+def test_a_function_of_a_module_of_an_experiment_before_can_be_passed_to_workers(tmp_path: Path) -> None:
+    text = "from torch import nn\ndef net(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))"
+    tiny(machine={"modules": [written(tmp_path / "a", {"net_a.py": text})]})
+    net = importlib.import_module("net_a").net
+    assert import_path(net) == "net_a:net"
+    e = tiny(rounds=1, machine={"workers": 1})
+    assert run(e, model=net).x.tobytes() == run(tiny(rounds=1), model=net).x.tobytes()
+
+
+@pytest.mark.usefixtures("apart")
+def test_what_python_runs_as_a_program_is_no_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = written(tmp_path / "a", {"__main__.py": ""})
+    program = ModuleType("__main__")
+    program.__file__ = written(tmp_path / "b", {"program.py": ""}) + "/program.py"
+    find_modules([folder])
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "__main__", program)
+        check_modules()
+
+
+@pytest.mark.usefixtures("apart")
+def test_a_module_that_makes_itself_a_package_does_not_disturb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As six does."""
+    found = importlib.util.spec_from_file_location("helper", written(tmp_path / "a", {"helper.py": ""}) + "/helper.py")
+    assert found is not None
+    helper = importlib.util.module_from_spec(found)
+    monkeypatch.setitem(sys.modules, "helper", helper)
+    monkeypatch.setitem(sys.modules, "helper.moves", ModuleType("helper.moves"))
+    find_modules([written(tmp_path / "b", {"helper/moves/x.py": ""})])
+    check_modules()
+
+
+@pytest.mark.parametrize("path", [".x:g", "x", "x:", ":g", "x..y:g", "x y:g"])
+def test_what_is_no_path_of_a_function_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"^model: expected module:function, got "):
+        imported(path, "model")
 
 
 @pytest.mark.usefixtures("apart")
@@ -479,7 +557,8 @@ def test_the_last_folder_of_modules_comes_first(tmp_path: Path) -> None:
     folders = [written(tmp_path / str(n), {"net_a.py": text.format(n)}) for n in range(3)]
     find_modules(folders)
     assert imported("net_a:net", "model")() == 2
-    assert known_folders()[:3] == folders[::-1]
+    assert sys.path[:3] == folders[::-1]
+    assert paths_of_a_worker()[0] == folders
 
 
 @pytest.mark.usefixtures("apart")
@@ -690,4 +769,5 @@ def data():
     assert first.train.inputs.equal(second.train.inputs)
     del sys.modules["helper"]
     torch.manual_seed(2)
+    imported("helper:data", "attack.name")  # for another key
     assert first.train.inputs.equal(load("helper:data").train.inputs)

@@ -2,6 +2,7 @@
 
 import errno
 import io
+import math
 import os
 import re
 import shutil
@@ -156,6 +157,9 @@ def test_a_report_of_many_runs_says_which_run_has_which_settings(folders: list[P
     compared = sections._comparison(many, sections.main_curves(many))
     assert all(row[0].detail for row in compared.rows)
     swept = [replace(run, folder=Path(f"rule=krum,seed={i}")) for i, run in enumerate(many)]
+    mixed = [many[0], *swept[1:]]
+    assert list(sections._differences(mixed).heads) == list(table.heads)
+    assert not sections._differences([replace(found[0], label=f"run {i}") for i in range(9)]).rows
     assert sections._differences(swept).heads == ["key", "values"]
     assert not any(row[0].detail for row in sections._comparison(swept, sections.main_curves(swept)).rows)
 
@@ -372,8 +376,22 @@ def test_the_marks_of_an_axis_are_apart_cover_all_values_and_are_inside(
     assert len(heights) >= 2
     assert all(low - high > 8 for low, high in pairwise(heights))
     assert (max(heights), min(heights)) == (184.0, 10.0)
-    labels = re.findall(r'<text class="tick" x="34.0"[^>]*>([^<]*)<', chart)
-    assert len(set(labels)) == len(labels) == len(heights)
+    labels = re.findall(r'<text class="tick" x="([^"]*)"[^>]*text-anchor="end">([^<]*)<', chart)
+    assert len({label for _, label in labels}) == len(labels) == len(heights)
+    assert all(float(x) >= 6 * len(label) for x, label in labels)  # nothing is cut off at the left
+
+
+@pytest.mark.parametrize("values", [[1e308, -1e308], [5e-324, 0.0], [1.7e308, 0.0], [math.nan, math.inf], [1e-320]])
+def test_extreme_values_do_not_end_a_report(values: list[float]) -> None:
+    scale = charts.scale_of(values)
+    assert all(map(math.isfinite, scale.marks))
+    charts.lines([charts.Line("a", list(enumerate(values)), "c0")], y_label="a", scale=scale)
+
+
+def test_marks_of_small_shares_are_not_rounded() -> None:
+    for most in (0.05, 0.11, 0.3, 0.9, 2.0):
+        scale = charts.shares_up_to(most)
+        assert [float(scale.text.format(mark).strip("%")) for mark in scale.marks] == [100 * m for m in scale.marks]
 
 
 @pytest.mark.parametrize(("low", "high", "marks"), [(0.6, 0.9, [0.6, 0.7, 0.8, 0.9]), (-5, -1, [-5, -4, -3, -2, -1])])
@@ -382,7 +400,8 @@ def test_the_ends_of_an_axis_have_marks(low: float, high: float, marks: list[flo
     chart = charts.lines(
         [charts.Line("a", [(1, low), (2, high)], "c0")], y_label="a", scale=charts.scale_of([low, high])
     )
-    assert re.findall(r'<text class="tick" x="34.0"[^>]*>([^<]*)<', chart) == [f"{mark:g}" for mark in marks]
+    found = re.findall(r'<text class="tick" [^>]*text-anchor="end">([^<]*)<', chart)
+    assert found == [f"{mark:g}" for mark in marks]
 
 
 @pytest.fixture(scope="module")

@@ -121,7 +121,7 @@ def test_a_folder_with_any_result_is_not_used_again(name: str, tmp_path: Path) -
 
 
 def test_what_a_start_left_that_failed_is_replaced(tmp_path: Path) -> None:
-    for name in ("run.json", "config.toml", "evidence-1", "evidence-1.intoto.json", "other.txt"):
+    for name in ("lock", "run.json", "config.toml", "evidence-1", "evidence-1.intoto.json", "other.txt"):
         (tmp_path / name).write_text("old")
     Folder.create(tmp_path, tiny()).close()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["config.toml", "lock", "other.txt"]
@@ -139,11 +139,14 @@ def test_files_that_are_not_of_a_run_stay_where_a_run_begins(tmp_path: Path) -> 
     assert {file.name for file in tmp_path.iterdir()} == others | {"config.toml", "lock"}
 
 
-def test_a_file_that_a_training_would_replace_is_refused_if_it_is_not_of_one(tmp_path: Path) -> None:
-    (tmp_path / "run.json").write_text("mine")
-    with pytest.raises(RecordError, match=r"run\.json is not from a training: move it away, or choose another --out$"):
+@pytest.mark.parametrize("names", [["run.json"], ["config.toml"], ["config.toml", "run.json"]])
+def test_a_file_that_a_training_would_replace_is_refused_if_it_is_not_of_one(names: list[str], tmp_path: Path) -> None:
+    for name in names:
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(RecordError) as refused:
         Folder.create(tmp_path, tiny())
-    assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
+    assert str(refused.value) == f"{tmp_path / names[0]} is not from a training: move it away, or choose another --out"
+    assert {file.name: file.read_text() for file in tmp_path.iterdir()} == dict.fromkeys(names, "mine")
 
 
 def test_stale_files_are_removed_by_the_process_that_has_the_folder(
