@@ -33,6 +33,7 @@ LAST_PHASE = 0.95  # a round that is about to end fills this much of its part of
 class Progress:
     """The interface between a training and its display. This class shows nothing, and warns through `warnings`."""
 
+    until: int | None = None  # the round after which the training will stop, if not after the last one
     _told_closed = _told_clipped = False
 
     def begin(self, name: str, rounds: int, done: int) -> None:
@@ -77,7 +78,7 @@ class LineProgress(Progress):
         self._name, self._rounds = "", 0
 
     def begin(self, name: str, rounds: int, done: int) -> None:
-        self._name, self._rounds = name, rounds
+        self._name, self._rounds = name, min(rounds, self.until or rounds)
         if done:
             self.note(f"{name}: continuing after round {done}")
 
@@ -105,7 +106,7 @@ class LiveProgress(LineProgress):
         super().begin(name, rounds, done)
         self._measured, self._round = [], done
         self._bar = _training_bar(self._stream)
-        self._bar.add_task(name[:24].ljust(10), total=rounds, completed=done, round="", measured="", phase="")
+        self._bar.add_task(name[:24].ljust(10), total=self._rounds, completed=done, round="", measured="", phase="")
         self._bar.start()
         self._draw()
 

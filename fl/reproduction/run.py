@@ -69,6 +69,7 @@ def _train(curve: Curve, place: Path, rounds: int, settings: Sequence[str], budg
             return ENOUGH
         return "" if budget.left(record["seconds"]["total"]) else FULL
 
+    show.until = wanted
     begun = (place / "rounds.jsonl").exists()
     with Folder.resume(place, e=experiment) if begun else Folder.create(place, experiment) as folder:
         trained = run(experiment, folder=folder, show=show, callbacks=[stop])

@@ -63,11 +63,11 @@ def checked(sweep: Sweep) -> Runs:
         try:
             possible.append(Checked(planned, experiment(planned.tables)))
         except ConfigError as error:
-            if not sweep.skip_impossible:
-                raise ConfigError(f"{planned.name}: {error}{SKIP}") from None
             impossible.append(Impossible(planned, str(error)))
     if not possible:
         refuse_all(impossible[0].planned.name, impossible[0].why)
+    if impossible and not sweep.skip_impossible:
+        raise ConfigError(f"{impossible[0].planned.name}: {impossible[0].why}{SKIP}")
     measure = compared(sweep.measure, sweep.better, [(run.planned.name, run.experiment) for run in possible])
     return Runs(possible, impossible, measure)
 
@@ -195,8 +195,9 @@ def described(sweep: Sweep) -> dict[str, Any]:
     given = {"measure": sweep.measure, "better": sweep.better}
     tables: dict[str, Any] = {"name": sweep.name, **{name: value for name, value in given.items() if value is not None}}
     tables["skip_impossible"] = sweep.skip_impossible
-    base, modules = copy.deepcopy(dict(sweep.base)), sweep.runs()[0].tables.get("machine", {}).get("modules")
-    if modules:
+    base = copy.deepcopy(dict(sweep.base))
+    found = (run.tables.get("machine", {}).get("modules") for run in sweep.runs())
+    if modules := next(filter(None, found), None):  # a run has them if it names a function of somebody's own
         put(base, "machine.modules", modules)
     return tables | {
         "experiment": base,

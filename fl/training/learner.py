@@ -22,6 +22,7 @@ from fl.errors import TrainingError
 from fl.training.convolution import accelerate
 from fl.training.models import Matrix, Vector, flatten, join, parameters, split, unflatten
 from fl.training.objective import ACCURACY, advice, decided
+from fl.training.targets import check_outputs
 from fl.training.task import LocalTraining, Task, client_stream, minibatches, seed_torch
 
 __all__ = ["Learner", "LocalTraining", "Score", "Task", "TrainerBase", "client_stream", "minibatches"]
@@ -46,6 +47,7 @@ class TrainerBase:
     def __init__(self, task: Task, module: nn.Module) -> None:
         self.task = task
         self._initial = flatten(module)
+        check_outputs(task, module)
 
     def __enter__(self) -> Self:
         return self

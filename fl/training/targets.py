@@ -1,11 +1,14 @@
 """Whether the labels of a task fit its loss and what it measures. A mismatch is refused before anything is trained."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from traceback import walk_tb
 from typing import Final
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from fl.config.own import short_name
+from fl.config.own import is_of_user, short_name
 from fl.config.schema import Experiment, Objective
 from fl.data import Federated
 from fl.errors import ConfigError
@@ -54,6 +57,39 @@ def check_targets(task: Task, wanted: Objective) -> None:
                 f"{key}: {measure} needs class numbers, or 0 and 1 as labels, and these targets are other floats; use "
                 '"r2", "mean-absolute-error" or your own'
             )
+
+
+def check_outputs(task: Task, module: nn.Module) -> None:
+    """Raise ConfigError if the model fails on two examples of the data, or returns no row for each of them."""
+    shape = task.data.train.shape
+    inputs, _ = task.data.train.batch(torch.zeros(2, dtype=torch.int64))
+    module.eval()
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            outputs = module(inputs)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}{_place(error)}"
+        raise ConfigError(f"model: it fails on a batch of two examples of shape {shape}: {why}") from error
+    if not isinstance(outputs, Tensor):
+        raise ConfigError(
+            f"model: it returns {type(outputs).__name__}, expected a tensor with one row per example; wrap it in a "
+            "module whose forward() returns only the outputs"
+        )
+    got = tuple(outputs.shape)
+    if got[:1] != (2,):
+        raise ConfigError(f"model: for two examples of shape {shape} it returns shape {got}, expected (2, ...)")
+    if task.loss == "cross-entropy" and len(got) != 2:
+        raise ConfigError(
+            f"model: it returns shape {got[1:]} for an example of shape {shape}, and cross-entropy needs one value per "
+            "class; start the model with nn.Flatten(), for example"
+        )
+
+
+def _place(error: Exception) -> str:
+    """Where in code of the user an error arose, if it did."""
+    frames = ((Path(frame.f_code.co_filename), line) for frame, line in walk_tb(error.__traceback__))
+    found = [f" ({file}, line {line})" for file, line in frames if is_of_user(file)]
+    return found[-1] if found else ""
 
 
 def _check_class_numbers(labels: Tensor) -> None:

@@ -1,6 +1,7 @@
 """Losses, metrics, learning rates and FedProx: what a task says it learns is what is learned and measured."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -430,6 +431,17 @@ def test_what_is_advised_for_a_data_set_divides_it_among_thirty_clients(it: Any)
     assert len(followed(refused.value, it)["labels"]) == 100
 
 
+class Returning(nn.Module):
+    """A model that returns not its outputs, but what a function makes of them."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Linear(2, 1), function
+
+    def forward(self, inputs: torch.Tensor) -> Any:
+        return self.function(self.layer(inputs))
+
+
 SIX = [(torch.randn(6, 2), torch.arange(6) % 2) for _ in range(12)]
 
 
@@ -442,6 +454,11 @@ SIX = [(torch.randn(6, 2), torch.arange(6) % 2) for _ in range(12)]
         ({"classes": 2.0}, r"classes: expected a whole number.*got 2\.0"),
         ({"classes": True}, "classes: expected a whole number"),
         ({"model": nn.Linear}, r"model: expected an object.*got the class Linear.*Linear\(\.\.\.\)"),
+        ({"model": nn.Linear(3, 2)}, r"model: it fails on a batch of two examples of shape \(2,\): RuntimeError: mat1"),
+        ({"model": Returning(list)}, "model: it returns list, expected a tensor with one row per example; wrap it"),
+        ({"model": Returning(torch.sum)}, r"for two examples of shape \(2,\) it returns shape \(\), expected \(2"),
+        ({"model": Returning(torch.ravel)}, r"it returns shape \(\) for an example.*cross-entropy needs one value per"),
+        ({"model": Returning(int)}, rf"model: it fails.*\({__file__}, line \d+\)"),
         ({"clients": [(part[0], 2 * part[1] - 1) for part in SIX]}, "client 0: expected labels from 0 to 1.*got -1 to"),
         ({"test": (torch.randn(6, 2), torch.arange(6)), "classes": 2}, "test examples: expected labels from 0 to 1.*5"),
         ({"clients": [(part[0], part[1] + 1j) for part in SIX]}, "client 0: labels: expected real numbers"),

@@ -127,7 +127,9 @@ def test_a_budget_that_runs_out_stops_after_a_round_and_says_how_to_go_on(
     monkeypatch.setattr(Budget, "left", lambda self, needed: needed == 0.0)
     command = ["reproduce", "label-flip-no-defence", "--rounds", "2", "--time", "150m", "--out", str(tmp_path), *SET]
     assert main(command) == 1
-    assert "the same command continues" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert "the same command continues" in shown.out
+    assert "round 1/2  " in shown.err, "the rounds that were asked for, not the paper's 200"
     assert len(recorded(tmp_path / "label-flip-no-defence").rounds) == 1
 
 

@@ -132,7 +132,10 @@ def kill_after(runs: int, of: int, *arguments: str) -> None:
 
 
 def test_tables_after_kill_9_are_those_of_an_uninterrupted_sweep(file: Path, swept: fl.Swept) -> None:
-    """Killed when its first run is finished, with one begun; continued from the copy of the file in the folder."""
+    """Killed when its first run is finished, with one begun; continued from the copy of the file in the folder.
+
+    The copy says where the modules are, although the first run needs none.
+    """
     out = file.parent / "killed"
     kill_after(1, 8, str(file), "--out", str(out), "--jobs", "1")
     assert not (out / "table.csv").exists()
@@ -318,6 +321,8 @@ def test_combinations_that_cannot_run_are_refused_or_left_out() -> None:
     assert "clusters.size" in runs.impossible[0].why
     with pytest.raises(ConfigError, match="no combination can run"):
         folder.checked(from_mapping({**tables, "grid": {"clusters.size": [1]}, "skip_impossible": True}))
+    with pytest.raises(ConfigError, match=r'no combination can run; the first: size three: .*got "three"$'):
+        folder.checked(from_mapping({**tables, "grid": {"clusters.size": ["three"]}}))
     with pytest.raises(ConfigError, match="expected one of accuracy, loss; 'f1' is not measured in the run size 3"):
         folder.checked(from_mapping({**tables, "skip_impossible": True, "measure": "f1"}))
 
