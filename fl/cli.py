@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         return FAILED
     except OSError as error:
-        if options.run is _train or _in_own_code(error):  # what a training reads and writes has errors of its own
+        if _in_own_code(error):
             raise
         return _complain(f"{error.filename or ''}: {error.strerror or error}".lstrip(": "), MISTAKE)
 
@@ -309,10 +309,12 @@ def _sweep(options: argparse.Namespace) -> int:
     settings = _settings(options)
     from fl.reporting.stdout import kept_clean
     from fl.reporting.sweep_progress import sweep_display
+    from fl.sweeps.folder import folder_of
     from fl.sweeps.sweep import forecast, sweep
 
     with kept_clean(options.json):
-        out: Path = options.out or Path("sweeps") / read_sweep(options.file, settings).name
+        asked = read_sweep(options.file, settings)
+        out: Path = options.out or folder_of(Path(options.file)) or Path("sweeps") / asked.name
         if options.dry_run:
             answer = forecast(options.file, out=out, jobs=options.jobs, settings=settings)
         else:

@@ -11,6 +11,10 @@ class ConfigError(ShareError, ValueError):
     """A key or an option is wrong. The message names it, what was expected and what was given."""
 
 
+class OwnError(ConfigError):
+    """A function of your own that a configuration names is not there, or is not the one that is meant."""
+
+
 class DataError(ShareError):
     """A data set is missing or damaged, or could not be downloaded."""
 

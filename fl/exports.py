@@ -13,7 +13,6 @@ the run this way.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import time
 import warnings
@@ -25,7 +24,7 @@ from typing import Any, Final
 from fl.config.schema import Experiment, Export, to_tables
 from fl.errors import ConfigError
 from fl.reporting.page import flat
-from fl.reporting.records import recorded
+from fl.reporting.records import checkpointed_rounds, recorded
 
 Callback = Callable[[Mapping[str, Any], Any], None]
 STUDY: Final = "share"  # the experiment of MLflow that runs belong to
@@ -47,8 +46,7 @@ def wanted(experiment: Experiment, folder: Path | None = None) -> list[Callback]
     """
     export, found = experiment.export, list[Callback]()
     check(experiment)
-    checkpoint = None if folder is None else folder / "checkpoint.json"
-    done = int(json.loads(checkpoint.read_text())["rounds"]) if checkpoint and checkpoint.exists() else 0
+    done = 0 if folder is None else checkpointed_rounds(folder)
     if export.tensorboard is not None:
         name = re.sub(r"[^A-Za-z0-9._=,+ -]+", "-", experiment.name)  # TensorBoard shows the name of the folder
         found.append(to_tensorboard(Path(export.tensorboard) / name, first=done + 1))

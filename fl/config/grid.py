@@ -197,7 +197,8 @@ def _leaves(table: Mapping[str, Any], path: str = "", *, whole: str = "options")
 def _grid_axes(grid: Mapping[str, Any]) -> Iterator[Axis]:
     """The axes of `[grid]`: both "clusters.size" = [...] and clusters.size = [...] name a key."""
     found = list(_leaves(grid, whole=""))
-    for key, values in found:
+    for key, given in found:
+        values = list(given) if isinstance(given, range) else given.tolist() if hasattr(given, "tolist") else given
         if not isinstance(values, list | tuple) or not values:
             raise ConfigError(f"grid.{key}: expected a list of values, got {values!r}")
         yield Axis(_short(key, [other for other, _ in found]), tuple(Value(_label(v), {key: v}) for v in values))
@@ -216,6 +217,8 @@ def _check_axes(axes: Sequence[Axis]) -> None:
     for axis in axes:
         if not axis.values:
             raise ConfigError(f"{axis.name}: this axis has no values")
+        if "name" in axis.keys:
+            raise ConfigError("name: a sweep names its runs by the values of its axes; leave this key out")
         for label in axis.labels:
             if axis.labels.count(label) > 1:
                 raise ConfigError(f"{axis.name}: {label} is there twice; a repetition needs another seed")

@@ -17,11 +17,12 @@ from importlib.machinery import PathFinder
 from itertools import accumulate
 from operator import attrgetter
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, Final
 
 import numpy as np
 
-from fl.errors import ConfigError
+from fl.errors import OwnError
 
 
 def is_own(name: str) -> bool:
@@ -51,6 +52,13 @@ def is_of_user(file: Path) -> bool:
     place = file.resolve()
     installed = {"site-packages", "dist-packages"} & {*file.parts, *place.parts}
     return file.exists() and not installed and not any(map(place.is_relative_to, (*_OURS, *_PYTHON)))
+
+
+def own_place(error: Exception) -> str:
+    """Where in code of the user an error arose, for the end of a message; empty if it did not."""
+    frames = ((Path(frame.f_code.co_filename), line) for frame, line in walk_tb(error.__traceback__))
+    found = [f" ({file}, line {line})" for file, line in frames if is_of_user(file)]
+    return found[-1] if found else ""
 
 
 _FOLDERS: list[Path] = []  # of the experiment that was checked or trained last, in the order in which Python looks
@@ -95,7 +103,7 @@ def imported(path: str, key: str) -> Callable[..., Any]:
     module, _, name = path.partition(":")
     parts = list(accumulate(module.split("."), "{}.{}".format))
     if not name or not all(part.isidentifier() for part in module.split(".")):
-        raise ConfigError(f"{key}: expected module:function, got {path!r}")
+        raise OwnError(f"{key}: expected module:function, got {path!r}")
     try:
         with nullcontext() if module in sys.modules else same_numbers():
             found = importlib.import_module(module)
@@ -103,16 +111,16 @@ def imported(path: str, key: str) -> Callable[..., Any]:
         _check_places(parts, f"{key}: {path!r}")
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise  # the module is there, and one that it imports is not
-        where = "put it beside the configuration file, or name its folder in machine.modules"
-        raise ConfigError(f"{key}: {path!r}: there is no module {error.name}; {where}") from None
+        where = _gone() or "put it beside the configuration file, or name its folder in machine.modules"
+        raise OwnError(f"{key}: {path!r}: there is no module {error.name}; {where}") from None
     _check_places(parts, f"{key}: {path!r}")
     _check_experiment(parts[0], f"{key}: {path!r}")
     try:
         function = attrgetter(name)(found)
     except AttributeError:
-        raise ConfigError(f"{key}: {path!r}: module {module} has no {name}") from None
+        raise OwnError(f"{key}: {path!r}: module {module} has no {name}") from None
     if not callable(function):
-        raise ConfigError(f"{key}: {path!r} is not a function")
+        raise OwnError(f"{key}: {path!r} is not a function")
     return function  # type: ignore[no-any-return]
 
 
@@ -133,7 +141,7 @@ def same_numbers() -> Iterator[None]:
 
 
 def check_modules() -> None:
-    """Raise ConfigError if this process has another module of a user than the folders of the experiment have.
+    """Raise OwnError if this process has another module of a user than the folders of the experiment have.
 
     It may be of another experiment, and a module of this one may have imported it. Modules of Python and of libraries
     are left out: a folder of any name may stand beside a configuration.
@@ -144,14 +152,14 @@ def check_modules() -> None:
 
 
 def _check_places(names: Iterable[str], where: str) -> None:
-    """Raise ConfigError if Python has other modules of these names than the folders of the experiment."""
+    """Raise OwnError if Python has other modules of these names than the folders of the experiment."""
     for name in names:
         if name not in sys.modules or (mine := _place(name)) is None or _is_loaded(name, mine):
             continue
         folder = mine.parents[name.count(".") + (mine.stem == "__init__")]
         if folder not in _FOLDERS:
             continue
-        raise ConfigError(
+        raise OwnError(
             f"{where}: expected the module {name} of {folder}, but this process has loaded another module {name}, from "
             f"{_origin(name)}; rename {folder / mine.relative_to(folder).parts[0]}, or train in a process of its own "
             "if both are yours"
@@ -159,14 +167,20 @@ def _check_places(names: Iterable[str], where: str) -> None:
 
 
 def _check_experiment(name: str, where: str) -> None:
-    """Raise ConfigError if a module is there only because an experiment of another folder was in this process."""
+    """Raise OwnError if a module is there only because an experiment of another folder was in this process."""
     file = _origin(name)
     known = any(file in (f"{at}/{name}.py", f"{at}/{name}", f"{at}/{name}/__init__.py") for at in _EVER)
     if known and not _is_found(name):
-        raise ConfigError(
-            f"{where}: this process has loaded the module {name} of another experiment, from {file}; name its folder "
-            "in machine.modules, or train in a process of its own"
+        what_to_do = _gone() or "name its folder in machine.modules, or train in a process of its own"
+        raise OwnError(
+            f"{where}: this process has loaded the module {name} of another experiment, from {file}; {what_to_do}"
         )
+
+
+def _gone() -> str:
+    """What to do about the first folder of the experiment that is not there, such as one that was moved."""
+    missing = next((str(folder) for folder in _FOLDERS if not folder.is_dir()), None)
+    return f"its machine.modules name {missing}, which is not there: put this folder back" if missing else ""
 
 
 def _is_found(name: str) -> bool:

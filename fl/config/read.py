@@ -181,7 +181,10 @@ def _explain(message: str, tables: Mapping[str, Any]) -> str:
 
 def _wrong(path: str, kind: Any, key: Key | None, value: Any) -> str:
     shown = f'"{value}"' if isinstance(value, str) else json.dumps(value, default=str)
-    return f"{path}: expected {_expected(kind, key, value)}, got {shown}"
+    hint = ""
+    if kind is str and key and key.or_path and callable(value):
+        hint = '; give its name: "module:function", or that under which robust has registered it'
+    return f"{path}: expected {_expected(kind, key, value)}, got {shown}{hint}"
 
 
 def _expected(kind: Any, key: Key | None, value: Any) -> str:

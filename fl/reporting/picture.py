@@ -10,7 +10,7 @@ from fl.reporting import learned
 from fl.reporting.charts import COLOURS, Line
 from fl.reporting.measures import OUTCOMES, outcomes, seconds_per_round
 from fl.reporting.records import Recorded
-from fl.reporting.sections import FEW, PHASES, curve_legend, main_curves, phase_name, scale_for
+from fl.reporting.sections import FEW, PHASES, curve_legend, main_curves, own_parts, phase_name, scale_for
 
 MOST_BARS = 12  # runs in the chart of seconds
 PAINT = {name: light for name, (light, _) in COLOURS.items()}
@@ -56,7 +56,8 @@ def draw(runs: Sequence[Recorded], path: Path, references: Sequence[Line] = ()) 
         for name, meaning, colour in PHASES
     ]
     _draw_stacks(seconds, range(len(shown)), phases, across=True)
-    seconds.set_yticks(range(len(shown)), [_short(run.name) for run in shown], fontsize=9)
+    names = dict(zip([run.name for run in runs], own_parts(runs)[0], strict=True))
+    seconds.set_yticks(range(len(shown)), [_short(names[run.name], 52) for run in shown], fontsize=8)
     seconds.set(title="Seconds per round" + (f", the {MOST_BARS} slowest runs" if len(shown) < len(runs) else ""))
     seconds.invert_yaxis()
     for run, curve in zip(runs, curves, strict=True):

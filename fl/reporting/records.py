@@ -130,7 +130,7 @@ class Folder(AbstractContextManager["Folder"]):
                 "" if before.open_ended else fixed
             )
             raise ConfigError(f"--resume continues the same training, but {changed} changed: {allowed}")
-        if after.rounds < before.rounds and after.rounds < (done := _rounds_done(place)):
+        if after.rounds < before.rounds and after.rounds < (done := checkpointed_rounds(place)):
             raise ConfigError(
                 f"rounds: {done} rounds of the run in {place} are done, and a resumed run cannot have fewer; got "
                 f"{after.rounds}. Leave rounds out to keep {before.rounds}"
@@ -293,7 +293,7 @@ def planned_rounds(path: Path | str) -> int:
     return _experiment(Path(path)).rounds
 
 
-def _rounds_done(place: Path) -> int:
+def checkpointed_rounds(place: Path) -> int:
     """The rounds of the last checkpoint, where a run continues."""
     found = _read_json(place / "checkpoint.json").get("rounds") if (place / "checkpoint.json").exists() else 0
     return found if isinstance(found, int) else 0  # `Folder.load` refuses anything else
@@ -463,7 +463,8 @@ def locked(place: Path) -> IO[bytes]:
     Forked simulation workers inherit the lock and end a moment after a killed parent. A user may resume in that moment,
     so this tries again for a while.
     """
-    file = (place / "lock").open("ab")
+    with _writing(place / "lock"):
+        file = (place / "lock").open("ab")
     try:
         import fcntl
     except ImportError:  # Windows has no such locks

@@ -152,10 +152,10 @@ def _common(runs: Sequence[Recorded]) -> str:
     """What is the same in all of several runs."""
     told = [_described(run) for run in runs]
     same = [told[0][key] for key in told[0] if len({each[key] for each in told}) == 1]
-    return "; ".join([*same, *_own_parts(runs)[1]]) if len(runs) > 1 else ""
+    return "; ".join([*same, *own_parts(runs)[1]]) if len(runs) > 1 else ""
 
 
-def _own_parts(runs: Sequence[Recorded]) -> tuple[list[str], list[str]]:
+def own_parts(runs: Sequence[Recorded]) -> tuple[list[str], list[str]]:
     """The names of many runs without the parts that all have, and these parts: a sweep makes names of parts."""
     parts = [run.name.split(", ") for run in runs]
     shared = [part for part in parts[0] if all(part in each for each in parts)]
@@ -179,7 +179,7 @@ def _cluster_terms(runs: Sequence[Recorded]) -> list[tuple[str, str]]:
 
 def _comparison(runs: Sequence[Recorded], curves: Sequence[Line]) -> Table:
     rows, told, measured = [], [_described(run) for run in runs], learned.names(runs)
-    name_of = dict(zip([run.name for run in runs], _own_parts(runs)[0], strict=True))
+    name_of = dict(zip([run.name for run in runs], own_parts(runs)[0], strict=True))
     mean = [LAST] if learned.ACCURACY in measured else []
     differing = [key for key in told[0] if len(runs) == 1 or len({each[key] for each in told}) > 1]
     differing = [] if len(runs) > FEW and _named_by_settings(runs) else differing

@@ -20,7 +20,7 @@ def draw_sweep(found: Results, path: Path) -> None:
     from matplotlib.figure import Figure
 
     shown, legend = panels(found)
-    shown, heat = shown[:MOST_PANELS], main_heat(found)
+    shown, of_all, heat = shown[:MOST_PANELS], len(shown), main_heat(found)
     across = min(4, max(1, len(shown)))
     down = max(1, math.ceil(len(shown) / across))
     tall = 0.8 + 0.42 * len(heat.rows)
@@ -32,6 +32,8 @@ def draw_sweep(found: Results, path: Path) -> None:
     axes = lower.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for axis, panel in zip(axes.flat, shown, strict=False):
         _draw_panel(axis, panel)
+    if of_all > len(shown):
+        lower.suptitle(f"{len(shown)} of {of_all} groups of curves; the page has all of them", fontsize=10)
     scale = scale_for(found)
     axes.flat[0].set_ylim(scale.low, scale.high)
     axes.flat[0].yaxis.set_major_formatter(lambda value, _: scale.text.format(value))

@@ -25,7 +25,8 @@ def reproduce(options: Namespace) -> int:
         print(json.dumps(listed(), indent=1) if options.json else _listing())
         return 0
     complete = options.only_write or _train(options)
-    runs = joined(every_curve().values(), options.out, options.join)
+    shown = chosen(options.names) if options.only_write and options.names else every_curve().values()
+    runs = joined(shown, options.out, options.join)
     if not runs:
         raise ConfigError(f"{options.out}: no curve has a round yet; run without --only-write, or for a longer --time")
     from fl.reproduction.page import write_all

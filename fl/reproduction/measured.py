@@ -58,7 +58,10 @@ def joined(curves: Iterable[Curve], out: Path, files: Sequence[Path]) -> dict[st
 
 def _read(file: Path) -> dict[str, Measured]:
     try:
-        return {entry["curve"]: _entry(entry) for entry in json.loads(file.read_bytes())}
+        entries = json.loads(file.read_bytes())
+        if not isinstance(entries, list):
+            raise TypeError
+        return {entry["curve"]: _entry(entry) for entry in entries}
     except OSError as error:
         raise RecordError(f"{file}: {error.strerror}") from None
     except (ValueError, TypeError, KeyError):

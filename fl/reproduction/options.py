@@ -12,7 +12,7 @@ def add_options(option: Callable[..., Any], setting: dict[str, Any]) -> None:
     option("--time", default="", metavar="TIME", help="stop after this time, such as 150m; the same command continues")
     option("--out", type=Path, default=Path("reproduction"), help="folder for the runs, the page and the tables")
     option("--secure", action="store_true", help="with real secure aggregation: the same curves, in more time")
-    option("--only-write", action="store_true", help="train nothing; write the page and the tables again")
+    option("--only-write", action="store_true", help="train nothing; write the page and the tables, of NAMEs alone")
     joined = "also show the curves of another folder, such as one of another machine; of each curve the longest"
     option("--join", type=Path, action="append", default=[], metavar="reproduction.json", help=joined)
     option("--set", **setting)

@@ -17,7 +17,7 @@ from fl.config.checks import experiment
 from fl.config.grid import Planned, Sweep
 from fl.config.read import put
 from fl.config.schema import Experiment
-from fl.errors import ConfigError, RecordError
+from fl.errors import ConfigError, OwnError, RecordError
 from fl.reporting import learned
 from fl.reporting.compared import Measure, compared
 from fl.reporting.records import Recorded, changed_keys, holds_run, recorded, write
@@ -25,6 +25,7 @@ from fl.reporting.results import FINISHED, NO_VALUE, LeftOut, Outcome, Results
 from fl.sweeps.pool import Job
 
 RUNS: Final = "runs"
+COPY: Final = "sweep.toml"  # what was asked for
 ERROR: Final = "error.txt"  # in the folder of a run that failed: the traceback
 WHY: Final = "impossible.txt"  # in the folder of a run that was left out when it began: why
 NEW, BEGUN, FAILED, LEFT_OUT = "new", "begun", "failed", "left out"
@@ -56,12 +57,17 @@ class Runs:
 
 
 def checked(sweep: Sweep) -> Runs:
-    """Check every run before any begins. An impossible one is an error, unless the sweep says to skip it."""
+    """Check every run before any begins. An impossible one is an error, unless the sweep says to skip it.
+
+    A function of the user that cannot be found is always an error: no combination is at fault.
+    """
     possible: list[Checked] = []
     impossible: list[Impossible] = []
     for planned in sweep.runs():
         try:
             possible.append(Checked(planned, experiment(planned.tables)))
+        except OwnError as error:
+            raise OwnError(f"{planned.name}: {error}") from error
         except ConfigError as error:
             impossible.append(Impossible(planned, str(error)))
     if not possible:
@@ -75,6 +81,11 @@ def checked(sweep: Sweep) -> Runs:
 def refuse_all(first: str, why: str) -> NoReturn:
     """Raise the error of a sweep that has no run. `first` is the name of its first combination."""
     raise ConfigError(f"no combination can run; the first: {first}: {why}")
+
+
+def folder_of(file: Path) -> Path | None:
+    """The folder of a sweep, if the file is the copy in it: the same sweep then continues."""
+    return file.parent if file.name == COPY and (file.parent / RUNS).is_dir() else None
 
 
 def states(place: Path, runs: Sequence[Checked]) -> dict[str, str]:

@@ -84,7 +84,7 @@ def sweep(
             show.note(sentence)
         check_kept(place, runs.possible, before, _at_once(runs.possible, jobs), show.warn)
         with writing(place):
-            write(place / "sweep.toml", write_tables(folder.described(asked)).encode())
+            write(place / folder.COPY, write_tables(folder.described(asked)).encode())
         left = [run for run in runs.possible if before[run.planned.id] != FINISHED]
         rounds = {run.planned.id: _rounds_left(place, run) for run in left}
         keeper, at_once = _Keeper(show, rounds, asked.skip_impossible), _at_once(left, jobs)
@@ -165,8 +165,8 @@ def _rounds_left(place: Path, run: Checked) -> int:
 def _at_once(runs: Sequence[Checked], jobs: int | None) -> int:
     """How many runs train at once: one per core, or one where they share a GPU."""
     if jobs is not None:
-        if jobs < 1:
-            raise ConfigError(f"jobs: expected at least 1, got {jobs}")
+        if not isinstance(jobs, int) or jobs < 1:
+            raise ConfigError(f"jobs: expected a whole number, at least 1, got {jobs!r}")
         return jobs
     devices = {run.experiment.machine.device for run in runs}
     return 1 if devices - {"cpu"} and _on_gpu(devices) else max(1, min(cores(), len(runs)))

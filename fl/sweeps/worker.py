@@ -17,7 +17,7 @@ import torch
 
 from fl.config.checks import experiment
 from fl.config.schema import Export, to_tables
-from fl.errors import ConfigError, ShareError
+from fl.errors import ConfigError, OwnError, ShareError
 from fl.reporting.begun import difference
 from fl.reporting.full import advised
 from fl.reporting.progress import Progress
@@ -63,7 +63,8 @@ def _answer(message: Message, channel: socket.socket) -> Message:
             with suppress(OSError):
                 place.mkdir(parents=True, exist_ok=True)
                 (place / ERROR).write_text("".join(traceback.format_exception(error)), "utf-8")
-        refused = isinstance(error, ConfigError | AgreementRefused) and (place is None or not holds_run(place))
+        by_settings = isinstance(error, ConfigError | AgreementRefused) and not isinstance(error, OwnError)
+        refused = by_settings and (place is None or not holds_run(place))
         return {"do": "impossible" if refused else "failed", "error": text}
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 import robust
 from fl.config.rules import aggregator, assumed_bad, filled, needs_validation, pre_aggregator
 from fl.config.schema import Experiment
+from fl.errors import TrainingError
 from fl.training.models import Matrix, Vector
 from fl.training.workers import Trainer
 from secagg.protocol import GroupId
@@ -72,6 +73,9 @@ def decide(
         if error.rule not in {rule.name, *(step.name for step in steps)}:  # the function of a rule called another
             raise
         return Decision(None, tuple(clusters), (), str(error), f)
+    if not np.isfinite(found.vector).all():
+        wrong = f"the rule {rule.name} returned values that are not finite"
+        raise TrainingError(f"round {t + 1}: {wrong}, although those of the {len(means)} cluster means are")
     return Decision(found.vector, tuple(clusters), _kept(found, means, f), f=f)
 
 

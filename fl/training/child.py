@@ -32,6 +32,14 @@ PROGRAM: Final = (  # this package and its libraries first: a user's folders may
 )
 
 
+def _standard(descriptor: int) -> int | None:
+    """What a child gets as its output: that of this process, or nothing where this one has none to pass on."""
+    try:
+        return None if os.get_inheritable(descriptor) else subprocess.DEVNULL
+    except OSError:  # it is closed
+        return subprocess.DEVNULL
+
+
 class Child:
     """The parent's side of a process that runs `serve(socket, parent)` of a module."""
 
@@ -43,6 +51,8 @@ class Child:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-c", PROGRAM.format(module), *numbers, *modules],
                 stdin=subprocess.DEVNULL,
+                stdout=_standard(1),
+                stderr=_standard(2),
                 pass_fds=(theirs.fileno(),),
                 env={**HUGE_PAGES, **os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(others)},
                 process_group=0,

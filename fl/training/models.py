@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from fl.config.own import imported, is_own
-from fl.errors import ConfigError
+from fl.config.own import imported, is_own, own_place
+from fl.errors import ConfigError, OwnError
 
 Vector = NDArray[np.float32]
 Matrix = NDArray[np.float32]
@@ -142,7 +142,7 @@ def build(model: str | Factory, shape: tuple[int, ...], classes: int, *, seed: i
             )
     trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
     if not trained:
-        raise ValueError(f"model {model!r} has no parameters to train")
+        raise ValueError("the model has no parameters to train: none has requires_grad")
     for name, parameter in trained:
         if parameter.dtype != torch.float32:
             raise ValueError(f"parameter {name} is {parameter.dtype}; only float32 can be trained")
@@ -155,9 +155,12 @@ def _called(model: str | Factory, shape: tuple[int, ...], classes: int) -> nn.Mo
     try:
         return factory(shape, classes)
     except Exception as error:
+        name = getattr(factory, "__name__", type(factory).__name__)
         if not isinstance(factory, type) or not issubclass(factory, nn.Module):
-            raise
-        name = factory.__name__
+            if getattr(factory, "__module__", "").startswith("fl."):
+                raise
+            why = f"{type(error).__name__}: {error}{own_place(error)}"
+            raise OwnError(f"model: {name}({shape}, {classes}) fails: {why}") from error
         raise ValueError(
             f"expected an object or a function of (input shape, outputs), got the class {name}, and "
             f"{name}({shape}, {classes}) fails ({type(error).__name__}); give an object: {name}(...)"

@@ -8,7 +8,7 @@ from fl.secure.cohort import NOT_FINITE
 from fl.training.round import evaluated
 
 MOST_NAMED: Final = 5  # clients that a message names
-ADVICE: Final = "look for values that are not finite in {where}, or lower local.lr"
+ADVICE: Final = "look for values that are not finite in {where}, or lower local.lr or server_lr"
 
 
 class Notices:

@@ -111,17 +111,21 @@ def conclude(
     with clock("aggregation"):
         parts = [combine(setting, t, r, x, memory[LAST], results) for r in range(setting.cohort.layout.groupings)]
     given = [part.update for part in parts if part.update is not None]
+    update, after, reason = np.zeros_like(x), x, ""
+    kept: Memory = {**memory, LAST: update}
     if given:
         update = (sum(given[1:], start=given[0].astype(np.float64)) / len(given)).astype(np.float32)
-        moved, kept = step(setting.experiment.server, update, memory)
-        after = x + np.float32(setting.experiment.server_lr) * moved
-        skipped = ""
+        with np.errstate(over="ignore", invalid="ignore"):
+            moved, remembered = step(setting.experiment.server, update, memory)
+            there = x + np.float32(setting.experiment.server_lr) * moved
+        if np.isfinite(there).all():
+            after, kept = there, remembered
+        else:
+            reason = "the server's step leads to values that are not finite; lower server_lr"
     else:
-        update, after = np.zeros_like(x), x
-        kept = {**memory, LAST: update}
         reasons = [*(result.failed for result in results), *(part.skipped for part in parts)]
         reason = next(filter(None, reasons), "no sum was opened")
-        skipped = f"round skipped, the model stays as it was: {reason}"
+    skipped = f"round skipped, the model stays as it was: {reason}" if reason else ""
     clipped, values = map(sum, zip(*counts, strict=True))
     record = {"round": t + 1, "skipped": skipped, **describe(setting, results, parts, update)}
     record["clipped"] = min(max(clipped / values, 0.0), 1.0) if values else None  # whoever lies about its count

@@ -1,17 +1,15 @@
 """Whether the labels of a task fit its loss and what it measures. A mismatch is refused before anything is trained."""
 
 from collections.abc import Iterator
-from pathlib import Path
-from traceback import walk_tb
 from typing import Final
 
 import torch
 from torch import Tensor, nn
 
-from fl.config.own import is_of_user, short_name
+from fl.config.own import own_place, short_name
 from fl.config.schema import Experiment, Objective
 from fl.data import Federated
-from fl.errors import ConfigError
+from fl.errors import ConfigError, OwnError
 from fl.training.objective import ACCURACY, f1
 from fl.training.task import BINARY, SQUARED, Task
 
@@ -68,8 +66,8 @@ def check_outputs(task: Task, module: nn.Module) -> None:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             outputs = module(inputs)
     except Exception as error:
-        why = f"{type(error).__name__}: {error}{_place(error)}"
-        raise ConfigError(f"model: it fails on a batch of two examples of shape {shape}: {why}") from error
+        why, kind = f"{type(error).__name__}: {error}", OwnError if (place := own_place(error)) else ConfigError
+        raise kind(f"model: it fails on a batch of two examples of shape {shape}: {why}{place}") from error
     if not isinstance(outputs, Tensor):
         raise ConfigError(
             f"model: it returns {type(outputs).__name__}, expected a tensor with one row per example; wrap it in a "
@@ -83,13 +81,13 @@ def check_outputs(task: Task, module: nn.Module) -> None:
             f"model: it returns shape {got[1:]} for an example of shape {shape}, and cross-entropy needs one value per "
             "class; start the model with nn.Flatten(), for example"
         )
-
-
-def _place(error: Exception) -> str:
-    """Where in code of the user an error arose, if it did."""
-    frames = ((Path(frame.f_code.co_filename), line) for frame, line in walk_tb(error.__traceback__))
-    found = [f" ({file}, line {line})" for file, line in frames if is_of_user(file)]
-    return found[-1] if found else ""
+    for part, labels in _all_labels(task.data) if task.loss == "cross-entropy" else ():
+        if (most := int(labels.max())) >= got[1]:
+            raise ConfigError(
+                f"model: it returns {got[1]} values per example, and labels of the {part} examples go up to {most}; "
+                "cross-entropy needs one output of the model per class: give the model more outputs, or, for one "
+                f'logit, set task.loss to "{BINARY}"'
+            )
 
 
 def _check_class_numbers(labels: Tensor) -> None:

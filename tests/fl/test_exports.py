@@ -66,7 +66,9 @@ def write_toml(path: Path, **changes: Any) -> str:
     return str(path)
 
 
-def test_the_command_line_exports_to_tensorboard_and_a_resumed_run_continues(tmp_path: Path) -> None:
+def test_the_command_line_exports_to_tensorboard_and_a_resumed_run_continues(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     boards, run_ = tmp_path / "boards", tmp_path / "run"
     file = write_toml(tmp_path / "mine.toml", name="my run/1")
     assert main(["train", file, "--out", str(run_), "--tensorboard", str(boards)]) == 0
@@ -74,6 +76,10 @@ def test_the_command_line_exports_to_tensorboard_and_a_resumed_run_continues(tmp
     assert [entry.name for entry in boards.iterdir()] == ["my run-1"]
     steps = sorted(step for name, step in events(boards / "my run-1") if name == "accuracy")
     assert steps == [1, 2, 3]
+    for content in ('{"format": 3, "rou', "{}"):
+        (run_ / "checkpoint.json").write_text(content)
+        assert main(["train", "--resume", str(run_), "--set", "rounds=4"]) == 2
+        assert f"{run_ / 'checkpoint.json'} " in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("ignore")  # of MLflow, about its own stores

@@ -39,7 +39,7 @@ def test_a_client_whose_updates_are_not_finite_is_named_once_also_over_a_resume(
     trained = train(broken, broken[0], out=tmp_path / "run", show=heard)
     assert [text for _, text in heard.said] == [
         "share: round 1: the updates of client 5 are not finite and were not summed; look for values that are not "
-        "finite in their examples, or lower local.lr"
+        "finite in their examples, or lower local.lr or server_lr"
     ]
     lost = [group for group in trained.history[0]["clusters"] if group["state"] == "lost"]
     assert [group["why"] for group in lost] == ["client 5: its update is not finite"]
@@ -111,7 +111,7 @@ def test_a_loss_that_is_not_finite_is_said_in_the_first_tested_round(tmp_path: P
         (
             2,
             "share: round 2: the loss on the test examples is not finite; look for values that are not finite in "
-            "the test examples, or lower local.lr",
+            "the test examples, or lower local.lr or server_lr",
         )
     ]
 

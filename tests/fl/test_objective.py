@@ -442,6 +442,14 @@ class Returning(nn.Module):
         return self.function(self.layer(inputs))
 
 
+def raises(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    raise RuntimeError("no")
+
+
+def needs_three(shape: tuple[int, ...], outputs: int, hidden: int) -> nn.Module:
+    return nn.Linear(hidden, outputs)
+
+
 SIX = [(torch.randn(6, 2), torch.arange(6) % 2) for _ in range(12)]
 
 
@@ -458,6 +466,13 @@ SIX = [(torch.randn(6, 2), torch.arange(6) % 2) for _ in range(12)]
         ({"model": Returning(list)}, "model: it returns list, expected a tensor with one row per example; wrap it"),
         ({"model": Returning(torch.sum)}, r"for two examples of shape \(2,\) it returns shape \(\), expected \(2"),
         ({"model": Returning(torch.ravel)}, r"it returns shape \(\) for an example.*cross-entropy needs one value per"),
+        (
+            {"model": needs_three},
+            r"model: needs_three\(\(2,\), 2\) fails: TypeError: .*missing 1",
+        ),
+        ({"model": raises}, rf"model: raises\(\(2,\), 2\) fails: RuntimeError: no \({__file__}, line \d+\)"),
+        ({"model": nn.Flatten()}, "model: the model has no parameters to train: none has requires_grad"),
+        ({"test": (torch.randn(6, 2), torch.arange(6)), "model": nn.Linear(2, 2)}, "labels of the test .* go up to 5;"),
         ({"model": Returning(int)}, rf"model: it fails.*\({__file__}, line \d+\)"),
         ({"clients": [(part[0], 2 * part[1] - 1) for part in SIX]}, "client 0: expected labels from 0 to 1.*got -1 to"),
         ({"test": (torch.randn(6, 2), torch.arange(6)), "classes": 2}, "test examples: expected labels from 0 to 1.*5"),
@@ -505,5 +520,5 @@ def test_a_loader_of_minibatches_is_no_list_of_clients() -> None:
 
 def test_one_output_for_two_classes_of_cross_entropy_says_what_to_do() -> None:
     clients, test = [halves(20) for _ in range(12)], halves(100)
-    with pytest.raises(TrainingError, match=r"Target 1 is out of bounds.*one logit, set task\.loss"):
+    with pytest.raises(ConfigError, match=r"it returns 1 values per example.*go up to 1;.*one logit, set task\.loss"):
         fl.train(nn.Linear(2, 1), clients, test, **ONE_LOGIT)

@@ -22,7 +22,7 @@ from fl.config.own import check_modules, find_modules, imported, paths_of_a_work
 from fl.config.read import to_toml
 from fl.config.rules import assumed_bad
 from fl.data import DataSet, Examples, load
-from fl.errors import ConfigError, TrainingWarning
+from fl.errors import ConfigError, TrainingError, TrainingWarning
 from fl.reporting.measures import describe_summary
 from fl.reporting.progress import describe_round
 from fl.reporting.records import Folder, recorded
@@ -69,6 +69,25 @@ def test_the_command_line_shows_that_traceback_too(own: list[str], tmp_path: Pat
     (tmp_path / "mine.toml").write_text(to_toml(tiny(aggregation={"rule": "failing"})))
     with pytest.raises(OSError, match="no such table"):
         main(["train", str(tmp_path / "mine.toml"), "--out", str(tmp_path / "run")])
+
+
+def test_a_rule_that_returns_what_is_not_finite_ends_the_training_and_is_named(own: list[str]) -> None:
+    @robust.aggregator(paper="nobody 2026", needs="n > 2f", withstands=lambda n: (n - 1) // 2)
+    def not_a_number(rows: robust.Rows) -> robust.Outcome:
+        return robust.Outcome(rows.array().mean(axis=0) * np.nan)
+
+    own.append("not_a_number")
+    with pytest.raises(TrainingError, match=r"round 1: the rule not_a_number returned values that are not finite"):
+        run(tiny(aggregation={"rule": "not_a_number"}))
+
+
+def test_a_rule_or_an_attack_that_is_given_as_a_function_is_asked_for_by_name() -> None:
+    for changes, key in (
+        ({"aggregation": {"rule": robust.median}}, "aggregation.rule"),
+        ({"attack": {"name": robust.sign_flip}}, "attack.name"),
+    ):
+        with pytest.raises(ConfigError, match=rf'{key}: .*; give its name: "module:function", or that under which'):
+            tiny(**changes)
 
 
 def test_an_error_or_a_wrong_shape_of_an_own_attack_ends_the_training(own: list[str]) -> None:
@@ -446,6 +465,7 @@ def test_a_module_of_an_experiment_before_does_not_run_in_the_place_of_one_elsew
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: list[str]
 ) -> None:
     text = "def net():\n    return {}\n"
+    (tmp_path / "empty").mkdir()
     monkeypatch.syspath_prepend(written(tmp_path / "here", {"helper.py": text.format(5)}))
     before = list(sys.path)
     find_modules([written(tmp_path / "a", {"helper.py": text.format(3), "net_a.py": text.format(7)})])

@@ -161,6 +161,12 @@ def test_stale_files_are_removed_by_the_process_that_has_the_folder(
     assert not (tmp_path / "error.txt").exists()
 
 
+def test_a_folder_that_cannot_be_locked_is_an_error_of_the_record(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(RecordError, match=rf"cannot write {tmp_path / 'lock'}: Is a directory"):
+        Folder.create(tmp_path, tiny())
+
+
 def test_a_start_that_fails_releases_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt

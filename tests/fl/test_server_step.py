@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fl.config.schema import Server
-from fl.errors import ConfigError
+from fl.errors import ConfigError, TrainingWarning
 from fl.reporting.records import Folder
 from fl.training.loop import run
 from fl.training.server import blank, step
@@ -58,6 +58,16 @@ def test_a_resumed_run_remembers_the_steps_before(tmp_path: Path, kind: str) -> 
         run(folder.experiment, folder=folder)
     with Folder.resume(tmp_path / "run", ["rounds=4"]) as folder:
         assert run(folder.experiment, folder=folder).x.tobytes() == whole.x.tobytes()
+
+
+def test_a_step_of_the_server_that_leads_to_what_is_not_finite_is_not_made() -> None:
+    models: list[np.ndarray] = []
+    wild = tiny(rounds=3, server={"optimizer": "momentum"}, server_lr=1e38)
+    with pytest.warns(TrainingWarning, match="round 2: round skipped, .* the server's step leads to .*lower server_lr"):
+        done = run(wild, callbacks=[lambda record, x: models.append(x)])
+    assert [bool(record["skipped"]) for record in done.history] == [False, True, True]
+    assert np.isfinite(models[0]).all()
+    assert models[0].tobytes() == models[2].tobytes()
 
 
 def test_a_skipped_round_keeps_the_memory_and_the_model() -> None:

@@ -25,7 +25,7 @@ from fl.cli import main
 from fl.config.checks import experiment
 from fl.config.grid import from_mapping, read_sweep
 from fl.config.read import packaged_experiments, write_tables
-from fl.errors import ConfigError, RecordError, TrainingError, TrainingWarning
+from fl.errors import ConfigError, OwnError, RecordError, TrainingError, TrainingWarning
 from fl.reporting import records
 from fl.reporting.begun import ATTRIBUTES
 from fl.reporting.full import advised
@@ -303,6 +303,7 @@ def test_runs_of_the_first_seed_come_first_and_every_id_is_its_own() -> None:
         ({"grid": {"seed": [1]}, "variants": {"a": {"b": {"seed": 1}}}}, "changed by the axes seed and a"),
         ({"grid": {"seed": [1]}, "curve": "fedavg"}, "there is no base"),
         ({"grid": {"seed": [1]}, "base": "digitz"}, "did you mean digits"),
+        ({"grid": {"name": ["a"]}}, "name: a sweep names its runs by the values"),
         ({"grid": {"seed": [1]}, "measure": 3}, "measure: expected text"),
         ({"grid": {"seed": [1]}, "better": "less"}, "better: expected lower or higher, got 'less'"),
     ],
@@ -325,6 +326,43 @@ def test_combinations_that_cannot_run_are_refused_or_left_out() -> None:
         folder.checked(from_mapping({**tables, "grid": {"clusters.size": ["three"]}}))
     with pytest.raises(ConfigError, match="expected one of accuracy, loss; 'f1' is not measured in the run size 3"):
         folder.checked(from_mapping({**tables, "skip_impossible": True, "measure": "f1"}))
+
+
+def test_a_function_of_ones_own_that_is_not_there_is_an_error_also_where_combinations_may_be_left_out() -> None:
+    """Left out, it would take the results of a finished sweep out of its tables."""
+    tables = {"experiment": SMALL, "grid": {"attack.name": ["sign_flip", "math:shout"]}, "skip_impossible": True}
+    with pytest.raises(OwnError, match=r"attack math:shout: attack.name: .*module math has no shout$"):
+        folder.checked(from_mapping(tables))
+
+
+def test_a_sweep_is_continued_from_its_copy_but_not_without_its_modules(tmp_path: Path) -> None:
+    """In the folder of the copy, where no run is trained again. It also goes where stderr is closed."""
+    (code := tmp_path / "code").mkdir()
+    text = "import robust\n\n\n@robust.attack\ndef mine_in_a_folder(given):\n    return 0 * given.own\n"
+    (code / "mine_in_a_folder.py").write_text(text)
+    tables = {
+        "experiment": {**SMALL, "byzantine": 1, "rounds": 1},
+        "grid": {"attack.name": ["mine_in_a_folder:mine_in_a_folder"]},
+    }
+    (code / "mine.toml").write_text(write_tables(tables))
+    start, out = f"exec {sys.executable} -m fl sweep", tmp_path / "out"
+
+    def done(command: str) -> subprocess.CompletedProcess[str]:
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        return subprocess.run(["sh", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True)
+
+    first = done(f"{start} code/mine.toml --out out 2>&-")
+    assert first.returncode == 0, first.stdout
+    files = {name: (out / name).read_bytes() for name in TABLES}
+    again = done(f"{start} out/sweep.toml")
+    assert again.returncode == 0, again.stderr
+    assert "1 run finished" in again.stderr
+    code.rename(tmp_path / "moved")
+    for command in (f"{start} out/sweep.toml", f"{start} moved/mine.toml --out out"):
+        refused = done(command)
+        assert refused.returncode == 2
+        assert f"machine.modules name {code}, which is not there: put this folder back" in refused.stderr
+    assert {name: (out / name).read_bytes() for name in files} == files
 
 
 UNEQUAL: dict[str, Any] = {  # in one partition, a client's weight is too large for a cluster of three
