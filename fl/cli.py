@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from errno import ENOSPC
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _complain("stopped", STOPPED)
     except BrokenPipeError as error:
-        if _in_own_code(error):
+        unexpected = options.run is _train and error.errno != ENOSPC  # what a training reads and writes has its errors
+        if unexpected or _in_own_code(error):
             raise
         return FAILED
     except OSError as error:

@@ -148,7 +148,8 @@ class Hopeless:
         self._network, self._most, self._skipped = network, most, 0
 
     def __call__(self, record: Mapping[str, Any], _: Vector) -> str:
-        self._skipped = self._skipped + 1 if record["skipped"] else 0
+        opened = any(grouping["opened"] for grouping in record["groupings"])
+        self._skipped = 0 if opened else self._skipped + 1
         if not self._skipped:
             return ""
         mistakes = sorted({self._network.strangers[node] for node in self._network.mistaken})

@@ -15,17 +15,19 @@ from typing import Any, Final, NamedTuple, NoReturn
 
 from fl.config.checks import experiment
 from fl.config.grid import Planned, Sweep
-from fl.config.read import put
+from fl.config.read import put, write_tables
 from fl.config.schema import Experiment
 from fl.errors import ConfigError, OwnError, RecordError
 from fl.reporting import learned
 from fl.reporting.compared import Measure, compared
+from fl.reporting.full import writing
 from fl.reporting.records import Recorded, changed_keys, holds_run, recorded, write
 from fl.reporting.results import FINISHED, NO_VALUE, LeftOut, Outcome, Results
 from fl.sweeps.pool import Job
 
 RUNS: Final = "runs"
 COPY: Final = "sweep.toml"  # what was asked for
+HEAD: Final = "# What `share sweep` was asked for. `share sweep` of this file continues the runs beside it.\n"
 ERROR: Final = "error.txt"  # in the folder of a run that failed: the traceback
 WHY: Final = "impossible.txt"  # in the folder of a run that was left out when it began: why
 NEW, BEGUN, FAILED, LEFT_OUT = "new", "begun", "failed", "left out"
@@ -85,7 +87,23 @@ def refuse_all(first: str, why: str) -> NoReturn:
 
 def folder_of(file: Path) -> Path | None:
     """The folder of a sweep, if the file is the copy in it: the same sweep then continues."""
-    return file.parent if file.name == COPY and (file.parent / RUNS).is_dir() else None
+    return file.parent if file.name == COPY and _is_copy(file) else None
+
+
+def _is_copy(file: Path) -> bool:
+    try:
+        return file.read_text("utf-8").startswith(HEAD)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def write_copy(sweep: Sweep, place: Path) -> None:
+    """Write what was asked for. A file of the user is not replaced."""
+    file = place / COPY
+    if sweep.place is not None and file.exists() and sweep.place.resolve() == file.resolve() and not _is_copy(file):
+        raise ConfigError(f"{file} would be replaced by the sweep's own copy of it: rename it, or choose another --out")
+    with writing(file):
+        write(file, (HEAD + write_tables(described(sweep))).encode())
 
 
 def states(place: Path, runs: Sequence[Checked]) -> dict[str, str]:

@@ -83,8 +83,7 @@ def sweep(
         for sentence in _told(place, runs, before):
             show.note(sentence)
         check_kept(place, runs.possible, before, _at_once(runs.possible, jobs), show.warn)
-        with writing(place):
-            write(place / folder.COPY, write_tables(folder.described(asked)).encode())
+        folder.write_copy(asked, place)
         left = [run for run in runs.possible if before[run.planned.id] != FINISHED]
         rounds = {run.planned.id: _rounds_left(place, run) for run in left}
         keeper, at_once = _Keeper(show, rounds, asked.skip_impossible), _at_once(left, jobs)

@@ -32,6 +32,16 @@ PROGRAM: Final = (  # this package and its libraries first: a user's folders may
 )
 
 
+def _above_standard(end: socket.socket) -> socket.socket:
+    """The same socket under a number that no child has for its input and output, also where those were closed."""
+    import fcntl
+
+    if end.fileno() > 2:
+        return end
+    with end:
+        return socket.socket(fileno=fcntl.fcntl(end.fileno(), fcntl.F_DUPFD_CLOEXEC, 3))
+
+
 def _standard(descriptor: int) -> int | None:
     """What a child gets as its output: that of this process, or nothing where this one has none to pass on."""
     try:
@@ -44,7 +54,7 @@ class Child:
     """The parent's side of a process that runs `serve(socket, parent)` of a module."""
 
     def __init__(self, module: str) -> None:
-        self.socket, theirs = socket.socketpair()
+        self.socket, theirs = map(_above_standard, socket.socketpair())
         modules, others = paths_of_a_worker()
         numbers = str(theirs.fileno()), str(os.getpid())
         with theirs:

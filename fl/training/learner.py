@@ -47,7 +47,11 @@ class TrainerBase:
     def __init__(self, task: Task, module: nn.Module) -> None:
         self.task = task
         self._initial = flatten(module)
-        check_outputs(task, module)
+
+    def check_model(self, device: torch.device) -> None:
+        """Raise ConfigError if another copy of the model cannot take the data. torch's state does not change."""
+        with _one_thread(device), torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            check_outputs(self.task, self.task.build().to(device), device)
 
     def __enter__(self) -> Self:
         return self
@@ -88,6 +92,7 @@ class Learner(TrainerBase):
         self._objective = task.objective()
         self.device = torch.device(device)
         self._module.to(self.device)
+        self.check_model(self.device)
         kernels = [p for p in parameters(self._module) if p.dim() == 4 and self.device.type == "cpu"]
         for p in kernels:
             p.data = p.data.contiguous(memory_format=torch.channels_last)

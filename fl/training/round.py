@@ -30,7 +30,7 @@ from fl.training.interrupt import Interrupt
 from fl.training.models import Matrix, Vector
 from fl.training.randomness import absences, context, generator
 from fl.training.scaffold import Variates, shifts
-from fl.training.server import LAST, Memory, step
+from fl.training.server import LAST, MOMENTS, Memory, step
 from fl.training.workers import Trainer
 from secagg import Stage, Verdict
 from secagg.agreement import Agreement, worst_round
@@ -118,7 +118,8 @@ def conclude(
         with np.errstate(over="ignore", invalid="ignore"):
             moved, remembered = step(setting.experiment.server, update, memory)
             there = x + np.float32(setting.experiment.server_lr) * moved
-        if np.isfinite(there).all():
+        moments = [remembered[name] for name in MOMENTS & remembered.keys()]
+        if all(np.isfinite(part).all() for part in (there, *moments)):
             after, kept = there, remembered
         else:
             reason = "the server's step leads to values that are not finite; lower server_lr"

@@ -15,6 +15,7 @@ from fl.training.models import Vector
 
 Memory = Mapping[str, NDArray[np.float32]]  # what is kept from round to round, by name, also in a checkpoint
 LAST: Final = "last"  # the aggregated update of the last round
+MOMENTS: Final = frozenset({"m", "v"})  # of an optimiser: the mean of updates, and of their squares
 
 
 def blank(x: Vector, server: Server, controls: int = 0) -> Memory:

@@ -10,6 +10,7 @@ from fl.config.own import own_place, short_name
 from fl.config.schema import Experiment, Objective
 from fl.data import Federated
 from fl.errors import ConfigError, OwnError
+from fl.training.models import MODELS
 from fl.training.objective import ACCURACY, f1
 from fl.training.task import BINARY, SQUARED, Task
 
@@ -57,33 +58,40 @@ def check_targets(task: Task, wanted: Objective) -> None:
             )
 
 
-def check_outputs(task: Task, module: nn.Module) -> None:
-    """Raise ConfigError if the model fails on two examples of the data, or returns no row for each of them."""
+def check_outputs(task: Task, module: nn.Module, device: torch.device) -> None:
+    """Raise ConfigError if the model fails on two examples of the data, or returns no row for each of them.
+
+    If the model is the user's own, it is an OwnError. A lack of memory says nothing about the model.
+    """
+    kind = ConfigError if isinstance(task.model, str) and task.model in MODELS else OwnError
     shape = task.data.train.shape
     inputs, _ = task.data.train.batch(torch.zeros(2, dtype=torch.int64))
     module.eval()
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            outputs = module(inputs)
+        with torch.no_grad():
+            outputs = module(inputs.to(device))
     except Exception as error:
-        why, kind = f"{type(error).__name__}: {error}", OwnError if (place := own_place(error)) else ConfigError
-        raise kind(f"model: it fails on a batch of two examples of shape {shape}: {why}{place}") from error
+        if isinstance(error, MemoryError) or "memory" in str(error):
+            raise
+        first = next(iter(str(error).splitlines()), "")
+        why = f"{type(error).__name__}: {first}{own_place(error)}"
+        raise kind(f"model: it fails on a batch of two examples of shape {shape}: {why}") from error
     if not isinstance(outputs, Tensor):
-        raise ConfigError(
+        raise kind(
             f"model: it returns {type(outputs).__name__}, expected a tensor with one row per example; wrap it in a "
             "module whose forward() returns only the outputs"
         )
     got = tuple(outputs.shape)
     if got[:1] != (2,):
-        raise ConfigError(f"model: for two examples of shape {shape} it returns shape {got}, expected (2, ...)")
+        raise kind(f"model: for two examples of shape {shape} it returns shape {got}, expected (2, ...)")
     if task.loss == "cross-entropy" and len(got) != 2:
-        raise ConfigError(
+        raise kind(
             f"model: it returns shape {got[1:]} for an example of shape {shape}, and cross-entropy needs one value per "
             "class; start the model with nn.Flatten(), for example"
         )
     for part, labels in _all_labels(task.data) if task.loss == "cross-entropy" else ():
         if (most := int(labels.max())) >= got[1]:
-            raise ConfigError(
+            raise kind(
                 f"model: it returns {got[1]} values per example, and labels of the {part} examples go up to {most}; "
                 "cross-entropy needs one output of the model per class: give the model more outputs, or, for one "
                 f'logit, set task.loss to "{BINARY}"'

@@ -83,6 +83,7 @@ class Pool(TrainerBase):
         if not hasattr(socket, "send_fds"):
             raise ValueError("this system cannot share open files between processes; use workers=0")
         super().__init__(task, task.build())
+        self.check_model(torch.device("cpu"))
         self.count = workers
         self._data, self._setup = pack(task)
         self._workers: list[_Worker] = []

@@ -124,7 +124,7 @@ def main() -> None:
             assert here.evaluate(x).accuracy == there.evaluate(x).accuracy
             assert here.class_accuracies(x) == there.class_accuracies(x)
             assert here.client_accuracies(x, [0, 1, 19]) == there.client_accuracies(x, [0, 1, 19])
-    assert Learner(Task("lstm", _text(), local, 7), device=NAME).not_together == "torch cannot stack recurrent layers"
+    assert Learner(Task("lstm", _text(), local, 7), device="meta").not_together == "torch cannot stack recurrent layers"
     text = Task(_next_token, _text(), local, 7)
     x, both = Learner(text).initial(), (Learner(text), Learner(text, device=NAME))
     ours, theirs = (learner.train(x, [0, 1], round_index=0) for learner in both)

@@ -176,6 +176,18 @@ def test_json_can_be_asked_for_where_stdout_is_closed(file: Path) -> None:
     assert (file.parent / "runs" / "mine" / "summary.json").exists()
 
 
+def test_a_child_gets_its_socket_where_this_process_has_no_standard_streams() -> None:
+    code = (
+        "import os; [os.close(n) for n in range(3)]\n"
+        "from fl.training.child import Child; from fl.training.channel import send\n"
+        "child = Child('fl.sweeps.worker')\n"
+        "send(child.socket, {'experiment': {'rounds': -1}, 'folder': None, 'compare': False})\n"
+        "os._exit(0 if (child.heard() or {}).get('do') == 'impossible' else 1)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
 def test_a_forecast_that_is_stopped_has_nothing_to_continue(
     printing: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

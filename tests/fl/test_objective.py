@@ -442,6 +442,52 @@ class Returning(nn.Module):
         return self.function(self.layer(inputs))
 
 
+def six() -> Federated:
+    return from_clients([Examples(*part) for part in SIX], Examples(*SIX[0]), 2)
+
+
+class Remembering(nn.Module):
+    """It keeps a tensor of its first call, on the device of that call, and counts its calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.calls = nn.Linear(2, 2), 0
+        self.shift: torch.Tensor | None = None
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.shift is None:
+            self.shift = torch.zeros(2, device=inputs.device)
+        found: torch.Tensor = self.layer(inputs) + self.shift
+        return found
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_the_check_of_a_model_is_on_its_device_and_leaves_no_trace_in_it(device: str) -> None:
+    made: list[Remembering] = []
+
+    def model(shape: tuple[int, ...], outputs: int) -> nn.Module:
+        made.append(Remembering())
+        return made[-1]
+
+    task = Task(model, six(), LocalTraining(), 0)
+    learner = Learner(task, device=device, together=1)
+    assert [each.calls for each in made] == [0, 1]
+    assert made[1].shift is not None
+    assert made[1].shift.device.type == device
+    assert learner.device.type == device
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't allocate memory: 12 bytes")])
+def test_a_lack_of_memory_is_not_the_fault_of_a_model(error: Exception) -> None:
+    def fails(outputs: torch.Tensor) -> torch.Tensor:
+        raise error
+
+    with pytest.raises(type(error)) as raised:
+        Learner(Task(lambda shape, outputs: Returning(fails), six(), LocalTraining(), 0))
+    assert raised.value is error
+
+
 def raises(shape: tuple[int, ...], outputs: int) -> nn.Module:
     raise RuntimeError("no")
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import robust
 from fl.config.schema import Server
 from fl.errors import ConfigError, TrainingWarning
 from fl.reporting.records import Folder
@@ -68,6 +69,22 @@ def test_a_step_of_the_server_that_leads_to_what_is_not_finite_is_not_made() -> 
     assert [bool(record["skipped"]) for record in done.history] == [False, True, True]
     assert np.isfinite(models[0]).all()
     assert models[0].tobytes() == models[2].tobytes()
+
+
+@pytest.mark.parametrize("kind", ["adam", "yogi"])
+def test_an_update_whose_square_is_infinite_does_not_freeze_the_model(kind: str) -> None:
+    """The step itself would be zero, in this round and in all later ones."""
+
+    @robust.aggregator(paper="nobody 2026", needs="n > 2f", withstands=lambda n: (n - 1) // 2)
+    def huge(rows: robust.Rows) -> robust.Outcome:
+        return robust.Outcome(np.full(rows.width, 1e20))
+
+    try:
+        with pytest.warns(TrainingWarning, match="round 1: round skipped, .* the server's step leads to"):
+            done = run(tiny(rounds=1, aggregation={"rule": "huge"}, server={"optimizer": kind}))
+    finally:
+        robust.AGGREGATORS.remove("huge")
+    assert done.history[0]["skipped"]
 
 
 def test_a_skipped_round_keeps_the_memory_and_the_model() -> None:

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from torch import nn
 
 import fl
 import robust
@@ -363,6 +364,29 @@ def test_a_sweep_is_continued_from_its_copy_but_not_without_its_modules(tmp_path
         assert refused.returncode == 2
         assert f"machine.modules name {code}, which is not there: put this folder back" in refused.stderr
     assert {name: (out / name).read_bytes() for name in files} == files
+
+
+def test_a_file_of_the_user_with_the_name_of_the_copy_is_not_replaced(tmp_path: Path) -> None:
+    """Beside it may be a folder `runs`, of `share train`."""
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "sweep.toml").write_text(
+        text := "# mine\n" + write_tables({"experiment": {**SMALL, "byzantine": 0}, "grid": {"seed": [0]}})
+    )
+    assert folder.folder_of(tmp_path / "sweep.toml") is None
+    with pytest.raises(ConfigError, match="would be replaced by the sweep's own copy of it: rename it"):
+        fl.sweep(tmp_path / "sweep.toml", out=tmp_path, jobs=1, show=_Quiet())
+    assert (tmp_path / "sweep.toml").read_text() == text
+
+
+def too_wide(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(63, outputs))
+
+
+def test_a_model_of_ones_own_that_cannot_take_the_data_is_not_left_out(tmp_path: Path) -> None:
+    asked = {"experiment": {**SMALL, "byzantine": 0, "model": "tests.fl.test_sweeps:too_wide"}, "grid": {"seed": [0]}}
+    with pytest.warns(TrainingWarning, match="seed 0 failed: model: it fails on a batch of two examples"):
+        done = fl.sweep({**asked, "skip_impossible": True}, out=tmp_path, jobs=1)
+    assert list(done.failed) == ["seed=0"]
 
 
 UNEQUAL: dict[str, Any] = {  # in one partition, a client's weight is too large for a cluster of three
