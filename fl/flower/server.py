@@ -139,7 +139,7 @@ def open_folder(out: Path, training: Training, e: Experiment) -> Folder:
 
 
 class Hopeless:
-    """Stops a training in which round after round opens no sum, with the reason that the nodes give.
+    """Stops a training in which round after round is skipped, with the reason that the nodes give if no sum opens.
 
     A node that says that it would refuse every round stops it at once if the round opened no sum.
     """
@@ -148,10 +148,11 @@ class Hopeless:
         self._network, self._most, self._skipped = network, most, 0
 
     def __call__(self, record: Mapping[str, Any], _: Vector) -> str:
-        opened = any(grouping["opened"] for grouping in record["groupings"])
-        self._skipped = 0 if opened else self._skipped + 1
+        self._skipped = self._skipped + 1 if record["skipped"] else 0
         if not self._skipped:
             return ""
+        if any(grouping["opened"] for grouping in record["groupings"]):  # the rule or the server's step is the reason
+            return f"{self._skipped} rounds in a row: {record['skipped']}" if self._skipped >= self._most else ""
         mistakes = sorted({self._network.strangers[node] for node in self._network.mistaken})
         mistakes += [f"client {client}: {why}" for client, why in sorted(self._network.refused.items())]
         if mistakes:

@@ -2,8 +2,10 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import Message
 
@@ -11,7 +13,7 @@ from fl.config.schema import Experiment
 from fl.flower import envelope
 from fl.flower.deadlines import Deadlines
 from fl.flower.node import Node
-from fl.flower.server import serve
+from fl.flower.server import Hopeless, serve
 from fl.flower.whole_client import FOLDER, STATE, opened
 from secagg.cli.main import main as secagg_command
 from secagg.evidence import Evidence
@@ -247,6 +249,16 @@ def test_rounds_without_a_sum_stop_the_training_after_a_while(tmp_path: Path) ->
         "2 rounds in a row opened no sum: client 4: it did not answer in time"
         in summary_in(tmp_path / "run")["stopped"]
     )
+
+
+def test_a_training_that_opens_sums_is_not_stopped_because_nodes_refuse() -> None:
+    """What skips its rounds is the rule or the server's step, and that is what the reason says."""
+    network: Any = SimpleNamespace(strangers={}, mistaken=[], refused={1: "not set up"})
+    record = {"skipped": "lower server_lr", "groupings": [{"opened": 3}], "dropouts": []}
+    stop, x = Hopeless(network, 2), np.zeros(1, dtype=np.float32)
+    assert [stop(record, x) for _ in range(2)] == ["", "2 rounds in a row: lower server_lr"]
+    closed = {**record, "groupings": [{"opened": 0}]}
+    assert stop(closed, x) == "no sum was opened, and nodes refuse every round: client 1: not set up"
 
 
 def test_the_state_on_disk_is_sealed_and_has_no_key_of_a_round_that_is_over(tmp_path: Path) -> None:
