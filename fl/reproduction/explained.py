@@ -53,9 +53,16 @@ EXPLAINED: Final[dict[str, Explanation]] = {
         "the published curve 27.9 and 29.9%",
     ),
     "reclustering-median-R10": Explanation(
-        (2, 5, 6, 7),
-        "rounds 2, 5, 6, 7: the seed; the published curve is between two seeds of ours, or the second is within "
+        (2, 5, 6, 7, 10),
+        "rounds 2, 5, 6, 7, 10: the seed; the published curve is between two seeds of ours, or the second is within "
         "2 points",
+    ),
+    "label-flip-5-labels-trimmed-mean-fixed5": Explanation(
+        (1, 3), "rounds 1 and 3: the seed; another one has 28.0 and 39.1%, and the published curve 27.4 and 38.6%"
+    ),
+    "label-flip-5-labels-zeno-fixed5": Explanation(
+        (6, 7, 10),
+        "rounds 6, 7, 10: the seed; the published curve is between two seeds of ours, or the second is within 2 points",
     ),
     "shakespeare-no-defence": Explanation(
         range(1, 4),
