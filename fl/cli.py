@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _complain("stopped", STOPPED)
     except BrokenPipeError as error:
-        unexpected = options.run is _train and error.errno != ENOSPC  # what a training reads and writes has its errors
-        if unexpected or _in_own_code(error):
+        # A training has errors of its own for its files. Any other is unexpected, but for an answer on a full disk.
+        if (options.run is _train and error.errno != ENOSPC) or _in_own_code(error):
             raise
         return FAILED
     except OSError as error:

@@ -176,6 +176,15 @@ def test_json_can_be_asked_for_where_stdout_is_closed(file: Path) -> None:
     assert (file.parent / "runs" / "mine" / "summary.json").exists()
 
 
+def test_an_answer_that_the_disk_has_no_room_for_is_one_line(file: Path) -> None:
+    command = f"{sys.executable} -m fl train mine.toml --json >/dev/full"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=file.parent, env=environment)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "share: No space left on device" in done.stderr
+
+
 def test_a_child_gets_its_socket_where_this_process_has_no_standard_streams() -> None:
     code = (
         "import os; [os.close(n) for n in range(3)]\n"

@@ -2,15 +2,18 @@
 
 import csv
 from math import inf
+from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import SubFigure
 
 from fl.config.grid import Axis, Value, from_mapping
 from fl.errors import ConfigError
 from fl.reporting.compared import HIGHER, KNOWN, LOWER, Measure
 from fl.reporting.results import FINISHED, LeftOut, Mean, Outcome, Results, grouped, mean_of
 from fl.reporting.sweep_page import MOST_CHARTS, main_heat, panels, shades, sweep_page
+from fl.reporting.sweep_picture import draw_sweep
 from fl.sweeps import folder
 
 SMALL: dict[str, Any] = {
@@ -61,6 +64,21 @@ def test_means_intervals_and_the_worst_attack() -> None:
     assert found.footnotes == ["no worst case for b: y has no finished run"]
     none = results({("a", "x"): [0.8, 0.9], ("a", "y"): [0.6, 0.6], ("b", "x"): [], ("b", "y"): []})
     assert none.footnotes == ["no worst case for b: x, y have no finished run"]
+
+
+@pytest.mark.parametrize(("sizes", "said"), [(12, []), (13, ["12 of 13 groups of curves; the page has all of them"])])
+def test_a_picture_without_room_for_all_curves_says_so(
+    sizes: int, said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles: list[str] = []
+    monkeypatch.setattr(SubFigure, "suptitle", lambda self, text, **style: titles.append(text))
+    labels = [str(size) for size in range(sizes)]
+    axes = [axis("rule", "aggregation.rule", "a", "b"), axis("size", "clusters.size", *labels)]
+    outcomes = [
+        Outcome(rule + size, {"rule": rule, "size": size}, FINISHED, [(1.0, 0.5)]) for rule in "ab" for size in labels
+    ]
+    draw_sweep(Results("test", axes, KNOWN["accuracy"], outcomes), tmp_path / "report.png")
+    assert titles == said
 
 
 def test_the_worst_loss_is_the_largest() -> None:

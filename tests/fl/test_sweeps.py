@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from torch import nn
 
@@ -364,6 +365,20 @@ def test_a_sweep_is_continued_from_its_copy_but_not_without_its_modules(tmp_path
         assert refused.returncode == 2
         assert f"machine.modules name {code}, which is not there: put this folder back" in refused.stderr
     assert {name: (out / name).read_bytes() for name in files} == files
+
+
+@pytest.mark.parametrize("seeds", [range(3), np.arange(3), (0, 1, 2)])
+def test_values_of_an_axis_are_any_list_of_numbers(seeds: Any) -> None:
+    (axis,) = from_mapping({"grid": {"seed": seeds}}).axes
+    assert [value.changes["seed"] for value in axis.values] == [0, 1, 2]
+    assert {type(value.changes["seed"]) for value in axis.values} == {int}
+
+
+@pytest.mark.parametrize("jobs", ["2", 0, 1.5])
+def test_a_number_of_jobs_that_is_none_is_refused(jobs: Any, tmp_path: Path) -> None:
+    asked = {"experiment": {**SMALL, "byzantine": 0}, "grid": {"seed": [0]}}
+    with pytest.raises(ConfigError, match="jobs: expected a whole number, at least 1, got"):
+        fl.sweep(asked, out=tmp_path, jobs=jobs)
 
 
 def test_a_file_of_the_user_with_the_name_of_the_copy_is_not_replaced(tmp_path: Path) -> None:
